@@ -38,6 +38,7 @@ from ..files import write_atomically
 from ..wording import in_short, plural
 from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
+from .headers import apply_headers
 from .log import RUN
 from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, range_of, to_numbers
 from .several import SOURCE, listed, span
@@ -186,6 +187,7 @@ def _converted(
         remarks.append(f"kept besides: {', '.join(losses)}; a law is fitted to one of these only by --loss")
     try:
         replace_cells(table, values, unused)
+        apply_headers(table, columns)
         derive(table)
         to_nats(table, loss_unit)
         cells, remark = _checked(source.name, out, table.cells)

@@ -2,9 +2,7 @@
 
 import math
 
-import numpy as np
-
-from ..accounting import ROUTER_TYPES, count
+from ..accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
 from ..errors import InputError
 from .cells import Cells, in_rows
 from .schema import DENSE
@@ -12,8 +10,8 @@ from .schema import DENSE
 _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 _OF_STEP = ("batch_size", "sequence_length", "vocab_size")
-FAR_OFF = 0.1
-"""By which share a given N may differ from that of the model's shape before a remark is made: norms, biases, counts."""
+INPUTS = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
+"""The numeric columns that counts are made of."""
 
 
 def fill_counts(table: Cells) -> None:
@@ -21,9 +19,8 @@ def fill_counts(table: Cells) -> None:
     width, heads = table.number("d_model"), table.number("num_heads")
     split = [i for i in table.blank("kqv_size") if width[i] % heads[i] == 0]
     table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
-    names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
-    numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in names}
-    _check_size(table, numbers)
+    numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in INPUTS}
+    numbers["model_options"] = table.cells.get("model_options", [""] * table.rows)
     given = table.number("dense_parameter_count").tolist()
     for name in _COUNTED:
         blank = table.blank(name)
@@ -55,32 +52,12 @@ def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: f
     """
     router = table.cells["router_type"][i]
     try:
-        value = _count(name, router, {n: v[i] for n, v in numbers.items()})
+        value = count_of(name, router, {n: v[i] for n, v in numbers.items()})
     except InputError as error:
         raise InputError(f"{table.runs}: row {i + 1}: {error}") from None
     if value is None or name != "total_parameter_count" or router != DENSE:
         return value
     return given if numbers["flop_increase"][i] in (None, 1) and math.isfinite(given) else value
-
-
-def _check_size(table: Cells, numbers: dict[str, list]) -> None:
-    """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""
-    given, far = table.number("dense_parameter_count"), []
-    for i in np.flatnonzero(np.isfinite(given)):
-        known = {name: values[i] for name, values in numbers.items()}
-        try:
-            counted = _count("dense_parameter_count", table.cells["router_type"][i], known)
-        except InputError:  # a shape of somebody else's model, which we do not count
-            continue
-        if counted is not None and abs(given[i] / counted - 1) > FAR_OFF:
-            far.append((i, counted, known["vocab_size"]))
-    if far:
-        i, counted, vocabulary = far[0]
-        embedding = f"; vocab_size times d_model is {vocabulary * numbers['d_model'][i]:,.0f}" if vocabulary else ""
-        table.remarks.append(
-            f"dense_parameter_count: in {len(far)} of {table.rows} rows far from what the model's shape gives "
-            f"(row {i + 1}: {given[i]:,.0f}, by shape {counted:,.0f}{embedding}); does it count the embedding?"
-        )
 
 
 def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
@@ -102,17 +79,26 @@ def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
     return "a number of the shape is not whole"
 
 
-def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:
+def count_of(name: str, router: str, known: dict) -> float | None:
     """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
 
     Where N alone is asked for the router does not matter: routed or not, N is that of the dense model.
+
+    Args:
+        name: dense_parameter_count, total_parameter_count or flops_per_step.
+        router: the router_type.
+        known: the numbers of the columns INPUTS, None where blank, and the text of model_options.
+
+    Raises:
+        InputError: there is no model of this shape.
     """
-    values = {n: int(x) if x is not None and math.isfinite(x) and x % 1 == 0 else None for n, x in known.items()}
+    values = {n: int(known[n]) if known[n] is not None and known[n] % 1 == 0 else None for n in INPUTS}
     shape = [values[n] for n in _SHAPE]
     if any(size is None or size < 1 for size in shape):
         return None
+    options = _options(known["model_options"])
     if name == "dense_parameter_count":
-        return float(count(*shape).dense_parameters)
+        return float(count(*shape, **options).dense_parameters)
     wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _OF_STEP)
     needed = [(known if column == "routing_frequency" else values)[column] for column in _needed(name, router, wide)]
     if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
@@ -127,6 +113,16 @@ def _count(name: str, router: str, known: dict[str, float | None]) -> float | No
         granularity=values["granularity"] or 1,
         vocab_size=vocabulary or 1,
         sequence_length=length or 1,
+        **options,
     )
     per_step = batch * length if name == "flops_per_step" else 0
-    return float(counted.flops_per_token * per_step or counted.total_parameters)
+    try:
+        return float(counted.flops_per_token * per_step or counted.total_parameters)
+    except OverflowError:  # numbers that `read_table` refuses
+        return None
+
+
+def _options(text: str | None) -> dict[str, str]:
+    """Return what model_options says of the shape."""
+    kinds = {"activation": ACTIVATIONS, "positions": POSITIONS}
+    return {kind: word for word in (text or "").split() for kind, words in kinds.items() if word in words}

@@ -13,7 +13,7 @@ from ..errors import InputError
 from .cells import Cells, in_rows
 from .counting import fill_counts
 from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, to_numbers
-from .units import UNITS_OF
+from .units import UNITS_OF, written_out
 
 _RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
 _LARGEST_ID = 2.0**53
@@ -60,7 +60,7 @@ def _write_out_sizes(table: Cells) -> None:
         if rows.size:
             first = cells[rows[0]].strip()
             for i in rows:
-                cells[i] = repr(int(numbers[i]) if numbers[i] % 1 == 0 else float(numbers[i]))
+                cells[i] = written_out(float(numbers[i]))
             count = in_rows(len(rows), table.rows)
             table.remarks.append(f"{name}: sizes are written out, such as {first} as {cells[rows[0]]}{count}")
 

@@ -277,14 +277,14 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
         problems: is told what is wrong.
     """
     _check_kinds(frame, rows, problems)
-    run, first = _groups(frame["hyper_id"].to_numpy())
+    run, first = groups_of(frame["hyper_id"].to_numpy())
     for name in CONFIGURATION_COLUMNS:
         if name in frame:
             _check_constant(frame, name, run, first, rows, problems)
     return _check_repeated(frame, rows, problems)
 
 
-def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def groups_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the group of each row, and the position at which each group begins."""
     import pandas
 
@@ -342,7 +342,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
     for at in differs[earliest]:
         other = first[run[at]]
         needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same hyper_id"
-        problems.add(int(rows[at]), name, _text(frame, name, at), f"{needed} {frame['hyper_id'].iat[at]}")
+        problems.add(int(rows[at]), name, cell_text(frame, name, at), f"{needed} {frame['hyper_id'].iat[at]}")
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
@@ -355,7 +355,7 @@ def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
         return repeated
     several = np.flatnonzero(frame.duplicated(keys, keep=False).to_numpy())
     part = frame.iloc[several]
-    group, first = _groups(part.groupby(keys).ngroup().to_numpy())
+    group, first = groups_of(part.groupby(keys).ngroup().to_numpy())
     told = np.zeros(len(part), dtype=bool)
     for name in (column for column in frame.columns if column not in (*keys, *CONFIGURATION_COLUMNS)):
         values = pandas.factorize(part[name])[0]
@@ -365,16 +365,16 @@ def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
             at, other = several[i], several[first[group[i]]]
             which = f"hyper_id {frame['hyper_id'].iat[at]} and step {frame['step'].iat[at]}"
             needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same {which}"
-            problems.add(int(rows[at]), name, _text(frame, name, at), needed)
+            problems.add(int(rows[at]), name, cell_text(frame, name, at), needed)
     return repeated
 
 
 def _name(frame, name: str, mask: np.ndarray, needed: str, rows: np.ndarray, problems: Problems) -> None:
     """Note every row where `mask` holds."""
-    problems.add_each(mask, rows, name, lambda at: _text(frame, name, at), needed)
+    problems.add_each(mask, rows, name, lambda at: cell_text(frame, name, at), needed)
 
 
-def _text(frame, name: str, at: int) -> str:
+def cell_text(frame, name: str, at: int) -> str:
     """Return a cell of a frame as text: whole numbers without a decimal point, a blank as nothing."""
     value = frame[name].iat[at]
     if isinstance(value, float | np.floating):
@@ -383,4 +383,4 @@ def _text(frame, name: str, at: int) -> str:
 
 
 def _shown(frame, name: str, at: int) -> str:
-    return shorten(_text(frame, name, at))
+    return shorten(cell_text(frame, name, at))

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..wording import LONGEST_NAME, printable
+from .agreement import compare
 from .cells import printable_cells
 from .reading import Block, Cells, is_json, read_blocks, take_apart
 from .schema import (
@@ -103,10 +104,12 @@ def _checked(path, parts: list[_Part], problems: Problems):
     frame = _joined(parts)
     repeated = check_runs(frame, rows, problems)
     problems.raise_if_any()
-    frame.attrs["remarks"] = []
+    remarks = []
     if repeated.any():
-        frame.attrs["remarks"] = [_repeats(rows[repeated])]
-        frame = frame[~repeated].reset_index(drop=True)
+        remarks = [_repeats(rows[repeated])]
+        frame, rows = frame[~repeated].reset_index(drop=True), rows[~repeated]
+    frame.attrs["remarks"] = remarks + compare(frame, rows, problems)
+    problems.raise_if_any()
     return frame
 
 

@@ -78,6 +78,11 @@ def amount(text: str, units: dict[str, float]) -> float:
     return float(decimal.Decimal(number) * decimal.Decimal(repr(units[unit])))
 
 
+def written_out(value: float) -> str:
+    """Return a number as the cell of a table: 4600000, 2.5, 1e+21."""
+    return repr(int(value)) if value % 1 == 0 and value < 1e16 else repr(value)
+
+
 def flops_of(text: str, flag: str = "--flops") -> float:
     """Return a number of FLOPs; InputError unless it is one from 1 to `MOST_FLOPS`."""
     return _amount(text, flag, FLOPS, "FLOPs, such as 1e21 or 3ZFLOPs", 1.0, MOST_FLOPS)

@@ -52,7 +52,7 @@ def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> p
     """Return a table of `uses`: F is of 2,048 tokens, a step has `tokens` (batch, length), or the released 2^19."""
     flops, used = np.array(uses).T
     per_step = math.prod(tokens) if tokens else 256 * 2048
-    frame = make_frame([(1e7, 1.0 if b == 40 else 8.0) for _, b in uses], log_loss)
+    frame = make_frame([(5e10, 1.0 if b == 40 else 4096.0) for _, b in uses], log_loss)
     frame["flops_per_step"] = flops * 1e12 / 2048 * per_step
     frame["total_parameter_count"] = flops * 1e12 / 2048 * used
     return frame.assign(batch_size=tokens[0], sequence_length=tokens[1]) if tokens else frame
@@ -175,7 +175,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
         frame = make_frame(GRID, noisy(LAW, GRID, 1e-4, 5))
     else:
         frame = make_compute_frame(noisy(COMPUTE, THRICE, 1e-4, 5), None, THRICE)
-        frame["dense_parameter_count"] = np.repeat([1e7, 5e7, 2.4e8], 5)
+        frame["dense_parameter_count"] = np.repeat([1e10, 5e10, 2.4e11], 5)
     frame = frame.assign(routing_frequency=0.5, k=1, seed=42)
     frame.loc[[1, 2], "k"] = 4
     path = save(frame, tmp_path)
@@ -484,7 +484,7 @@ def test_a_size_left_out_of_the_law_in_compute_is_one_size_in_N(tmp_path):
     """Runs of one N differ in F, by k or their routing: all of them are left out together, whatever their F."""
     logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
     frame = make_compute_frame(np.array(logs) + np.random.default_rng(3).normal(0, 1e-3, len(USES)), None)
-    frame["dense_parameter_count"] = np.tile([1e7, 2e7, 3e7, 4e7, 5e7], 2)  # each with both F, and one B
+    frame["dense_parameter_count"] = np.tile([2e10, 4e10, 6e10, 8e10, 1e11], 2)  # each with both F, and one B
     (selection,) = select_rows(frame, axes="compute")
     columns, loss = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
     groups = selection.frame["dense_parameter_count"].to_numpy()

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import re
 
 import pandas
 import pytest
@@ -452,13 +453,13 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     rows = [row | shape | {"N": 786_432 + 32_000 * 128} for row in make_runs()[:4]]
     remarks = convert_runs(save(rows), tmp_path / "own.csv", columns=MAP).remarks
     (said,) = [remark for remark in remarks if "embedding" in remark]
-    assert "in 4 of 4 rows" in said and "4,882,432" in said and "vocab_size times d_model is 4,096,000" in said
+    needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model?"
+    assert said == f"dense_parameter_count: far off in 4 of 4 rows (row 1: 4,882,432, but {needed}"
     counted = count(128, 4, 4, 32).dense_parameters
     thousands = [row | {"N": counted / 1000} for row in rows]
-    remarks = convert_runs(save(thousands, "small.csv"), tmp_path / "small_own.csv", columns=MAP).remarks
-    assert any(
-        f"far from what the model's shape gives (row 1: {counted / 1000:,.0f}, by shape" in one for one in remarks
-    )
+    needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); is .* in thousands"
+    with pytest.raises(InputError, match=re.escape(needed).replace(r"\.\*", ".*")):
+        convert_runs(save(thousands, "small.csv"), tmp_path / "small_own.csv", columns=MAP)
     rows = [row | {"N": counted} for row in rows]
     remarks = convert_runs(save(rows, "right.csv"), tmp_path / "right_own.csv", columns=MAP).remarks
     assert not any("embedding" in remark for remark in remarks)

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ RUNS = {"dense-256": (1, 256), "moe8-256": (8, 256), "dense-512": (1, 512)}
 SET = {"router_type": "Top-K", "k": "1"}
 LOSS = {"loss_validation": "val/loss"}
 PAGE = (Path(accelerated.__file__).parents[1] / "docs/columns.md").read_text(encoding="utf-8")
-EXAMPLES = PAGE[PAGE.index("## From Weights & Biases") :]
+EXAMPLES = PAGE[PAGE.index("## Units in headers") :]
 
 
 @pytest.fixture
@@ -80,9 +81,9 @@ def test_every_example_of_the_page_does_what_it_says(here, capsys):
         write_events(Path("logs", run), losses, {"num_experts": RUNS[run][0], "d_model": 256, "num_blocks": 8} | HEADS)
     examples = re.findall(r"^    routelaws (convert .*)\n\nprints `(.*?)`", EXAMPLES, re.MULTILINE)
     predictions = re.findall(r"^    routelaws (predict .*)\n\ngives (.*?)\. ", EXAMPLES, re.MULTILINE)
-    assert (len(examples), len(predictions)) == (7, 1) and EXAMPLES.count("    routelaws ") == 8
+    assert (len(examples), len(predictions)) == (8, 1) and EXAMPLES.count("    routelaws ") == 9
     for line, printed in examples:
-        assert main(line.split()) == 0
+        assert main(shlex.split(line)) == 0
         assert capsys.readouterr().out == f"{printed}\n"
     for line, losses in predictions:
         assert main([*line.split(), "--json"]) == 0

@@ -70,7 +70,7 @@ def make_rows() -> list[list[str]]:
                         "42",
                         "0.5",
                         "1.0",
-                        repr(size * (1 + experts)),
+                        repr(size * (1 + experts) / 2),
                         "a note",
                     ]
                 )

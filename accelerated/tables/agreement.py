@@ -1,0 +1,345 @@
+"""What a table says twice, compared row by row: tokens with steps, FLOPs with N, N and P with the shape of the model.
+
+Each `Identity` gives the range that a column has to be in by other columns. A row far outside is named in a remark; a
+thousandfold outside (`THOUSANDFOLD`), it is a problem, since no way of counting explains that. Both say what may be the
+cause: the slip, out of those that an identity lists, whose factor is nearest.
+
+All factors are our choice. They are wide where models are counted in several ways: norms, biases and router weights,
+attention and the output layer, experts that are narrower than a dense FFN.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from .counting import INPUTS, count_of
+from .schema import DENSE, Problems, cell_text, groups_of
+from .units import PARAMETERS, amount
+
+THOUSANDFOLD = 900.0
+"""A slip by a unit is a factor of 1000 or more, and what it is compared with may be off by a tenth."""
+
+NEAR = 2.5
+"""Within this factor a slip explains a number."""
+
+SCALES = {"thousands": 1e3, "millions": 1e6, "billions": 1e9, "trillions": 1e12}
+
+LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
+"""What a model may have where the table does not say, for the most that a token can cost."""
+
+SMALLEST = 1000.0
+"""No language model has fewer parameters: a smaller N is in millions, or in billions."""
+
+FEWEST, MOST = 1e-4, 1e6
+"""Training tokens per parameter: outside, N or the tokens are in another unit."""
+
+SIZES = "cells may hold sizes, such as 20M or 1.5B"
+
+
+class Identity(NamedTuple):
+    """A column, and the range that other columns leave it."""
+
+    column: str
+    by: str  # what gives the range
+    expected: Callable  # of `Numbers`: the least and the most [n], NaN where not known
+    factor: float  # how far outside the range a number may be before it is remarked on
+    slips: Callable  # of `Numbers`: {cause: the factor [n] or float by which the column is then off}
+    advice: str  # where no slip explains a number
+
+
+class Numbers:
+    """The columns of a table as numbers, NaN where blank, and what follows from several of them."""
+
+    def __init__(self, frame):
+        self.frame = frame
+        self.by_shape = functools.cache(self._by_shape)
+        self.dense = (frame["router_type"] == DENSE).to_numpy()
+
+    def __call__(self, name: str) -> np.ndarray:
+        """Return a column, [n] float64; all NaN where there is none."""
+        if name in self.frame:
+            return self.frame[name].to_numpy(dtype=np.float64)
+        return np.full(len(self.frame), np.nan)
+
+    def or_one(self, name: str) -> np.ndarray:
+        """Return a column, 1 where blank."""
+        return np.nan_to_num(self(name), nan=1.0)
+
+    def steps(self) -> np.ndarray:
+        """Return the steps; NaN for 0 and 1, and for the tokens: what `convert` writes where it knows no steps."""
+        steps = self("step")
+        return np.where((steps > 1) & (steps != np.round(self("tokens"))), steps, np.nan)
+
+    def tokens_per_step(self) -> np.ndarray:
+        """Return batch_size * sequence_length; where one is blank, the tokens of each step so far."""
+        product = self("batch_size") * self("sequence_length")
+        return np.where(np.isnan(product), self("tokens") / self.steps(), product)
+
+    def tokens(self) -> np.ndarray:
+        """Return the training tokens, from the steps where there is no such column."""
+        tokens = self("tokens")
+        return np.where(np.isnan(tokens), self.steps() * self.tokens_per_step(), tokens)
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the most FLOPs of a forward pass for one token: 2 N, and with k experts, the output
+        layer and attention, for a width that is guessed from N where the table does not have it."""
+        size, width = self("dense_parameter_count"), self("d_model")
+        active = np.fmin(size * self.or_one("k") * self.or_one("flop_increase"), self("total_parameter_count"))
+        width = np.where(np.isnan(width), np.cbrt(20 * size), width)
+        vocabulary = np.nan_to_num(self("vocab_size"), nan=LARGEST_VOCABULARY)
+        attention = np.nan_to_num(self("sequence_length"), nan=LONGEST_CONTEXT) * size / (2 * width)
+        return 2 * size, 2 * np.fmax(active, size) + 2 * vocabulary * width + attention
+
+    def _by_shape(self, name: str) -> np.ndarray:
+        """Return N, P or the FLOPs of a step as counted from the shape of the model in the first row of each run."""
+        there = [column for column in (*INPUTS, "router_type", "model_options") if column in self.frame]
+        if "d_model" not in there:
+            return np.full(len(self.frame), np.nan)
+        run, first = groups_of(self.frame["hyper_id"].to_numpy())
+        runs = self.frame[there].iloc[first]
+        counts = np.array([_counted(name, row) for row in runs.drop_duplicates().to_dict("records")])
+        return counts[runs.groupby(there, dropna=False, sort=False).ngroup().to_numpy()][run]
+
+
+def _counted(name: str, row: dict) -> float:
+    """Return a count of one shape, NaN where it is not known or is no model of ours."""
+    known = {column: None if math.isnan(row.get(column, math.nan)) else row[column] for column in INPUTS}
+    if known["kqv_size"] is None and known["d_model"] and known["num_heads"]:
+        known["kqv_size"] = known["d_model"] / known["num_heads"]
+    try:
+        value = count_of(name, row["router_type"], known | {"model_options": row.get("model_options")})
+    except InputError:
+        return math.nan
+    return math.nan if value is None else value
+
+
+def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
+    """Return remarks on what a table says twice and says differently.
+
+    Args:
+        frame: as `read_table` returns it.
+        rows: [n] the number of each row in the file.
+        problems: is told what is a thousandfold apart; then nothing else is compared.
+    """
+    numbers, found = Numbers(frame), {}
+    with np.errstate(all="ignore"):  # of columns that are blank or 0
+        for identity in (identity for identity in IDENTITIES if identity.column in frame):
+            if identity.column not in found and (remark := _judge(identity, numbers, rows, problems)):
+                found[identity.column] = remark
+            if problems.count:
+                return []
+        return [*found.values(), *_implausible(numbers)]
+
+
+def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
+    """Return a remark on rows that are outside of an identity, if any; note a problem where they are far outside."""
+    values, (least, most) = numbers(identity.column), identity.expected(numbers)
+    off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
+    apart = np.maximum(off, 1 / off)
+    outside = apart > identity.factor
+    if not outside.any():
+        return None
+    refused = apart.max() >= THOUSANDFOLD
+    at = int(np.argmax(apart >= THOUSANDFOLD if refused else outside))
+    count = f"{int(outside.sum()):,} of {len(rows):,} rows"
+    ends = least[at], most[at]
+    needed = f"{' to '.join(dict.fromkeys(map(_shown, ends)))} by {identity.by}"
+    cause = _cause(identity, numbers, at, values[at], *ends)
+    if refused and cause == identity.advice:
+        cause = "is one of them in another unit, or of another model?"
+    if refused:
+        text = cell_text(numbers.frame, identity.column, at)
+        problems.add(int(rows[at]), identity.column, text, f"{needed} (so in {count}); {cause}")
+    return f"{identity.column}: far off in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
+
+
+def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
+    """Return the slip that explains a number best, or the advice of the identity."""
+    factors = {cause: float(np.broadcast_to(f, len(numbers.frame))[at]) for cause, f in identity.slips(numbers).items()}
+    fitting = [cause for cause, f in factors.items() if least * f / NEAR <= value <= most * f * NEAR]
+    nearest = min(fitting, key=lambda cause: abs(math.log(value / (least * factors[cause]))), default=None)
+    return identity.advice if nearest is None else f"{nearest}?"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if 100 <= value < 1e12 else f"{value:.4g}"
+
+
+def _implausible(numbers: Numbers) -> list[str]:
+    """Return remarks on numbers that no other column contradicts and that no language model has."""
+    size, tokens, remarks = numbers("dense_parameter_count"), numbers.tokens(), []
+    if (middle := float(np.median(size))) < SMALLEST:
+        remarks.append(f"dense_parameter_count: the middle one is {middle:.4g}; is it in millions? {SIZES}")
+    ratio = tokens / size
+    ratio = ratio[ratio > 0]
+    if ratio.size and not (ratio.max() > FEWEST and np.median(ratio) < MOST):
+        few = ratio.max() <= FEWEST
+        remarks.append(
+            f"tokens: {'at most' if few else 'in the middle'} {(ratio.max() if few else np.median(ratio)):.3g} for each"
+            f" parameter; {'are tokens' if few else 'is dense_parameter_count'} in millions or billions? {SIZES}"
+        )
+    experts, total = numbers("num_experts"), numbers("total_parameter_count")
+    if count := int((~numbers.dense & (experts > 1) & (size >= total)).sum()):
+        remarks.append(
+            f"dense_parameter_count: as large as total_parameter_count in {count:,} of {len(size):,} rows with several"
+            " experts; N counts one FFN in each layer, whatever num_experts and k are"
+        )
+    return remarks
+
+
+def _units(column: str, numerator: bool = True) -> dict[str, float]:
+    """Return the slips of a column that is in another unit; `numerator` where the identity's column grows with it."""
+    return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
+
+
+def _tokens(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    product = numbers.steps() * numbers("batch_size") * numbers("sequence_length")
+    return product, product
+
+
+def _slips_of_tokens(numbers: Numbers) -> dict:
+    return {
+        **_units("tokens"),
+        "does tokens count those of one step": 1 / numbers("step"),
+        "does batch_size count tokens": 1 / numbers("sequence_length"),
+        "does tokens count sequences": 1 / numbers("sequence_length"),
+    }
+
+
+def _shape(name: str) -> Callable:
+    return lambda numbers: (numbers.by_shape(name),) * 2
+
+
+def _with_embedding(name: str) -> Callable:
+    """Return the slips of a count of parameters."""
+
+    def slips(numbers: Numbers) -> dict:
+        embedding = np.nan_to_num(numbers("vocab_size") * numbers("d_model"), nan=0.0)
+        share = embedding / numbers.by_shape(name)
+        more = {"does it count the embedding, vocab_size * d_model": np.where(share > 0, 1 + share, np.nan)}
+        more["does it count the embedding and the output layer"] = np.where(share > 0, 1 + 2 * share, np.nan)
+        return more | _units(name)
+
+    return slips
+
+
+def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Return N for a label such as 7B, which may be that of N or of P."""
+    if "model_size_label" not in numbers.frame:
+        return (np.full(len(numbers.frame), np.nan),) * 2
+    labels, first = groups_of(numbers.frame["model_size_label"])
+    size = np.array([_size_of(label) for label in numbers.frame["model_size_label"].iloc[first]])[labels]
+    return size / numbers("num_experts"), size
+
+
+def _size_of(label: str) -> float:
+    try:
+        return amount(label, {unit: scale for unit, scale in PARAMETERS.items() if unit})
+    except ValueError:
+        return math.nan
+
+
+def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Return P by N and E, where the shape does not give it."""
+    size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
+    return size, size * numbers("num_experts") * numbers.or_one("flop_increase")
+
+
+def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the FLOPs of a step by N, where the shape does not give them.
+
+    Where all of them are 6 N for each token to a hundredth, they are made of N, and have no other part.
+    """
+    tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), numbers.tokens_per_step(), np.nan)
+    least, most = (each * tokens for each in numbers.forward())
+    ratio = numbers("flops_per_step") / (3 * least)
+    ratio = ratio[np.isfinite(ratio)]
+    made = ratio.size and (np.abs(ratio - 1) < 0.01).all()
+    return least, least if made else most
+
+
+def _slips_of_step(numbers: Numbers) -> dict:
+    steps, tokens = numbers("step"), numbers.tokens_per_step()
+    return {
+        "is it the training FLOPs of the whole run, which the column training_flops is for": 3 * steps,
+        "is it the forward FLOPs of the whole run (a third of training_flops)": steps,
+        "is the backward pass counted in": 3.0,
+        "is it the FLOPs of one token": 1 / tokens,
+        "is it the FLOPs of one sequence": numbers("sequence_length") / tokens,
+        **_units("flops_per_step"),
+        "is flops_per_step in PFLOPs": 1e-15,
+        **_units("dense_parameter_count", numerator=False),
+    }
+
+
+def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the training FLOPs by N and the tokens."""
+    return tuple(3 * each * numbers.tokens() for each in numbers.forward())
+
+
+def _slips_of_training(numbers: Numbers) -> dict:
+    return {
+        "is it the forward pass alone": 1 / 3,
+        "is it the FLOPs of one step": 1 / numbers("step"),
+        "is it in PF-days": 1 / 8.64e19,
+        "is it in EFLOPs": 1e-18,
+        "is it in PFLOPs": 1e-15,
+        **_units("training_flops"),
+        **_units("tokens", numerator=False),
+        **_units("dense_parameter_count", numerator=False),
+    }
+
+
+def _epochs(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    passes = numbers.tokens() / numbers("unique_tokens")
+    return passes, passes
+
+
+BY_SHAPE = "the shape of the model"
+
+IDENTITIES = (
+    Identity(
+        "tokens", "step * batch_size * sequence_length", _tokens, 1.1, _slips_of_tokens,
+        "is batch_size that of one device, or step counted otherwise?",
+    ),
+    Identity(
+        "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,
+        _with_embedding("dense_parameter_count"), "does it count the embedding?",
+    ),
+    Identity(
+        "dense_parameter_count", "model_size_label", _by_label, 2.0,
+        lambda numbers: _units("dense_parameter_count"), "which of the two is right?",
+    ),
+    Identity(
+        "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 2.0,
+        _with_embedding("total_parameter_count"), "does it count the embedding?",
+    ),
+    Identity(
+        "total_parameter_count", "dense_parameter_count times num_experts", _total, 1.5,
+        lambda numbers: _units("total_parameter_count") | _units("dense_parameter_count", numerator=False),
+        "does it count the embedding, or num_experts only some of the experts?",
+    ),
+    Identity(
+        "flops_per_step", BY_SHAPE, _shape("flops_per_step"), 2.0, _slips_of_step,
+        "needed: forward FLOPs of one step, or a blank cell",
+    ),
+    Identity(
+        "flops_per_step", "N and the tokens of a step", _step, 2.0, _slips_of_step,
+        "needed: forward FLOPs of one step, or a blank cell",
+    ),
+    Identity(
+        "training_flops", "6 N tokens", _training, 2.0, _slips_of_training,
+        "needed: FLOPs of the whole training up to this row, forward and backward",
+    ),
+    Identity(
+        "epochs", "tokens / unique_tokens", _epochs, 1.1,
+        lambda numbers: _units("unique_tokens", numerator=True) | _units("tokens", numerator=False),
+        "is one of the three of another text?",
+    ),
+)  # fmt: skip
+"""Those that are exact come first: what they find is the cause of what the others would find. The first one that finds
+something in a column speaks for it."""

@@ -1,0 +1,114 @@
+"""Units that the header of a column says: "params (M)", "tokens in billions", "train PFLOPs", "tokens_B".
+
+A word, a power of ten and a capital are certain, and are applied where the numbers are possible with them. A small
+letter (`params_b`), 10e6, and T of tokens, which may be their symbol, are not certain: they are applied, or not, where
+the numbers are possible in one way alone. Everything else is refused. All of this is our choice.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from .cells import Cells, in_rows
+from .schema import shorten, to_numbers
+from .units import FLOPS, PARAMETERS, TOKENS, UNITS_OF, amount, written_out
+
+
+class _Kind(NamedTuple):
+    """What the largest number of a column may be: of a toy model, and some ten times that of the largest models."""
+
+    low: float
+    high: float
+    example: str
+
+
+_KINDS = {
+    id(PARAMETERS): _Kind(1e4, 1e13, "20M or 7B"), id(TOKENS): _Kind(1e5, 1e15, "300B or 1.5T"),
+    id(FLOPS): _Kind(1e6, 1e32, "3ZFLOPs or 1e21"),
+}  # fmt: skip
+_LETTERS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18, "z": 1e21}
+_WORDS = {"thousand": 1e3, "million": 1e6, "mln": 1e6, "billion": 1e9, "bn": 1e9, "trillion": 1e12}
+_SI = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
+
+_LETTER = (
+    r"[(\[{]\s*(?:in )?([kmbgt])\s*(?:tok\w*|param\w*)?\s*[)\]}]",  # params (M), tokens [in B], (M tokens)
+    r"(?<![a-z])in[ _]([kmbgt])(?![a-z])",  # params in M
+    r"[ _./-]([kmbgt])$",  # params_M
+    r"(?<![a-z])([kmbgt])(?=tok|param)",  # Mparams
+)
+_LETTER_OF_FLOPS = r"[(\[{]\s*(?:in )?([pez])\s*[)\]}]"
+_PREFIX_OF_FLOPS = rf"(?<![a-z])({'|'.join(_SI)}|[kmgtpez])[ _-]?flop"
+_WORD = rf"(?<![a-z])({'|'.join(_WORDS)})s?(?![a-z])"
+_POWER = r"(?:[(\[{/x×*]|(?<![a-z])in )\s*[x×*/]?\s*(10?)?(e|\^|\*\*)\+?(\d{1,2})(?!\d)"  # tokens / 1e9, N (10^6)
+_PF_DAYS = r"(?<![a-z])p(?:f|flops?|eta[ _-]?flops?)(?:/s)?[ _-]*days?(?![a-z])"
+_NO_COUNT = (
+    r"flops?[ _]*(?:/|per)[ _]*s(?:ec(?:ond)?s?)?(?![a-z])|flop.*(?:day|hour)|(?<![a-z])[kmgt]i?b(?:ytes)?(?![a-z])"
+)
+
+
+def apply_headers(table: Cells, columns: dict[str, str]) -> None:
+    """Multiply the numbers of columns by the units that their headers say; sizes such as 20M have units of their own.
+
+    Args:
+        table: the cells.
+        columns: {column of the table: header in the user's file}.
+
+    Raises:
+        InputError: a header does not say clearly what its numbers are.
+    """
+    for name in (name for name in columns if name in UNITS_OF):
+        cells, header = table.cells[name], shorten(columns[name])
+        numbers, _ = to_numbers(cells)
+        rows = np.flatnonzero(np.isfinite(numbers) & (numbers > 0))
+        if not rows.size:
+            continue
+        scale = _scale(f"{table.runs}: column {header}", name, columns[name], float(numbers[rows].max()))
+        if scale != 1:
+            first = cells[rows[0]].strip()
+            for i in rows:
+                cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), {"": scale}))
+            example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
+            table.remarks.append(f"{name}: times {scale:g}, by the header {header}, {example}")
+
+
+def _scale(where: str, name: str, header: str, largest: float) -> float:
+    """Return what the numbers of a column, of which the largest is given, are to be multiplied by."""
+    kind = _KINDS[id(UNITS_OF[name])]
+    certain, uncertain = _units_in(header, UNITS_OF[name] is FLOPS, UNITS_OF[name] is TOKENS)
+    scales = sorted(certain or {1.0} | uncertain)
+    low = kind.low if len(scales) > 1 else 0.0
+    possible = [scale for scale in scales if low <= largest * scale <= kind.high] if len(certain) < 2 else scales
+    remedy = f"needed: another header, such as {name}, or cells such as {kind.example}"
+    if _is_no_count(header):
+        raise InputError(f"{where}: says a rate, a time or bytes, but {name} is a count; {remedy}")
+    if scales != [1.0] and len(possible) != 1:
+        numbers = " or ".join(f"{largest * scale:g}" for scale in scales)
+        raise InputError(f"{where}: its unit is not clear: would {largest:g} be {numbers}? {remedy}")
+    return possible[0] if scales != [1.0] else 1.0
+
+
+def _is_no_count(header: str) -> bool:
+    return not re.search(_PF_DAYS, header, re.IGNORECASE) and bool(re.search(_NO_COUNT, header, re.IGNORECASE))
+
+
+def _units_in(header: str, of_flops: bool, of_tokens: bool) -> tuple[set[float], set[float]]:
+    """Return the scales that a header says certainly, and others that it may say."""
+    if of_flops and re.search(_PF_DAYS, header, re.IGNORECASE):
+        return {8.64e19}, set()
+    certain = {_WORDS[word.lower()] for word in re.findall(_WORD, header, re.IGNORECASE)}
+    uncertain: set[float] = set()
+    for base, sign, power in re.findall(_POWER, header, re.IGNORECASE):
+        if base == "10" and sign in "eE":  # 1e7, or 1e6
+            uncertain |= {10.0 ** int(power), 10.0 ** (int(power) + 1)}
+        else:
+            certain.add(10.0 ** int(power))
+    for pattern in (*_LETTER, *[_LETTER_OF_FLOPS] * of_flops):
+        for letter in re.findall(pattern, header, re.IGNORECASE):
+            clear = letter.isupper() and not (letter == "T" and of_tokens)
+            (certain if clear else uncertain).add(_LETTERS[letter.lower()])
+    if of_flops:
+        scales = _LETTERS | _SI
+        certain |= {scales[prefix.lower()] for prefix in re.findall(_PREFIX_OF_FLOPS, header, re.IGNORECASE)}
+    return certain, uncertain
