@@ -5,6 +5,7 @@ Writes two lines of JSON for each: the case before it runs, and then how it ende
 the last place, "refused", or "wrong" and why.
 """
 
+import contextlib
 import functools
 import json
 import sys
@@ -13,13 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.accelerated import experts, grouped, products
+from routelaws.accelerated import attention_rows, experts, grouped, loops, products
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.routers import sinkhorn
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import harness
 from routelaws.conformance.engine.harness import UNIT
+
+HOW = ("jit", "vmap", "eager", "shard_map", "elsewhere")
+"""How a function is called; the last one is what a GPU would run."""
 
 WILD = (-1, -5, -(2**31), 2**31 - 1)
 """What stands in a queue beside experts, E and E + 7 too: each is no expert."""
@@ -36,20 +40,25 @@ def draw_case(seed: int) -> dict:
             return 0
         return int(random.integers(1, most if random.random() < 0.2 else max(2, most // 5)))
 
-    case = {"kind": str(kind), "seed": seed}
+    case = {"kind": str(kind), "seed": seed, "misfit": bool(random.random() < 1 / 3)}
     if kind == "attention":
         case |= {"b": size(12), "S": size(150), "H": max(1, size(12)), "c": size(70)}
         case |= {"causal": bool(random.integers(2)), "relative": bool(random.random() < 0.8)}
     elif kind == "experts":
         case |= {"T": size(600), "E": max(1, size(40)), "k": size(8), "d": size(150), "f": size(300)}
         case |= {"activation": str(random.choice(["gelu", "relu", "swiglu"])), "wild": bool(random.random() < 0.4)}
-        case |= {"even": bool(random.integers(2)), "stacked": bool(random.random() < 0.3)}
+        case |= {"even": bool(random.integers(2))}
+        by = random.choice(["grouped_ffn", "Stack", "routed_ffn"], p=[0.5, 0.3, 0.2])
+        case["by"] = (
+            "grouped_ffn" if case["misfit"] and by == "routed_ffn" else str(by)
+        )  # which also takes other dtypes
     elif kind == "gradient":
         case |= {"T": size(700), "m": size(700), "n": size(700)}
     else:
         case |= {"T": max(1, size(3000)), "E": max(1, size(70)), "masked": bool(random.integers(2))}
-    case["mapped"] = bool(random.random() < 0.1)
-    case["misfit"] = bool(random.random() < 1 / 3)
+    case["how"] = str(random.choice(HOW, p=[0.6, 0.16, 0.08, 0.08, 0.08]))
+    if case["misfit"] or case["kind"] in ("gradient", "sweep"):
+        case["how"] = "eager" if case["how"] == "eager" and not case["misfit"] else "jit"
     return case
 
 
@@ -83,19 +92,33 @@ def arrays_of(case: dict) -> tuple[dict, dict]:
 
 def found_by(case: dict, moved: dict, held: dict):
     """Return what the loops give, as a function would that others call."""
+    elsewhere = case["how"] == "elsewhere"
     if case["kind"] == "attention":
-        return attend_rows(moved["projected"], moved.get("relative"), held["heads"], held["causal"])
+        given = moved["projected"], moved.get("relative"), held["heads"], held["causal"]
+        return attention_elsewhere(*given) if elsewhere else attend_rows(*given)
     if case["kind"] == "gradient":
         return products.weight_gradient(moved["x"], moved["g"])
     if case["kind"] == "sweep":
         return jnp.concatenate(sinkhorn._in_one_pass(moved["kernel"], moved["u"], held["real"]))
-    activation, elsewhere = held["activation"], plain_experts(held["activation"])
-    if not case["stacked"] or not case["d"] * case["f"]:
-        return grouped.grouped_ffn(activation, elsewhere, moved["matrices"], moved["x"], moved["gate"], held["queue"])
-    layers = {name: jnp.stack([jnp.full_like(matrix, jnp.nan), matrix]) for name, matrix in moved["matrices"].items()}
+    matrices, rows = moved["matrices"], (moved["x"], moved["gate"], held["queue"])
+    if elsewhere or (case["by"] == "routed_ffn" and case["E"] > 1) or case["how"] == "shard_map":
+        with loops.portable() if elsewhere else contextlib.nullcontext():
+            x, gate, queue = rows
+            return experts.routed_ffn(matrices, x, queue, gate, activation=held["activation"]).output
+    plain = plain_experts(held["activation"])
+    if case["by"] != "Stack" or not case["d"] * case["f"]:
+        return grouped.grouped_ffn(held["activation"], plain, matrices, *rows)
+    layers = {name: jnp.stack([jnp.full_like(matrix, jnp.nan), matrix]) for name, matrix in matrices.items()}
     stack = grouped.Stack(jax.lax.stop_gradient(layers), jnp.int32(case.get("layer", 1)), layers)
-    output = stack.ffn(activation, elsewhere, moved["x"], moved["gate"], held["queue"])
+    output = stack.ffn(held["activation"], plain, *rows)
     return grouped.end_passing(output, stack.passed)
+
+
+def attention_elsewhere(projected, relative, heads, causal):
+    if not projected.size:
+        return projected[..., : projected.shape[-1] // 3]
+    relative = jnp.zeros((0, projected.shape[-1] // 3)) if relative is None else relative
+    return attention_rows._elsewhere(heads, causal, projected, relative)
 
 
 def plain_experts(activation: str):
@@ -193,11 +216,11 @@ def run(case: dict) -> dict:
             clear = isinstance(error, InputError) and "\n" not in str(error) or case["kind"] == "gradient"
             return {"end": "refused"} if clear else {"end": "wrong", "why": f"{what}: {error!r}"}
         return {"end": "wrong", "why": f"{what}: accepted"}
-    if case["mapped"]:
+    if case["how"] == "vmap":
         moved = jax.tree.map(lambda leaf: np.stack([leaf, np.float32(0.5) * leaf]), moved)
-    found = values(found_by, case, moved, held)
+    found = values(found_by, case, moved, held, case["how"])
     with jax.enable_x64(True):
-        wanted = values(wanted_by, case, jax.tree.map(np.float64, moved), held)
+        wanted = values(wanted_by, case, jax.tree.map(np.float64, moved), held, "jit")
     units = 0.0
     for this, that, scale in zip(*map(jax.tree.leaves, (found, wanted)), scales(case, moved, wanted), strict=True):
         if this.shape != that.shape:
@@ -219,29 +242,45 @@ def scales(case: dict, moved: dict, wanted) -> list:
     return [max(float(np.abs(leaf).max(initial=0.0)), 1.0) for leaf in jax.tree.leaves(wanted)]
 
 
-def values(of, case: dict, moved: dict, held: dict):
+def values(of, case: dict, moved: dict, held: dict, how: str):
     """Return what a function gives, and the gradients of its product with fixed weights where it has some."""
 
     def plain(moved):
         one = functools.partial(of, case, held=held)
-        return jax.vmap(one)(moved) if case["mapped"] else one(moved)
+        return jax.vmap(one)(moved) if case["how"] == "vmap" else one(moved)
 
     if case["kind"] in ("gradient", "sweep"):
-        return jax.device_get(harness._jit(plain)(moved))
+        return jax.device_get((plain if how == "eager" else harness._jit(plain))(moved))
 
     def total(moved):
         output = plain(moved)
         weights = np.random.default_rng([case["seed"], 2]).standard_normal(output.shape).astype(np.float32)
         return (output * weights).sum(), output
 
-    return jax.device_get(harness._jit(jax.grad(total, has_aux=True))(moved))
+    if how == "shard_map":
+        total = on_a_mesh(total, moved)
+    gradient = jax.grad(total, has_aux=True)
+    return jax.device_get((gradient if how == "eager" else harness._jit(gradient))(moved))
+
+
+def on_a_mesh(total, moved: dict):
+    """Return a function of arrays of which some are spread over a mesh, of one device, and others are everywhere."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, everywhere = jax.P("data"), jax.P()
+    specs = {name: everywhere if name in ("matrices", "relative") else rows for name in moved}
+
+    def summed(moved):
+        value, output = total(moved)
+        return jax.lax.psum(value, "data"), output
+
+    return jax.shard_map(summed, mesh=mesh, in_specs=(specs,), out_specs=(everywhere, rows))
 
 
 if __name__ == "__main__":
     harness.compile_quickly(True)
     for number, line in enumerate(sys.stdin):
         case = json.loads(line)
-        case = draw_case(case["seed"]) if len(case) == 1 else {"seed": 0, "mapped": False, "misfit": False} | case
+        case = draw_case(case["seed"]) if len(case) == 1 else {"seed": 0, "how": "jit", "misfit": False} | case
         print(json.dumps(case), flush=True)
         try:
             end = run(case)

@@ -4,6 +4,7 @@ What a loop has thresholds for (blocks, vectors, pieces, matrices that no cache 
 sizes that are multiples of nothing; shapes that do not fit each other are refused when a call is traced.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -11,7 +12,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from routelaws.accelerated import loops
+from routelaws.accelerated.attention_rows import attend_rows
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.grouped import grouped_ffn
+from routelaws.accelerated.products import weight_gradient
 
 CHILD = Path(__file__).parent / "loop_shapes_child.py"
 FILLED = {"MALLOC_PERTURB_": "1"}
@@ -23,9 +32,8 @@ def ends_of(cases: list[dict]) -> list[tuple[dict, dict]]:
     done = []
     while len(done) < len(cases):
         lines = "".join(json.dumps(case) + "\n" for case in cases[len(done) :])
-        child = subprocess.run(
-            [sys.executable, CHILD], input=lines, capture_output=True, text=True, env=os.environ | FILLED
-        )
+        options = {"input": lines, "env": os.environ | FILLED, "timeout": 600 + 5 * len(cases)}
+        child = subprocess.run([sys.executable, CHILD], capture_output=True, text=True, **options)
         said = [json.loads(line) for line in child.stdout.splitlines()]
         done += list(zip(said[::2], said[1::2], strict=False))
         if len(said) % 2:
@@ -54,19 +62,20 @@ ATTENTION = [
         (1, 533, 2, 3, True),
     ]
 ]  # fmt: skip
-FIELDS = ("T", "E", "k", "d", "f", "activation", "even", "stacked", "wild")
+ALONE, STACK = "grouped_ffn", "Stack"
+FIELDS = ("T", "E", "k", "d", "f", "activation", "even", "by", "wild")
 EXPERTS = [
     dict(zip(FIELDS, fields, strict=True)) | more
     for *fields, more in [
-        (300, 8, 1, 256, 1030, "gelu", True, False, False, {}),  # past the cache, columns that are no whole vectors
-        (150, 8, 1, 256, 1030, "relu", True, True, False, {}),
-        (150, 9, 1, 250, 1024, "relu", True, False, False, {}),  # the same of rows
-        (500, 8, 1, 256, 1024, "relu", False, False, True, {}),  # past the cache, in two pieces that are added up
-        (50, 3, 2, 530, 545, "gelu", True, False, True, {}),  # more columns than a product adds up at once
-        (2100, 7, 1, 9, 20, "gelu", True, False, False, {}),  # several pieces of an expert of one thread
-        (7, 2, 1, 45, 77, "swiglu", True, False, False, {}),  # so few rows that matrices are read in their own order
-        (701, 3, 2, 33, 50, "swiglu", False, True, True, {"layer": 7}),  # several pieces of rows; no such layer
-        (333, 20, 3, 17, 71, "swiglu", True, True, True, {}),
+        (300, 8, 1, 256, 1030, "gelu", True, ALONE, False, {}),  # past the cache, columns that are no whole vectors
+        (150, 8, 1, 256, 1030, "relu", True, STACK, False, {}),
+        (150, 9, 1, 250, 1024, "relu", True, ALONE, False, {}),  # the same of rows
+        (500, 8, 1, 256, 1024, "relu", False, ALONE, True, {}),  # past the cache, in two pieces that are added up
+        (50, 3, 2, 530, 545, "gelu", True, ALONE, True, {}),  # more columns than a product adds up at once
+        (2100, 7, 1, 9, 20, "gelu", True, ALONE, False, {}),  # several pieces of an expert of one thread
+        (7, 2, 1, 45, 77, "swiglu", True, ALONE, False, {}),  # so few rows that matrices are read in their own order
+        (701, 3, 2, 33, 50, "swiglu", False, STACK, True, {"layer": 7}),  # several pieces of rows; no such layer
+        (333, 20, 3, 17, 71, "swiglu", True, STACK, True, {}),
     ]
 ]  # fmt: skip
 OTHERS = [
@@ -81,10 +90,67 @@ LISTED = (
 
 
 def test_shapes_past_every_threshold_and_some_at_random():
-    assert_all_right(LISTED + [{"seed": seed} for seed in range(40)])
+    assert_all_right(LISTED + [{"seed": seed} for seed in range(24)])
 
 
 @pytest.mark.slow
 def test_two_thousand_shapes():
     counts = assert_all_right([{"seed": seed} for seed in range(100, 2100)])
     assert counts["right"] > 1000 and counts["refused"] > 500
+
+
+def floats(*shape):
+    return np.zeros(shape, np.float32)
+
+
+def experts(activation="gelu", queue=np.int32, **shapes):
+    """Return a call of `grouped_ffn` with T = 5, k = 2, E = 3, d = 4 and f = 6, but for what is given."""
+    matrices = {"up": shapes.get("up", (3, 4, 6)), "down": shapes.get("down", (3, 6, 4))}
+    matrices = {name: floats(*shape) for name, shape in matrices.items()}
+    arrays = floats(*shapes.get("x", (5, 4))), floats(*shapes.get("gate", (5, 2))), np.zeros((5, 2), queue)
+    return functools.partial(grouped_ffn, activation, None, matrices, *arrays)
+
+
+def moments(gradient):
+    arrays = {"numbers [7]": floats(7), "own [1, 2]": floats(1, 2), "scale, parameters [9]": floats(9)}
+    arrays |= {"scale, first moment [9]": floats(9), "scale, second moment [9]": floats(9)}
+    return functools.partial(
+        loops.call_loops, loops.ADAMW, arrays | {"scale, gradient [9]": floats(gradient)}, 3 * ["[9]"]
+    )
+
+
+REFUSED = {
+    "distances": (
+        functools.partial(attend_rows, floats(2, 64, 96), floats(65, 32), 2, False),
+        "attention: relative has shape [65, 32]; [D, H c] with D = 127, H = 2, c = 16 is needed",
+    ),
+    "heads": (
+        functools.partial(attend_rows, floats(2, 64, 96), None, 5, True),
+        "attention: projected has shape [2, 64, 96]; [b, S, 3 H c] with H = 5 is needed",
+    ),
+    "dtype": (
+        functools.partial(attend_rows, np.zeros((2, 64, 96), np.int32), None, 2, True),
+        "attention: projected is int32; float32 or bfloat16 is needed",
+    ),
+    "down": (
+        experts(down=(2, 6, 4)),
+        "experts: down has shape [2, 6, 4]; [E, f, d] with E = 3, f = 6, d = 4 is needed",
+    ),
+    "gate": (experts(gate=(5, 1)), "experts: queue has shape [5, 2]; [T, k] with T = 5, k = 1 is needed"),
+    "queue": (experts(queue=np.float32), "experts: queue is float32; int32 is needed"),
+    "activation": (experts(activation="tanh"), "activation is 'tanh'; allowed: gelu, relu, swiglu"),
+    "tokens": (
+        functools.partial(weight_gradient, floats(5, 3), floats(4, 2)),
+        "gradient: gradient has shape [4, 2]; [T, n] with T = 5 is needed",
+    ),
+    "a leaf": (moments(8), "adamw: scale, gradient has shape [8]; [9] is needed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_one_line(name):
+    """Nothing is run: a call is refused when it is traced."""
+    call, line = REFUSED[name]
+    with pytest.raises(InputError) as raised:
+        jax.eval_shape(call)
+    assert str(raised.value) == line

@@ -169,13 +169,11 @@ LAYERS = ("routed_ffn", "routed_ffn, a capacity", "attention", "attention, both 
 @pytest.mark.parametrize(("name", "none"), [(name, none) for name in LAYERS for none in EMPTY[name][1] if none != "E"])
 def test_gradients_of_nothing_are_zeros(backend, name, none):
     path, letters, arrays_of, options = EMPTY[name]
-    arrays = arrays_of(*(0 if letter == none else 3 for letter in letters))
+    params, x, *rest = cast(arrays_of(*(0 if letter == none else 3 for letter in letters)), "float32")
     function = operator.attrgetter(path)(backend)
 
     def total(params, x):
-        return jax.tree.leaves(function(params, x, *arrays[2:], **options))[0].sum()
+        return jax.tree.leaves(function(params, x, *rest, **options))[0].sum()
 
-    for precision in PRECISIONS:
-        with jax.enable_x64(precision == "float64"):
-            found = jax.jit(jax.grad(total, argnums=(0, 1)))(*cast(arrays[:2], precision))
-        assert not any(np.any(leaf) for leaf in jax.tree.leaves(found))
+    found = jax.jit(jax.grad(total, argnums=(0, 1)))(params, x)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found))
