@@ -1,10 +1,13 @@
 """What `routelaws generate` does: continue a text with a trained model."""
 
+import functools
+import sys
 from pathlib import Path
 
 import tyro
 
 from ..training.generate import generate as continue_text
+from ..training.watch import telling
 
 
 def generate(
@@ -23,4 +26,5 @@ def generate(
         temperature: 0 takes the most likely token each time, 1 samples from the model as it is.
         seed: Of the sampling.
     """
-    print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed))
+    watch = telling(functools.partial(print, file=sys.stderr))
+    print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed, watch=watch))

@@ -1,5 +1,6 @@
 """What `routelaws report` does: write the report of a sweep again, or hold runs against each other."""
 
+import os
 from pathlib import Path
 
 import tyro
@@ -9,7 +10,7 @@ from ..files import storage_errors
 from ..findings.run_pairs import beside
 from ..report.engine import write_report
 from ..report.run_table import run_table
-from ..training.sweep_folder import collect_rows
+from ..training.sweep_folder import check_collected, check_plan, collect_rows
 from .working import Working
 
 
@@ -32,6 +33,8 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
 
 def _collect(folder: Path) -> None:
     """Write the table of a sweep: a task of a job array may have been killed just before it did."""
-    if (folder / "sweep.json").exists() and (folder / "runs").is_dir():
+    if os.path.exists(folder / "sweep.json") and os.path.isdir(folder / "runs"):
         with storage_errors(folder):
+            check_plan(folder)
+            check_collected(folder)
             collect_rows(folder)

@@ -15,7 +15,7 @@ from ..findings.registered import check_untouched, held_out, register
 from ..report.ahead import compiled_ahead
 from ..report.engine import write_report
 from ..training.board import Board
-from ..training.grid import Grid, read_grid
+from ..training.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweep import Part, run_sweep
 from ..training.sweep_folder import folder_of_run
 from ..training.watch import Watch
@@ -33,6 +33,7 @@ def sweep(
     tensorboard: bool = False,
     index: int | None = None,
     of: int | None = None,
+    most_runs: int = MOST_RUNS,
 ) -> None:
     """Train a grid of models, fit the law to it and write the report.
 
@@ -47,10 +48,11 @@ def sweep(
         index: Train one run of the grid alone, the first is 0: a task of a job array, --index $SLURM_ARRAY_TASK_ID.
             results.csv has all runs when the last task is done; then `routelaws report` writes the report.
         of: Number of tasks, where it is not that of the runs: task I of M trains the runs I, I + M, I + 2 M, ...
+        most_runs: Refuse a grid of more runs: the product of its lists can be larger than it looks.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: at least 1")
-    chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {})
+    chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
 
     def told(watch: Watch) -> Watch:
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..training import hosts
 from ..training.allocator import compute_where_called, keep_freed_memory
 from ..training.board import Board
-from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
+from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
@@ -48,6 +48,7 @@ class RunFlags(TrainConfig):
             InputError: there is none; the message names the flags.
         """
         try:
+            check_sizes(vars(self) | vars(self.model))
             config = TrainConfig(**(vars(self) | {"model": ModelConfig(**vars(self.model))}))
             config.check()
         except InputError as error:

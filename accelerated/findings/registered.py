@@ -17,6 +17,7 @@ from pathlib import Path
 from ..accounting import ROUTER_TYPES
 from ..errors import InputError
 from ..files import locked, write_once
+from ..json_files import NULL, NUMBER, read_json
 from ..tables.table import DENSE, select_rows
 from ..training.result_rows import read_rows
 from ..training.sweep_folder import folder_of_run, read_plan
@@ -26,6 +27,23 @@ from .law_fits import LEVEL, fit_law, predict_law
 from .sweep_data import Sweep, read_sweep
 
 FILE = "predictions.json"
+
+FORM = {
+    "written": str,
+    "held_out": [int],
+    "predictions": [
+        {
+            "router": str,
+            "N": NUMBER,
+            "E": NUMBER,
+            "runs?": [int],
+            "law": (str, NULL),
+            "loss": (*NUMBER, NULL),
+            "run_interval?": [(*NUMBER, NULL)],
+        }
+    ],
+}
+"""The form of what is registered, as far as it is read again."""
 
 LAWS = ("routed-bounded", "bilinear", "separable")
 """The laws that are tried for a router, in this order."""
@@ -174,11 +192,11 @@ def score(sweep: Sweep) -> dict | None:
     path = sweep.folder / FILE
     if not path.exists():
         return None
+    said = read_json(path, FORM)
+    runs = [run for run in sweep.runs if run.hyper_id in said["held_out"]]
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        runs = [run for run in sweep.runs if run.hyper_id in said["held_out"]]
         entries = [entry | _against(entry, runs) for entry in said["predictions"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, ZeroDivisionError) as error:
         raise InputError(f"{path}: is not a file of predictions ({type(error).__name__}: {error})") from None
     known = [entry for entry in entries if entry["loss"] is not None]
     counts = {"scored": sum(len(entry["measured"]) for entry in known), "hits": sum(entry["inside"] for entry in known)}

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from ..training.configuration import TrainConfig
-from ..training.result_rows import read_rows
-from ..training.run_folder import read_config
-from ..training.window_losses import WindowLosses, loss_difference, mean_loss, read_window_losses, standard_error
+from ..training.run_folder import read_config, read_results
+from ..training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
 from .sweep_findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
@@ -62,8 +61,8 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
     folders = [Path(folder) for folder in folders]
     if len(set(folders)) < len(folders):
         raise InputError(f"{next(f for f in folders if folders.count(f) > 1)}: is given twice")
-    configs, rows = [read_config(folder) for folder in folders], [_last_row(folder) for folder in folders]
-    windows = [read_window_losses(folder) for folder in folders]
+    configs = [read_config(folder) for folder in folders]
+    rows, windows = zip(*map(_last_evaluation, folders), strict=True)
     runs = []
     for folder, config, row, own in zip(folders, configs, rows, windows, strict=True):
         difference, error = _against(float(row["loss_validation"]), own, float(rows[0]["loss_validation"]), windows[0])
@@ -82,11 +81,11 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
     return RunsBeside(runs, _settings(configs))
 
 
-def _last_row(folder: Path) -> dict:
-    rows = read_rows(folder / "results.csv")
+def _last_evaluation(folder: Path) -> tuple[dict, WindowLosses | None]:
+    rows, windows = read_results(folder)
     if not rows:
         raise InputError(f"{folder}: has no evaluation yet")
-    return rows[-1]
+    return rows[-1], windows
 
 
 def _against(

@@ -14,9 +14,9 @@ from ..errors import InputError
 from ..tables.table import DENSE, RouterRows, read_table, select_rows
 from ..training.configuration import TrainConfig
 from ..training.result_rows import read_rows
-from ..training.run_folder import read_log
-from ..training.sweep_folder import folder_of_run, read_plan, read_sessions
-from ..training.window_losses import WindowLosses, read_window_losses
+from ..training.run_folder import read_own_log, read_results
+from ..training.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
+from ..training.window_losses import WindowLosses
 
 
 class SweepRun(NamedTuple):
@@ -93,15 +93,16 @@ def read_sweep(folder: Path) -> Sweep:
     """
     folder = Path(folder)
     name, planned = read_plan(folder)
+    check_plan(folder)
     frame = _finished_rows(folder, planned)
     last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     runs = []
     for row in last.to_dict("records"):
         config = planned[row["hyper_id"]]
         where = folder_of_run(folder, row["hyper_id"], config)
-        runs.append(SweepRun(row["hyper_id"], config, row, read_log(where / "log.jsonl"), read_window_losses(where)))
+        runs.append(SweepRun(row["hyper_id"], config, row, read_own_log(where), read_results(where)[1]))
     routed = any(run.router != DENSE for run in runs)
-    return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder), frame)
+    return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], read_sessions(folder), frame)
 
 
 def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
@@ -115,7 +116,7 @@ def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
     collected = set(tables[0]["hyper_id"]) if tables else set()
     for hyper_id, config in enumerate(planned):
         path = folder_of_run(folder, hyper_id, config) / "results.csv"
-        if hyper_id not in collected and read_rows(path):
+        if hyper_id not in collected and read_results(path.parent)[0]:
             tables.append(read_table(path))
     if tables:
         frame = pandas.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
@@ -124,13 +125,6 @@ def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
     if not tables or not len(frame):
         raise InputError(f"{folder}: none of the {len(planned)} runs of this sweep is finished; nothing to report")
     return frame
-
-
-def _sessions(folder: Path) -> list[dict]:
-    try:
-        return [s for s in read_sessions(folder) if {"started", "last"} <= s.keys()]
-    except (ValueError, AttributeError, OSError) as error:
-        raise InputError(f"{folder / 'sessions.json'}: cannot be read ({error})") from None
 
 
 def same_but_seed(config: TrainConfig) -> TrainConfig:

@@ -13,14 +13,23 @@ which a server may pack anew.
 
 import csv
 import io
-import json
 import posixpath
 import tarfile
 from pathlib import Path
 
 from ..errors import InputError
+from ..json_files import NUMBER, misfit, parse_json
 
 _RUN = ("params", "params_no_embed", "tokens", "chinchilla_multiplier")
+
+RUN = {
+    "name": str,
+    "dataset_name": str,
+    "hyperparameters": dict.fromkeys(_RUN, NUMBER),
+    "results": [{"loss": NUMBER, "val_data": [str]}],
+}
+SCORES = {"eval_metrics": {"icl": {"*": NUMBER}}}
+"""The forms of the two files of a model."""
 
 
 def overtraining_runs(archive: Path) -> bytes:
@@ -32,14 +41,12 @@ def overtraining_runs(archive: Path) -> bytes:
     rows, tasks = [], {}
     with _Archive(archive) as files:
         for path in files.matching("exp_data/models/", ".json"):
-            run = files.json(path)
-            name = _entry(path, run, "name")
-            scores_path = f"exp_data/evals/evaluation_{name}_heavy.json"
-            scores = _entry(scores_path, files.json(scores_path), "eval_metrics", "icl")
+            run = files.json(path, RUN)
+            scores = files.json(f"exp_data/evals/evaluation_{run['name']}_heavy.json", SCORES)["eval_metrics"]["icl"]
             tasks |= dict.fromkeys(scores)
-            losses = {f"loss_{_text_of(result)}": result["loss"] for result in _entry(path, run, "results")}
-            given = {key: _entry(path, run, "hyperparameters", key) for key in _RUN}
-            row = {"run": name, "training_set": _entry(path, run, "dataset_name")} | given | losses
+            losses = {f"loss_{_text_of(result)}": result["loss"] for result in run["results"]}
+            given = {key: run["hyperparameters"][key] for key in _RUN}
+            row = {"run": run["name"], "training_set": run["dataset_name"]} | given | losses
             rows.append(row | {f"acc_{task}": score for task, score in scores.items()})
     rows.sort(key=lambda row: (row["training_set"], row["params"], row["tokens"]))
     losses = sorted({column for row in rows for column in row if column.startswith("loss_")})
@@ -95,25 +102,26 @@ class _Archive:
             raise InputError(f"{self.path}: holds no {name}")
         return self.tar.extractfile(self.members[name]).read().decode("utf-8")
 
-    def json(self, name: str) -> dict:
+    def json(self, name: str, form: dict) -> dict:
         try:
-            return json.loads(self.text(name))
+            content = parse_json(self.text(name), infinite=True)
         except ValueError as error:
             raise InputError(f"{self.path}: {name}: is no JSON ({error})") from None
+        if wrong := misfit(content, form):
+            raise InputError(f"{self.path}: {name}: {wrong}")
+        return content
 
 
-def _entry(path: str, record: dict, *keys: str):
-    """Return an entry of a nested record; InputError where it is missing."""
-    for key in keys:
-        if not isinstance(record, dict) or key not in record:
-            raise InputError(f"{path}: has no entry {'.'.join(keys)}")
-        record = record[key]
-    return record
+def _entry(path: str, row: dict, key: str):
+    """Return an entry of a row; InputError where it is missing."""
+    if row.get(key) is None:
+        raise InputError(f"{path}: has no entry {key}")
+    return row[key]
 
 
 def _text_of(result: dict) -> str:
     """Return the name of the text that a loss is of: the folder of its shards."""
-    return posixpath.basename(posixpath.dirname(result["val_data"][0]))
+    return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
 
 
 def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:

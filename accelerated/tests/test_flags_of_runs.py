@@ -28,13 +28,12 @@ from routelaws.accelerated.training.batches import windows_of_text
 from routelaws.accelerated.training.checkpoints import Checkpoints
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.evaluate import OwnTokenizer
 from routelaws.accelerated.training.export import load_train_step
 from routelaws.accelerated.training.result_rows import result_row, write_rows
 from routelaws.accelerated.training.run_folder import read_config
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.training.weights import load_own_params
+from routelaws.accelerated.training.weights import load_run
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.transformer import draw_noise, loss
 from routelaws.reference import configuration as reference_configuration
@@ -322,15 +321,15 @@ def lender(text_file, tmp_path_factory):
     config = from_mapping(MIXTURE | {"corpus": [str(text_file)]})
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run, state = loop.Run(config, folder, files), step.initial_state(config)
-    checkpoints = Checkpoints(run.folder / "checkpoints", print)
-    checkpoints.save(1, state._replace(params=jax.tree.map(lambda leaf: 4 * leaf, state.params))._asdict(), {})
+    checkpoints, fourfold = Checkpoints(run.folder / "checkpoints", print), jax.tree.map(lambda w: 4 * w, state.params)
+    checkpoints.save(1, state._replace(params=fourfold)._asdict(), run._extra())
     checkpoints.close()
     return folder
 
 
 def oracle(folder: Path, **changes):
     """Return (weights, model) of a run for the reference, the model with some fields changed."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), load_own_params(folder))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), load_run(folder).params)
     fields = dataclasses.asdict(read_config(folder).model) | changes
     return params, reference_configuration.ModelConfig(**fields)
 
@@ -368,7 +367,7 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
               "evaluation_tokens": "128", "learning_rate": str(2**-20), "kqv_size": "8"}  # fmt: skip
     assert all({name: row[name] for name in wanted} == wanted for row in rows)
     sizes = {"sequence_length": 16, "batch_size": 4, "num_batches": 2}
-    elsewhere = np.asarray(windows_of_text(str(other), OwnTokenizer(lender), **sizes).tokens)
+    elsewhere = np.asarray(windows_of_text(str(other), load_run(lender), **sizes).tokens)
     assert abs(float(rows[0]["loss_c4"]) - oracle_loss(lender, elsewhere)) < 1e-3
     assert abs(float(rows[0]["loss_validation"]) - oracle_loss(lender, windows_of(lender, 128))) < 1e-3
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -410,9 +409,7 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
     windows = {n: windows_of(lender, n) for n in (64, 128)}
     other = tmp_path / "other.txt"
     other.write_text("".join(reversed(text_file.read_text()[:20_000])))
-    elsewhere = windows_of_text(
-        str(other), OwnTokenizer(lender), sequence_length=16, batch_size=4, num_batches=1
-    ).tokens
+    elsewhere = windows_of_text(str(other), load_run(lender), sequence_length=16, batch_size=4, num_batches=1).tokens
     cases = {
         (): (windows[128], {}),
         ("--tokens", "64", "--group-size", "1"): (windows[64], {"group_size": 1}),
@@ -537,6 +534,16 @@ def test_a_sweep_holds_out_the_largest_and_takes_corpus_jobs_and_board(trained, 
     size = from_mapping({"vocab_size": 300, "d_model": 24, "heads": 1}).accounting().dense_parameters
     assert np.isclose(predicted["predictions"][0]["loss"], power(size))
     assert len(list(folder.glob("runs/*/tensorboard/events*"))) == 4
+
+
+@of("sweep", "--most-runs")
+def test_a_grid_of_more_runs_than_allowed_is_refused(trained, text_file, tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    words = ("sweep", tmp_path / "grid.toml", "--out", tmp_path / "sweep", "--corpus", text_file, "--most-runs")
+    line = f"2: routelaws: {tmp_path / 'grid.toml'}: the grid has 4 runs; allowed: 3; --most-runs allows more\n"
+    assert told(*words, "3") == line and not trained
+    told(*words, "4")
+    assert [ids for ids, *_ in trained] == [[0, 1, 2, 3]]
 
 
 @of("sweep", "--index", "--of")

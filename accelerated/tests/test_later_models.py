@@ -12,7 +12,7 @@ from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import COLUMNS, run_columns, write_rows
-from routelaws.accelerated.training.weights import load_own_params
+from routelaws.accelerated.training.weights import load_run
 
 PRESETS = {
     "fine_grained": {"activation": {"relu"}, "positions": {"rotary"}, "output_norm": {True},
@@ -69,7 +69,7 @@ def test_the_smallest_runs_of_a_preset_train(preset, small_fields, tmp_path, cap
     assert np.isfinite(float(row["loss_validation"])) and float(row["loss_validation"]) < np.log(300)
     assert int(row["total_parameter_count"]) == config.accounting().total_parameters
     assert (row["model_options"], row["routing_options"]) == WORDS[preset]
-    params = load_own_params(tmp_path / "run")
+    params = load_run(tmp_path / "run").params
     counted = sum(
         leaf.size for name, node in params.items() if name not in ("embedding", "final_norm") for leaf in leaves(node)
     )

@@ -454,10 +454,10 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
     ("spoil", "says"),
     [
         (lambda folder: (folder / "sweep.json").unlink(), "holds no sweep"),
-        (lambda folder: (folder / "sweep.json").write_text("[1]"), "is not the description of a sweep"),
+        (lambda folder: (folder / "sweep.json").write_text("[1]"), "its content is [1]; an object is needed"),
         (lambda folder: (folder / "sweep.json").write_text('{"name": "x", "runs": []}'), "is not one of the 0 runs"),
-        (lambda folder: (folder / "results.csv").write_text("hyper_id\n1\n"), "columns step, router_type, "),
-        (lambda folder: (folder / "sessions.json").write_text("{"), "sessions.json: cannot be read"),
+        (lambda folder: (folder / "results.csv").write_text("hyper_id\n1\n"), "results.csv: has no column step"),
+        (lambda folder: (folder / "sessions.json").write_text("{"), "sessions.json: is not valid JSON"),
     ],
 )
 def test_a_folder_that_cannot_be_reported_is_one_clear_line(tmp_path, spoil, says):

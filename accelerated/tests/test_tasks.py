@@ -47,16 +47,16 @@ def run_folder(small_fields, tmp_path_factory):
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run = loop.Run(config, folder, files)
     checkpoints = Checkpoints(run.folder / "checkpoints", print)
-    checkpoints.save(1, initial_state(config)._asdict(), {})
+    checkpoints.save(1, initial_state(config)._asdict(), run._extra())
     checkpoints.close()
     return folder
 
 
 def oracle_logits(folder, ids: list[int]) -> np.ndarray:
     """Return the logits [S, V] of one sequence by the reference, in float64."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_own_params(folder))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_run(folder).params)
     model = reference_configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
-    return reference.apply(params, np.array([ids]), model, table=tasks.read_hash_table(folder)).logits[0]
+    return reference.apply(params, np.array([ids]), model, table=weights.load_run(folder).table).logits[0]
 
 
 def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
@@ -100,8 +100,8 @@ def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
 
 def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsys):
     """A text that the model continues itself ends in what it takes for most likely; another word does not."""
-    tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_own_params(run_folder)
-    config, table = read_config(run_folder), tasks.read_hash_table(run_folder)
+    tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_run(run_folder).params
+    config, table = read_config(run_folder), weights.load_run(run_folder).table
     ids = [1, *tokenizer.encode("x")]
     logits = oracle_logits(run_folder, ids)[-1]
     best = int(np.argmax(logits))
@@ -115,7 +115,7 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     before = f"other,5,100,3.5,0.25,\n{run_folder},7,1,9,0.5,0.875\n"  # of the run itself when it was younger
     table.write_text(f"run,params,tokens,loss_validation,acc_quiz,acc_words\n{before}")
     half = run_folder / "results.csv"  # of a run that was stopped after 4 of its 8 steps
-    half.write_text("step,loss_validation,loss_c4\n2,5.5,\n4,5.25,\n")
+    half.write_text("hyper_id,step,loss_validation,loss_c4\n0,2,5.5,\n0,4,5.25,\n")
     assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
     half.unlink()
     printed = capsys.readouterr().out
@@ -232,7 +232,7 @@ BAD = {
     "one choice": ('{"context": "a", "choices": ["b"], "answer": 0}', "line 2: choices are .*at least two texts"),
     "blank": ('{"context": "a", "choices": ["b", " "], "answer": 0}', "line 2: choices are .*not blank"),
     "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
-    "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is True"),
+    "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is true"),
     "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: a text"),
     "layout": ('{"text": "a b"}', "line 2: is of the other layout than line 1"),
 }  # fmt: skip

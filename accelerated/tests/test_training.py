@@ -92,7 +92,7 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     config = run_folder.read_config(folder)
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     text = loop.open_text(config, tokens)[1]["validation"]
-    params, last = weights.load_own_params(folder), rows[-1]
+    params, last = weights.load_run(folder).params, rows[-1]
     one = jax.jit(functools.partial(loss, config=config.model, training=False))
     by_window = {
         int(w): float(one(params, window[None]).cross_entropy)

@@ -225,7 +225,7 @@ def test_the_last_checkpoint_is_the_last_step(whole):
 def test_lines_of_the_log_are_of_the_steps_that_they_name(whole):
     lines = [line for line in run_folder.read_log(whole.folder / "log.jsonl") if line["kind"] == "train"]
     assert [line["step"] for line in lines] == CALLS
-    entries = sum(leaf.size for leaf in jax.tree.leaves(weights.load_own_params(whole.folder)))
+    entries = sum(leaf.size for leaf in jax.tree.leaves(weights.load_run(whole.folder).params))
     for line, first in zip(lines, [0, *CALLS], strict=False):
         mean = numbers(whole)[first : line["step"]].mean()
         wanted = {
@@ -265,7 +265,7 @@ def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
     assert resumed.rows == whole.rows
     logs = [run_folder.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
     assert logs[0] == logs[1]
-    ours, theirs = (weights.load_own_params(run.folder) for run in (whole, resumed))
+    ours, theirs = (weights.load_run(run.folder).params for run in (whole, resumed))
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 

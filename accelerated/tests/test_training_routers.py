@@ -99,7 +99,7 @@ def test_a_step_keeps_the_shapes(small_fields, name):
 def test_a_bias_is_learned_and_not_decayed(small_fields, tmp_path):
     run = make_run({**small_fields, **SHORT, **ROUTERS["quantile"]}, tmp_path / "run")
     run.train()
-    bias = np.asarray(weights.load_own_params(tmp_path / "run")["routed_ffn"]["bias"])
+    bias = np.asarray(weights.load_run(tmp_path / "run").params["routed_ffn"]["bias"])
     assert bias.shape == (1, 4) and np.abs(bias).max() > 1e-4
     assert abs(bias.mean()) < 1e-6, "quantile balancing keeps its mean at 0; weight decay or Adam would have moved it"
 
@@ -173,6 +173,9 @@ def test_the_table_of_a_run_stays(small_fields, tmp_path):
     }
     first = make_run(fields, tmp_path / "run").table
     np.save(tmp_path / "given.npy", random.random((300, 4)))
+    with pytest.raises(InputError, match="hash_table.npy: is not the hash table of this run"):
+        make_run(fields, tmp_path / "run")  # nothing was trained by it yet
+    (tmp_path / "run" / "checkpoints" / "8").mkdir(parents=True)
     assert np.array_equal(make_run(fields, tmp_path / "run").table, first)
     assert np.array_equal(np.load(tmp_path / "run" / run_folder.HASH_TABLE), first)
     assert not np.array_equal(make_run(fields, tmp_path / "another").table, first)
@@ -216,7 +219,7 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
     seen = []
     run._start = lambda checkpoints: seen.append(start(checkpoints)) or seen[-1]
     tuned = run.train()
-    before = weights.load_own_params(tmp_path / "mixture")
+    before = weights.load_run(tmp_path / "mixture").params
     assert math.isfinite(float(tuned[-1]["loss_validation"])) and rows
     assert seen and before["routed_ffn"]["router"].shape == (1, 8, 2)
     assert generate(tmp_path / "mixture", "ba", tokens=3).startswith("ba")

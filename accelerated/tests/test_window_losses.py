@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from routelaws import accelerated, reference
+from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.window_losses import (
     EvaluationText,
     WindowLosses,
@@ -110,8 +111,17 @@ def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):
     with open(tmp_path / "validation_windows.csv", newline="") as file:
         assert next(csv.reader(file)) == ["window", "document", "tokens", "loss"]
     assert read_window_losses(tmp_path / "missing") is None
-    (tmp_path / "validation_windows.csv").write_text("window,document\n1,2\n")
-    assert read_window_losses(tmp_path) is None
+    for wrong in (
+        "window,document\n1,2\n",
+        "",
+        "a,b,c,d\n",
+        "a,b,c,d\n1,2,0,1\n",
+        "a,b,c,d\n1,2,3\n",
+        "a,b,c,d\n1,2,3,nan\n",
+    ):
+        (tmp_path / "validation_windows.csv").write_text(wrong)
+        with pytest.raises(InputError, match="validation_windows.csv: is not a table of window losses"):
+            read_window_losses(tmp_path)
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])

@@ -24,7 +24,7 @@ import grain
 import numpy as np
 
 from ..errors import InputError
-from .corpus import PIECE, cut, find_files, name_hash, read_documents
+from .corpus import PIECE, cut, digest_of_texts, find_files, name_hash, read_documents
 from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
 from .window_losses import EvaluationText
@@ -175,6 +175,7 @@ def windows_of_text(
         InputError: the text cannot be read, or is too small for one batch.
     """
     documents, _ = read_documents(find_files([path]))
+    digest = digest_of_texts(documents)
     ordered = sorted(documents, key=lambda document: (name_hash(document.name), document))
     pieces = [piece for document in ordered for piece in cut(document, PIECE)]
     characters = sum(len(piece.text) for piece in pieces)
@@ -182,7 +183,8 @@ def windows_of_text(
     tokenizer, tokens = token_files.load_tokenizer(), []
     for i in _equal_steps(len(pieces), math.ceil(len(pieces) * min(1, most / max(1, characters)))):
         tokens += [*tokenizer.encode(pieces[i].text), END_OF_DOCUMENT]
-    return _spread_windows(f"the text of {path}", np.array(tokens), sequence_length, batch_size, num_batches)
+    windows = _spread_windows(f"the text of {path}", np.array(tokens), sequence_length, batch_size, num_batches)
+    return windows._replace(digest=digest)
 
 
 def _equal_steps(number: int, chosen: int) -> np.ndarray:

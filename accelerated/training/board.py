@@ -10,7 +10,6 @@ The writer is TensorBoard's own (the package `tensorboard`, kept by Google; PyTo
 also reads these files here: one dependency for both ways.
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import InputError
 from .configuration import TrainConfig
 from .result_rows import run_columns
+from .run_folder import parse_line
 from .watch import Watch
 
 FOLDER = "tensorboard"
@@ -91,8 +91,8 @@ class _Follower:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.read += len(whole)
-        for line in whole.decode("utf-8").splitlines():
-            fields = json.loads(line)
+        for line in whole.splitlines():
+            fields = parse_line(line, str(self.log))
             for tag, value in scalars(fields).items():
                 event = event_pb2.Event(step=fields["step"], wall_time=time.time(), summary=scalar_pb(tag, value))
                 self.writer.add_event(event)
@@ -111,8 +111,8 @@ def scalars(line: dict) -> dict[str, float]:
     train/, and what the loads of the experts come to, as in the table, below load/.
     """
     if line["kind"] == "evaluation":
-        found = {name: value for name, value in line.items() if name.startswith("loss_")}
-        load = np.asarray(line["load"], np.float64)
+        found = {name: value for name, value in line.items() if name.startswith("loss_") and value is not None}
+        load = np.asarray(line.get("load", []), np.float64)
         if load.size:
             found |= {
                 "load/max": float((load.max(axis=1) * load.shape[1]).mean()),

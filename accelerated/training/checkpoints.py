@@ -36,6 +36,7 @@ from orbax.checkpoint import v1 as ocp
 from ..errors import InputError, StorageError
 from ..files import REMEDIES, storage_line
 from . import hosts, packing
+from .record import digest_of_json
 
 PACKED = "packed"
 """Name of the packed arrays in a checkpoint, and of the field that says whether it has any."""
@@ -101,7 +102,8 @@ class Checkpoints:
     def _write(self, step: int, shapes: dict, held: dict, extra: dict) -> None:
         """Let Orbax begin to write what `_copy` returned of a state of these shapes."""
         state = packing.unpacked(held[PACKED], shapes) if PACKED in held else held["state"]
-        metadata = {"whole": _digest(state, step, extra), "extra": extra, PACKED: PACKED in held}
+        metadata = {"whole": _digest(state, step, extra), "extra": extra, "beside": digest_of_json(extra)}
+        metadata[PACKED] = PACKED in held
         self._writer = self._writer or self._open()
         self._writer.save_checkpointables_async(step, held, custom_metadata=metadata, overwrite=True)
 
@@ -163,40 +165,58 @@ class Checkpoints:
     def _path(self, step: int) -> Path:
         return self.folder.absolute() / str(step)
 
-    def restore(self, like: dict) -> Restored | None:
+    def beside(self) -> dict | None:
+        """Return what the newest checkpoint holds beside its arrays, None if none can be read."""
+        for step in self.steps():
+            with _quiet(), _alone(), contextlib.suppress(Exception):  # `restore` says what is damaged
+                return _whole_metadata(self._path(step))["extra"]
+        return None
+
+    def restore(self, like: dict, check: Callable[[int, dict], None] | None = None) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
         Args:
             like: a tree of arrays with the shapes and dtypes that are expected, and where they are wanted: arrays of a
                 mesh are restored onto it, whatever mesh they were saved from, all others onto one device.
+            check: called with the step and what is beside its arrays, before these are read; raises `InputError`
+                where a checkpoint is whole and the files of the run do not fit it.
 
         Raises:
-            InputError: there are checkpoints, and every one is damaged.
+            InputError: there are checkpoints, and every one is damaged or of another model; or what `check` raises.
         """
-        steps = self.steps()
+        steps, misfits = self.steps(), 0
         for step in steps:
             with _quiet():
                 try:
-                    return self._read(step, like)
+                    return self._read(step, like, check)
+                except InputError:
+                    raise
                 except Exception as error:  # whatever a damaged file makes the reader do
-                    reason = _first_cause(error)
+                    reason, fits = _first_cause(error), not isinstance(error, packing.MisfitError)
                 gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
             _ignore_closed_loops()
-            self._damaged.append(step)
-            self._tell(f"{self.folder}: checkpoint at step {step:,} is damaged and passed over ({reason})")
+            if fits:
+                self._damaged.append(step)
+            misfits += not fits
+            what = "is damaged and passed over" if fits else "is of another model than config.json"
+            self._tell(f"{self.folder}: checkpoint at step {step:,} {what} ({reason})")
+        if misfits:
+            raise InputError(f"{self.folder}: no checkpoint is of the model that config.json describes; put that back")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None
 
-    def _read(self, step: int, like: dict) -> Restored:
+    def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:
         """Read a checkpoint: each process its own part, and what one of them cannot read is damaged for all."""
         state, wrong = None, None
         try:
             with _alone():
-                metadata = ocp.checkpointables_metadata(self._path(step)).custom_metadata
-                state = self._load(step, like, packed=metadata.get(PACKED, False))
+                metadata = _whole_metadata(self._path(step))
                 extra, known = metadata["extra"], "whole" in metadata  # older ones have none of what is beside
                 whole = metadata["whole" if known else "digest"]
+                if check is not None:
+                    check(step, extra)
+                state = self._load(step, like, packed=metadata.get(PACKED, False))
         except Exception as error:
             wrong = error
         if hosts.asked_anywhere(wrong is not None):
@@ -230,6 +250,14 @@ class Checkpoints:
             with self._silence, _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
                 if self._writer is not None:
                     self._writer.close()
+
+
+def _whole_metadata(path: Path) -> dict:
+    """Return what a checkpoint says of itself; `ValueError` where it does not match its own digest."""
+    metadata = ocp.checkpointables_metadata(path).custom_metadata
+    if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
+        raise ValueError("its content does not match its digest")
+    return metadata
 
 
 @contextlib.contextmanager

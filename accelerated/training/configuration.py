@@ -14,10 +14,14 @@ from ..accounting import Accounting
 from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
+from ..json_files import shown
 from .mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
 """Fields with another value of which a run may go on: no row that is there would be another."""
+
+PLACES = ("corpus", "eval", "hash_embeddings", "init_from")
+"""Fields that say where something lies: with the same content elsewhere a run is the same one."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -27,6 +31,16 @@ DTYPES = ("float32", "bfloat16")
 
 ATTENTION = ("auto", "own", "tokamax")
 """By what attention may be computed, see `attention_kernels`."""
+
+
+LARGEST = 2**31 - 1
+"""The largest whole number in a field, but for a seed: steps and shapes are 32-bit numbers in what is compiled."""
+
+MOST_PARAMETERS = 2**53
+"""Parameters of a model at most, some thousand times those of the largest ones there are."""
+
+LARGEST_SEED = 2**63 - 1
+"""The largest seed."""
 
 
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
@@ -140,6 +154,8 @@ class TrainConfig:
     def check(self) -> None:
         """Raise `InputError` where a field, or a combination of fields, cannot be used."""
         model = self.model
+        check_sizes(self.fields())
+        self.check_parameters()
         if model.router != "dense" and model.experts == 1:
             raise InputError(f"experts is 1; router {model.router!r} needs at least 2, such as experts 8")
         self._check_groups()
@@ -166,6 +182,12 @@ class TrainConfig:
             raise InputError(f"attention is 'tokamax', which runs on one device; mesh {self.mesh} is given")
         check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
         self.evaluation_sets()
+
+    def check_parameters(self) -> None:
+        """Raise `InputError` where the model has more parameters than any machine could hold."""
+        parameters = self.accounting().total_parameters
+        if parameters > MOST_PARAMETERS:
+            raise InputError(f"the model has {parameters:.3g} parameters; it can have {MOST_PARAMETERS:.3g} at most")
 
     def _check_counts(self) -> None:
         """Raise `InputError` where a field that counts something is no whole number, or too small."""
@@ -223,9 +245,19 @@ class TrainConfig:
             sets[name] = path
         return sets
 
+    def difference(self, other: "TrainConfig", besides: tuple[str, ...] = CHANGEABLE) -> tuple | None:
+        """Return (name, value here, value there) of the first field that differs, None if none does but `besides`."""
+        theirs = other.fields()
+        pairs = ((name, value, theirs[name]) for name, value in self.fields().items() if name not in besides)
+        return next((pair for pair in pairs if pair[1] != pair[2]), None)
+
+    def plain(self) -> dict:
+        """Return the fields as JSON holds them, infinity as the text "inf"; `from_mapping` reads them back."""
+        return {name: "inf" if value == math.inf else value for name, value in self.fields().items()}
+
     def to_json(self) -> str:
-        """Return the configuration as JSON that `from_mapping` reads back, infinity as the text "inf"."""
-        return json.dumps({k: "inf" if v == math.inf else v for k, v in self.fields().items()}, indent=2) + "\n"
+        """Return the configuration as the text of a JSON file."""
+        return json.dumps(self.plain(), indent=2) + "\n"
 
 
 MODEL_FIELDS = {field.name: field.type for field in dataclasses.fields(ModelConfig)}
@@ -233,6 +265,14 @@ MODEL_FIELDS = {field.name: field.type for field in dataclasses.fields(ModelConf
 
 RUN_FIELDS = {field.name: field.type for field in dataclasses.fields(TrainConfig) if field.name != "model"}
 """Names and types of the other fields of a run."""
+
+
+def check_sizes(values: dict) -> None:
+    """Raise `InputError` where a whole number among the fields is too large."""
+    for name, value in values.items():
+        largest = LARGEST_SEED if name == "seed" else LARGEST
+        if isinstance(value, int) and value > largest:
+            raise InputError(f"{name} is {shown(value)}; it has to be at most {largest}")
 
 
 def _check_whole(name: str, value, least: int) -> None:
@@ -248,14 +288,17 @@ def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
         where: named in the error message, such as the file the values came from.
 
     Raises:
-        InputError: an unknown field, a value of the wrong kind, or a model that is impossible.
+        InputError: no mapping, an unknown field, a value of the wrong kind, or a model that is impossible.
     """
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: its content is {shown(values)}; an object with the fields of a run is needed")
     values = TrainConfig().fields() | read_fields(values, where)
     try:
-        model = ModelConfig(**{name: values.pop(name) for name in MODEL_FIELDS})
+        config = TrainConfig(ModelConfig(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+        config.check_parameters()
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    return TrainConfig(model, **values)
+    return config
 
 
 def read_fields(values: dict, where: str) -> dict:
@@ -264,7 +307,12 @@ def read_fields(values: dict, where: str) -> dict:
     for name in values:
         if name not in kinds:
             raise InputError(f"{where}: unknown field {name!r}; allowed: {', '.join(kinds)}")
-    return {name: _convert(name, value, kinds[name], where) for name, value in values.items()}
+    fields = {name: _convert(name, value, kinds[name], where) for name, value in values.items()}
+    try:
+        check_sizes(fields)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return fields
 
 
 def _convert(name: str, value, kind: type, where: str):
@@ -281,7 +329,7 @@ def _convert(name: str, value, kind: type, where: str):
     wanted = bool if kind == "bool" else int if "int" in kind else str
     if "float" not in kind and "tuple" not in kind and type(value) is wanted:
         return value
-    raise InputError(f"{where}: {name} is {value!r}; {kind} is needed")
+    raise InputError(f"{where}: {name} is {shown(value)}; {kind} is needed")
 
 
 def read_toml(path: Path) -> dict:
@@ -294,5 +342,7 @@ def read_toml(path: Path) -> dict:
         return tomllib.loads(read_bytes(path).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not a TOML file: {error}") from error
+    except RecursionError:
+        raise InputError(f"{path}: not a TOML file: it is nested too deeply") from None

@@ -75,6 +75,7 @@ class Corpus:
     duplicates_removed: int  # documents whose text had been seen under an earlier name
     bytes: int  # length of all text in UTF-8
     content_hash: str  # 32 hexadecimal digits over the rule, every name and every text
+    files: dict[str, str]  # {name: digest} of each file whose text was read
 
     def summary(self) -> str:
         """Return one line for a log."""
@@ -106,7 +107,7 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
     sources = find_files(paths) if paths else standard_library_files()
     description = in_short(paths) if paths else f"standard library of Python {platform.python_version()}"
 
-    documents, undecodable = read_documents(sources)
+    documents, files = read_documents(sources)
     unique = without_duplicates(documents)
     pieces = cut_all(unique, description)
     training, validation = split(pieces)
@@ -115,11 +116,12 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
         description=description,
         training=training,
         validation=validation,
-        files_read=len(sources) - undecodable,
-        files_undecodable=undecodable,
+        files_read=len(files),
+        files_undecodable=len(sources) - len(files),
         duplicates_removed=len(documents) - len(unique),
         bytes=size,
         content_hash=digest,
+        files=files,
     )
 
 
@@ -204,14 +206,24 @@ def _match(pattern: str) -> Iterator[Source]:
 # READ
 
 
-def read_documents(sources: Iterable[Source]) -> tuple[list[Document], int]:
-    """Return the documents of the files, and how many files were left out since they are not UTF-8."""
-    documents, undecodable = [], 0
+def read_documents(sources: Iterable[Source]) -> tuple[list[Document], dict[str, str]]:
+    """Return the documents of the files, and {name: digest} of the files; without those that are not UTF-8."""
+    documents, files = [], {}
     for source in sources:
         found = _read_file(source)
-        undecodable += found is None
-        documents += found or []
-    return documents, undecodable
+        if found is not None:
+            documents += found
+            files[source.name] = digest_of_texts(found)
+    return documents, files
+
+
+def digest_of_texts(documents: Iterable[Document]) -> str:
+    """Return a digest of the names and the texts of documents."""
+    result = blake2b(digest_size=8)
+    for part in (part for document in documents for part in document):
+        content = part.encode("utf-8", "surrogateescape")
+        result.update(len(content).to_bytes(8, "big") + content)
+    return result.hexdigest()
 
 
 def _read_file(source: Source) -> list[Document] | None:

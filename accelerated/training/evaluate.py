@@ -7,19 +7,17 @@ and `one_hot` gives each expert one token. Such a model has not met that in trai
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ..configuration import GROUPED
 from ..errors import InputError
-from ..wording import in_short
 from .batches import windows_of_text
 from .corpus import read_corpus
-from .loop import open_text
-from .run_folder import read_config, read_hash_table
+from .run_folder import read_config
 from .step import make_evaluate
-from .tokenizer import Tokenizer
+from .texts import check_text, open_text
 from .tokens import prepare_tokens
-from .weights import load_own_params
+from .watch import telling
+from .weights import SavedRun, load_run
 from .window_losses import documents, mean_loss, standard_error, window_losses
 
 
@@ -57,12 +55,12 @@ def evaluate_run(
     model = changed_model(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()
-    texts = _others(folder, config, corpus) if corpus else _own(folder, config, tell)
-    evaluate = make_evaluate(config, read_hash_table(folder), model)
-    params = load_own_params(folder)
+    run = load_run(folder, telling(tell))
+    texts = _others(run, config, corpus) if corpus else _own(folder, run, config, tell)
+    evaluate = make_evaluate(config, run.table, model)
     results = {"router": config.model.router, "group_size": model.group_size, "one_hot": one_hot}
     for name, text in texts.items():
-        found = evaluate(params, text.tokens)
+        found = evaluate(run.params, text.tokens)
         losses = window_losses(text, found.loss, found.counted, model.objective)
         results |= {
             f"loss_{name}": mean_loss(losses),
@@ -73,30 +71,21 @@ def evaluate_run(
     return results
 
 
-class OwnTokenizer(NamedTuple):
-    """Stands for the `TokenFiles` of a run whose text may be gone: its tokenizer is in its folder."""
-
-    folder: Path
-
-    def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the run."""
-        return Tokenizer((self.folder / "tokenizer.model").read_bytes())
-
-
-def _own(folder: Path, config, tell) -> dict:
+def _own(folder: Path, run: SavedRun, config, tell) -> dict:
     """Return {name: windows} of the texts that a run was evaluated on."""
     files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
+    sets = open_text(config, files)[1]
+    check_text(folder, run.texts, files, sets, config, "evaluate on another with --corpus")
     if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
-        where = in_short(config.corpus) or "the default corpus"
-        raise InputError(f"{folder}: was trained on another text than {where} is now; --corpus evaluates on another")
-    return open_text(config, files)[1]
+        raise InputError(f"{folder}: its text has another tokenizer now; evaluate on a text with --corpus")
+    return sets
 
 
-def _others(folder: Path, config, corpus: Sequence[str]) -> dict:
+def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
     """Return {path: windows} of other texts, in the pieces of the run's own tokenizer."""
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
-    return {path: windows_of_text(path, OwnTokenizer(folder), **sizes, num_batches=wanted) for path in map(str, corpus)}
+    return {path: windows_of_text(path, run, **sizes, num_batches=wanted) for path in map(str, corpus)}
 
 
 def changed_model(config, group_size, one_hot):

@@ -9,14 +9,21 @@ import numpy as np
 
 from ..configuration import ModelConfig
 from ..errors import InputError
-from ..transformer import apply, parameter_shapes
-from .run_folder import read_config, read_hash_table
-from .tokenizer import END_OF_DOCUMENT, Tokenizer
-from .weights import load_params
+from ..transformer import apply
+from .run_folder import read_config
+from .tokenizer import END_OF_DOCUMENT
+from .watch import Watch, silent
+from .weights import SavedRun, load_run
 
 
 def generate(
-    folder: str | Path, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, seed: int = 0
+    folder: str | Path,
+    prompt: str = "",
+    *,
+    tokens: int = 200,
+    temperature: float = 0.8,
+    seed: int = 0,
+    watch: Watch = silent,
 ) -> str:
     """Continue a text with the model of a run.
 
@@ -31,21 +38,22 @@ def generate(
         tokens: how many to sample, at least 1. Sampling stops early at the end of a document.
         temperature: 0 takes the most likely token, 1 samples from the model as it is.
         seed: of the sampling.
+        watch: as in `load_run`.
 
     Returns:
         The prompt and its continuation.
 
     Raises:
-        InputError: no run there, an option out of range, or a model that cannot write one text at a time.
+        InputError: no run there, a damaged file, an option out of range, or a model that cannot write one text at a
+            time.
     """
     if tokens < 1:
         raise InputError(f"--tokens {tokens}: has to be at least 1")
     if not 0 <= temperature < float("inf"):
         raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
-    config = read_config(Path(folder))
-    _check_can_continue(folder, config.model)
-    next_logits = _next_logits(folder, config.model)
-    tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
+    _check_can_continue(folder, read_config(folder).model)
+    run = load_run(folder, watch)
+    config, tokenizer, next_logits = run.config, run.tokenizer, _next_logits(run)
 
     # A document starts after the end of the one before it.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
@@ -61,19 +69,14 @@ def generate(
     return tokenizer.decode(ids[1:])
 
 
-def _next_logits(folder: str | Path, model: ModelConfig) -> Callable:
+def _next_logits(run: SavedRun) -> Callable:
     """Return a jitted function (window [S], place of the last token read) -> logits [V] of the token after it."""
-    like = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32),
-        parameter_shapes(model),
-        is_leaf=lambda node: isinstance(node, tuple),
-    )
-    params, table = load_params(folder, like), read_hash_table(Path(folder))
+    model = run.config.model
 
     @jax.jit
     def next_logits(window, last):
         copies = jnp.broadcast_to(window, (model.group_size, len(window)))
-        return apply(params, copies, model, table=table).logits[0, last].astype(jnp.float32)
+        return apply(run.params, copies, model, table=run.table).logits[0, last].astype(jnp.float32)
 
     return next_logits
 

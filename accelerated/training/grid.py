@@ -19,13 +19,21 @@ Fields in [[runs]] go before those of the size, and those before [base]. All run
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..json_files import misfit, shown
 from .configuration import TrainConfig, from_mapping, read_toml
+
+FORM = {"name?": str, "base?": dict, "sizes?": {"*": dict}, "runs?": [dict]}
+"""The form of a sweep's file; each field of a run is checked with the run."""
+
+MOST_RUNS = 1000
+"""Runs of a grid if nothing else is said: more are more often a product of lists that was not meant."""
 
 
 class Grid(NamedTuple):
@@ -41,23 +49,31 @@ def presets() -> dict[str, Path]:
     return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
 
 
-def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
+def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MOST_RUNS) -> Grid:
     """Return the grid of a preset or of a TOML file.
 
     Args:
         preset_or_file: a name of `presets`, or a path that ends in .toml.
         overrides: fields that go before everything the file says, such as the corpus.
+        most: how many runs are allowed.
 
     Raises:
-        InputError: no such preset or file, or one of its runs is impossible; the message says which.
+        InputError: no such preset or file, too many runs, or an impossible one; the message says which.
     """
     path = _file_of(preset_or_file)
     content = read_toml(path)
     unknown = set(content) - {"name", "base", "sizes", "runs"}
     if unknown:
-        raise InputError(f"{path}: unknown section {sorted(unknown)[0]!r}; allowed: name, base, sizes, runs")
-    runs = []
-    for number, fields in enumerate(_expand(content, overrides or {}, str(path))):
+        raise InputError(f"{path}: unknown section {shown(min(unknown))}; allowed: name, base, sizes, runs")
+    if wrong := misfit(content, FORM):
+        raise InputError(f"{path}: {wrong}")
+    tables = [_axes(table) for table in content.get("runs", [])]
+    number = sum(math.prod(map(len, axes.values())) for axes in tables)
+    if number > most:
+        count = f"{number:,}" if number < 10**15 else "more than 10^15"
+        raise InputError(f"{path}: the grid has {count} runs; allowed: {most:,}; --most-runs allows more")
+    runs = {}
+    for number, fields in enumerate(_expand(content, tables, overrides or {}, str(path))):
         run = from_mapping(fields, f"{path}: run {number}")
         where = f"{path}: run {number} ({run.name()})"
         try:
@@ -65,9 +81,9 @@ def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         if run in runs:
-            raise InputError(f"{where} is the same as run {runs.index(run)}")
-        runs.append(run)
-        objective, first = run.model.objective, runs[0].model.objective
+            raise InputError(f"{where} is the same as run {runs[run]}")
+        runs[run] = number
+        objective, first = run.model.objective, next(iter(runs)).model.objective
         if objective != first:
             raise InputError(
                 f"{where} has the objective {objective} and run 0 {first}; their losses cannot be compared, so a sweep "
@@ -91,18 +107,19 @@ def _file_of(preset_or_file: str) -> Path:
     return known[preset_or_file]
 
 
-def _expand(content: dict, overrides: dict, where: str) -> Iterator[dict]:
-    """Yield the fields of every combination of the lists of every [[runs]]."""
+def _axes(table: dict) -> dict[str, list]:
+    """Return {field: its values} of a [[runs]]; of a field that is a list by itself there is one value."""
+    lists = ("corpus", "eval")
+    return {name: value if isinstance(value, list) and name not in lists else [value] for name, value in table.items()}
+
+
+def _expand(content: dict, tables: list[dict[str, list]], overrides: dict, where: str) -> Iterator[dict]:
+    """Yield the fields of every combination of the values of every [[runs]]."""
     base, sizes = content.get("base", {}), content.get("sizes", {})
-    tables = content.get("runs", [])
-    if not isinstance(tables, list) or not all(isinstance(part, dict) for part in (base, sizes, *tables)):
-        raise InputError(f"{where}: [base] and [sizes.NAME] have to be tables and [[runs]] a list of tables")
-    for table in tables:
-        lists = {name for name, value in table.items() if isinstance(value, list) and name not in ("corpus", "eval")}
-        axes = {name: value if name in lists else [value] for name, value in table.items()}
+    for axes in tables:
         for values in itertools.product(*axes.values()):
             fields = dict(zip(axes, values, strict=True))
             size = fields.pop("size", None)
-            if size is not None and size not in sizes:
-                raise InputError(f"{where}: unknown size {size!r}; there are {', '.join(sizes) or 'none'}")
+            if size is not None and (not isinstance(size, str) or size not in sizes):
+                raise InputError(f"{where}: unknown size {shown(size)}; there are {', '.join(sizes) or 'none'}")
             yield {**base, **sizes.get(size, {}), **fields, **overrides}

@@ -14,11 +14,34 @@ from ..errors import InputError
 from ..files import opened
 from ..routed_block import hash_table
 from .configuration import TrainConfig
+from .record import WRITTEN_ANEW
+from .run_folder import HASH_TABLE, read_hash_table
 from .tokens import TokenFiles, load_tokens
-from .weights import load_own_params
+from .weights import load_run
 
 COUNTED = 1 << 24
 """Tokens that are counted at a time."""
+
+
+def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
+    """Return the table of a run: the one in its folder, once experts were trained by it, else a new one.
+
+    Args:
+        config: the run.
+        tokens: its corpus.
+        folder: of the run.
+        trained: whether the run has a checkpoint.
+
+    Raises:
+        InputError: the table of the folder is damaged, or nothing was trained and it is another one than the new one.
+    """
+    kept = read_hash_table(folder, config.model)
+    if trained and kept is not None:
+        return kept
+    table = hash_table_of(config, tokens, tokens.tokenizer)
+    if kept is not None and not np.array_equal(table, kept):
+        raise InputError(f"{Path(folder) / HASH_TABLE}: is not the hash table of this run; {WRITTEN_ANEW}")
+    return table
 
 
 def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> np.ndarray | None:
@@ -64,14 +87,15 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
         theirs = path / "tokenizer.model"
         if not theirs.is_file():
             raise InputError(f"hash_embeddings {path}: holds no run")
+        lender = load_run(path)
         if theirs.read_bytes() != Path(tokenizer).read_bytes():
             raise InputError(f"hash_embeddings {path}: that run has another tokenizer; the same corpus is needed")
-        embeddings = np.asarray(load_own_params(path)["embedding"], np.float64)
+        embeddings = np.asarray(lender.params["embedding"], np.float64)
     else:
         try:
             with opened(path) as file:
                 embeddings = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, MemoryError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
     if not isinstance(embeddings, np.ndarray) or not np.issubdtype(embeddings.dtype, np.number):

@@ -7,16 +7,18 @@
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
+        record.json        digests that tie these files together: see `record`
         checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
 Checkpoints are written while training goes on, and the last row when the last of them is whole. A run that was killed
 goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
 written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
-took. A batch whose loss or gradient is not finite changes nothing: the run stops, or passes it over where it may.
+took; those before it have to be as they were written. A batch whose loss or gradient is not finite changes nothing: the
+run stops, or passes it over where it may.
 """
 
-import json
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,16 +27,32 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from ..files import append_to, locked, make_folder, remove_left, storage_errors, write_atomically
+from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
 from . import hosts, stopping
-from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .configuration import TrainConfig
 from .diagnosis import failing_layer
-from .hashing import hash_table_of
-from .result_rows import read_rows, result_row, write_rows
-from .resuming import lines_until, rows_until
-from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log, write_log
+from .hashing import table_of_run
+from .record import (
+    Record,
+    digest,
+    digest_of_table,
+    read_record,
+    record_in,
+    texts_in,
+    write_record,
+)
+from .result_rows import as_text, result_row, write_rows
+from .resuming import Kept, check_untrained, kept_files, kept_files_of_older
+from .run_folder import (
+    WINDOWS,
+    Log,
+    check_folder,
+    claim_folder,
+    keep_hash_table,
+    keep_tokenizer,
+    read_results,
+)
 from .step import (
     StepMetrics,
     TrainState,
@@ -46,10 +64,13 @@ from .step import (
     open_layout,
     wait_for,
 )
+from .texts import check_text, open_text
 from .tokens import TokenFiles
 from .watch import Watch, silent
-from .weights import check_lender, check_params, load_params
-from .window_losses import EvaluationText, WindowLosses, WindowRows, mean_loss, write_window_losses
+from .weights import check_files, check_lender, check_params, load_run
+from .window_losses import WindowRows, as_csv, mean_loss
+
+ANOTHER_OUT = "choose another --out to train on the new one"
 
 GRACE = 5.0
 """Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
@@ -85,27 +106,31 @@ class Run:
         checkpoints: Path | None = None,
     ):
         config.check()
+        check_folder(folder, config)
         self.layout = open_layout(config)
+        if self.layout is None:
+            check_memory(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         note = attention_of(config).note
         if note:
             self._tell(f"{folder}: {note}")
         self.own_rows = self._own_rows()
         self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
-        # A table that was built once stays: the experts were trained by it.
-        kept = read_hash_table(folder)
-        self.table = hash_table_of(config, tokens, tokens.tokenizer) if kept is None else kept
+        self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
+        self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
+        self.table = table_of_run(config, tokens, folder, trained=bool(self._saved().steps()))
         if config.init_from is not None:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
             check_lender(Path(config.init_from), tokens.tokenizer, self.table)
         self.folder = make_folder(folder)
-        self.checkpoints = self.folder / "checkpoints" if checkpoints is None else checkpoints
         with storage_errors(self.folder):
             claim_folder(self.folder, config)
-            if not (self.folder / "tokenizer.model").exists():
-                write_atomically(self.folder / "tokenizer.model", tokens.tokenizer.read_bytes())
-            if kept is None:
-                keep_hash_table(self.table, self.folder)
+            keep_tokenizer(tokens.tokenizer, self.folder)
+            keep_hash_table(self.table, self.folder)
+        self.tokenizer = digest(tokens.tokenizer.read_bytes())
+        self.log = Log(self.folder / "log.jsonl")
+        self.rows: list[dict[str, str]] = []
+        self.windows: list[str] = []  # digests, see `record`
         self.window_rows: dict[str, WindowRows] = {}
         self.seconds = 0.0
         self.skipped = 0  # batches
@@ -124,25 +149,26 @@ class Run:
         with storage_errors(self.folder), running:
             claim_folder(self.folder, self.config)
             remove_left(self.folder)
-            tell, kept = self._tell, {"keep_last": self.config.keep_last, "keep_every": self.config.keep_every}
-            checkpoints = Checkpoints(self.checkpoints, tell, **kept)
+            checkpoints = self._saved()
             try:
                 step, state = self._start(checkpoints)
                 if step < self.config.steps or self._row_is_missing(step):
                     with stopping.held():
                         self._train_from(step, state, checkpoints)
             finally:
+                self.log.close()
                 checkpoints.close()
-        return read_rows(self.folder / "results.csv")
+        return read_results(self.folder)[0]
 
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
         """Return the step and the state to go on from, with log and table cut back to them."""
         state = initial_state(self.config, self.layout)
         if self.config.init_from is not None:
-            state = state._replace(params=load_params(self.config.init_from, state.params, self.watch))
-        restored = checkpoints.restore(state._asdict())
-        step = 0
-        if restored is not None:
+            state = state._replace(params=load_run(self.config.init_from, self.watch).params)
+        restored = checkpoints.restore(state._asdict(), self._check_saved)
+        if restored is None:
+            step, kept = 0, self._nothing_kept()
+        else:
             step, state = restored.step, TrainState(**restored.state)
             how = "goes on at" if step < self.config.steps else "has its last checkpoint, of"
             self._tell(f"{self.folder}: {how} step {step:,} of {self.config.steps:,}")
@@ -150,16 +176,41 @@ class Run:
             self.seconds = restored.extra["wall_seconds"]
             self.dropped = tuple(restored.extra["dropped"])
             self.skipped = restored.extra.get("skipped", 0)
-        elif (self.folder / "log.jsonl").exists():
-            self._tell(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
-        self.rows = rows_until(self.folder / "results.csv", step, _stops(self.config)[0])
-        write_rows(self.folder / "results.csv", self.rows)
-        lines = lines_until(read_log(self.folder / "log.jsonl"), step, not self._row_is_missing(step))
-        write_log(self.folder / "log.jsonl", lines)
+            kept = self._kept(record_in(restored.extra), step)
+        self.rows, self.windows = list(kept.rows), list(kept.windows)
+        self.log = Log(self.folder / "log.jsonl", kept.log)
+        write_rows(self.folder / "results.csv", self.rows)  # first: a table may have fewer rows than the record
+        write_record(self.folder, self._record())
+        self.log.begin()  # last: a log may have more lines than the record
         return step, state
 
+    def _check_saved(self, step: int, extra: dict) -> None:
+        """Raise `InputError` where the files of the folder do not belong to a checkpoint."""
+        check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
+
+    def _nothing_kept(self) -> Kept:
+        """Return that a run without a checkpoint goes on with nothing."""
+        evaluations, saves = _stops(self.config)
+        check_untrained(self.folder, self.config.steps, saves)
+        if (self.folder / "log.jsonl").exists():
+            self._tell(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
+        return Kept([], [], b"")
+
+    def _kept(self, record: Record | None, step: int) -> Kept:
+        """Return what a run goes on with from a checkpoint."""
+        if record is None:
+            self._tell(f"{self.folder}: is of an earlier version; nothing tells whether its files were changed before")
+            return kept_files_of_older(self.folder, step, _stops(self.config)[0])
+        return kept_files(self.folder, record, step, self._tell)
+
+    def _record(self) -> Record:
+        """Return what ties the files together, as they are now or are about to be written."""
+        table = digest_of_table(self.table)
+        rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
+        return Record(self.config.plain(), self.tokenizer, table, self.texts, rows, windows, self.log.mark())
+
     def _row_is_missing(self, step: int) -> bool:
-        """Whether this step is one to evaluate at, and the table has no row for it yet."""
+        """Whether this step is one to evaluate at, and the table has no row for it yet: after a kill, long ago."""
         return step in _stops(self.config)[0] and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
@@ -168,28 +219,26 @@ class Run:
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = _stops(config)
-        before, started = self.seconds, time.perf_counter()
-        with append_to(self.folder / "log.jsonl") as self._log:
-            if self._row_is_missing(step):  # stopped after the last checkpoint and before the last row
-                self._keep(*self._evaluate(step, evaluate, state.params, checkpoints))
-            saved, found = step, None
-            while step < config.steps:
-                if hosts.asked_anywhere(stopping.asked()):
-                    self._stop(step, saved, state, checkpoints)
-                stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
-                n = min(config.steps_per_call, stop - step)
-                state = self._take(n, step, state, train_steps, checkpoints)
-                step += n
-                self.seconds = before + time.perf_counter() - started
-                found = self._evaluate(step, evaluate, state.params, checkpoints) if step in evaluation_steps else None
-                if found and step < config.steps:
-                    self._keep(*found)
-                self.seconds = before + time.perf_counter() - started
-                if step in checkpoint_steps:
-                    saved = self._save(step, state, checkpoints)
-            if found:
-                checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
-                self._keep(*found)
+        before, started, saved = self.seconds, time.perf_counter(), step
+        if self._row_is_missing(step):
+            self._evaluate(step, evaluate, state.params, checkpoints)
+        while step < config.steps:
+            if hosts.asked_anywhere(stopping.asked()):
+                self._stop(step, saved, state, checkpoints)
+            stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
+            n = min(config.steps_per_call, stop - step)
+            state = self._take(n, step, state, train_steps, checkpoints)
+            step += n
+            self.seconds = before + time.perf_counter() - started
+            if step in evaluation_steps:
+                self._evaluate(step, evaluate, state.params, checkpoints)
+                if step < config.steps:
+                    self._publish()
+            self.seconds = before + time.perf_counter() - started
+            if step in checkpoint_steps:
+                saved = self._save(step, state, checkpoints)
+        checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
+        self._publish()
 
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
         """Return the state after n steps beyond `step`, which are taken in one compiled call, looked at and logged.
@@ -206,6 +255,18 @@ class Run:
         self._look_for_bad(step, batches, metrics, state.params, checkpoints)
         self._record_steps(step + n, n, metrics, started)
         return state
+
+    def _saved(self) -> Checkpoints:
+        config = self.config
+        return Checkpoints(self.checkpoints, self._tell, keep_last=config.keep_last, keep_every=config.keep_every)
+
+    def _recorded_texts(self, folder: Path) -> dict[str, str]:
+        """Return the digests of the texts that the run in a folder began with; {} for a new one."""
+        saved = self._saved().beside()
+        if saved is not None:
+            return texts_in(saved)
+        record = read_record(folder)
+        return record.texts if record else {}
 
     def _own_rows(self) -> np.ndarray | None:
         """Return which sequences of a batch this process reads; None for all."""
@@ -246,7 +307,7 @@ class Run:
         """Return what a checkpoint has to hold beside the arrays."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped}
-        return {"position": position, "wall_seconds": self.seconds, **counted}
+        return {"position": position, "wall_seconds": self.seconds, **counted, "record": self._record().plain()}
 
     def _look_for_bad(
         self, step: int, batches: np.ndarray, metrics: StepMetrics, params: dict, checkpoints: Checkpoints
@@ -265,7 +326,7 @@ class Run:
                 layer = self._failing_layer(params, batches[place], step + place)
                 raise DivergedError(self._diverged(f"{wrong}; {layer}", checkpoints))
             self.skipped += 1
-            self._write_log(kind="skipped", step=step + 1 + place, reason=wrong)
+            self.log.write(kind="skipped", step=step + 1 + place, reason=wrong)
             self._tell(f"{self.folder}: {wrong}; the batch is passed over, {self.skipped} of at most {allowed}")
 
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
@@ -291,7 +352,7 @@ class Run:
         self.dropped = (self.dropped[0] + float(dropped.sum()), self.dropped[1] + len(dropped))
         tokens = n * self.config.batch_size * self.config.sequence_length
         rate = tokens / seconds
-        self._write_log(
+        self.log.write(
             kind="train",
             step=step,
             loss=float(losses.mean()),
@@ -302,8 +363,8 @@ class Run:
         )
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
-    def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> tuple[dict, WindowLosses]:
-        """Return the row of an evaluation and what it is the mean of; the log has it from here on."""
+    def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
+        """Evaluate, and write down all but the row of the table, which `_publish` writes."""
         found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
         by_window = {name: self._rows_of(name, result.counted).sums(result.loss) for name, result in found.items()}
         losses = {name: mean_loss(result) for name, result in by_window.items()}
@@ -311,11 +372,20 @@ class Run:
             what = f"the validation loss is {losses['validation']} at step {step:,}"
             raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
-        dropped = self.dropped[0] / max(1, self.dropped[1])
-        self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
-        validation = by_window["validation"]
-        row = result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds)
-        return row, validation
+        dropped, self.dropped = self.dropped[0] / max(1, self.dropped[1]), (0.0, 0)
+        self.log.write(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
+        row = result_row(self.config, self.hyper_id, step, losses, by_window["validation"], dropped, load, self.seconds)
+        windows = as_csv(by_window["validation"])
+        self.rows.append(as_text(row))
+        self.windows.append(digest(windows.encode()))
+        write_record(self.folder, self._record())  # before the files that it describes
+        write_atomically(self.folder / WINDOWS, windows)
+
+    def _publish(self) -> None:
+        """Write the table with the last row."""
+        write_rows(self.folder / "results.csv", self.rows)
+        last = self.rows[-1]
+        self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))
 
     def _rows_of(self, name: str, counted: np.ndarray) -> WindowRows:
         """Return the rows in which the losses of a text are summed, those of the evaluation before where they fit."""
@@ -324,42 +394,21 @@ class Run:
             rows = self.window_rows[name] = WindowRows(self.evaluation_sets[name], counted, self.config.model.objective)
         return rows
 
-    def _keep(self, row: dict, validation: WindowLosses) -> None:
-        """Write an evaluation into the table; what was counted for it begins anew."""
-        self.dropped = (0.0, 0)
-        self.rows.append(row)
-        write_window_losses(self.folder, validation)
-        write_rows(self.folder / "results.csv", self.rows)
-        self.watch("evaluation", step=row["step"], loss=row["loss_validation"])
-
     def _tell(self, line: str) -> None:
         self.watch("say", line=line)
 
-    def _write_log(self, **fields) -> None:
-        self._log.write(json.dumps(fields) + "\n")
-        self._log.flush()
 
-
-def open_text(
-    config: TrainConfig, tokens: TokenFiles, rows: np.ndarray | None = None
-) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
-    """Return the training batches of a run, and {name: windows} of what it is evaluated on.
-
-    Args:
-        config: the run.
-        tokens: its corpus.
-        rows: which sequences of a training batch to read; None for all.
-
-    Raises:
-        InputError: a text is missing or too small for the run.
-    """
-    sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
-    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
-    batches = training_batches(tokens, **sizes, seed=config.seed, rows=rows)
-    sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
-    for name, path in config.evaluation_sets().items():
-        sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
-    return batches, sets
+def check_memory(config: TrainConfig) -> None:
+    """Raise `InputError` where weights and moments of a model on one CPU do not fit into its memory."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return
+    needed = 3 * 4 * config.accounting().total_parameters  # AdamW has two moments of each weight
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise InputError(
+            f"the model has {needed / 12:.3g} parameters, with the optimizer's moments {needed / 1e9:,.0f} GB; this "
+            f"machine has {memory / 1e9:,.0f} GB; choose a smaller model"
+        )
 
 
 def _what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:

@@ -14,6 +14,11 @@ import numpy as np
 PIECE = 2**26
 """Bytes of a piece, at most, so that several can be written at a time."""
 
+
+class MisfitError(ValueError):
+    """Pieces hold the numbers of another tree."""
+
+
 Pieces = dict[str, list[np.ndarray]]
 """The numbers of each dtype, by its name."""
 
@@ -41,7 +46,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
         like: a tree with the shapes and dtypes of that one.
 
     Raises:
-        ValueError: the pieces hold other numbers than the tree needs.
+        MisfitError: the pieces hold other numbers than the tree needs.
     """
     leaves, structure = jax.tree.flatten(like)
     sizes = dict.fromkeys((leaf.dtype for leaf in leaves), 0)
@@ -50,7 +55,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
     needed = {dtype.name: size for dtype, size in sizes.items()}  # numpy makes the name anew whenever it is asked
     found = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
     if found != needed:
-        raise ValueError(f"it holds {_counts(found)}, needed: {_counts(needed)}")
+        raise MisfitError(f"it holds {_counts(found)}, needed: {_counts(needed)}")
     whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
     lines = {dtype: whole[dtype.name] for dtype in sizes}
     return jax.tree.unflatten(structure, _parts(lines, leaves))

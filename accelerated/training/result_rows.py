@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.metadata
 import io
+import math
 import subprocess
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES
 from ..configuration import ModelConfig
+from ..errors import InputError
 from ..files import write_atomically
-from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS
+from ..json_files import shown
+from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
 from .configuration import TrainConfig
+from .record import WRITTEN_ANEW
 from .window_losses import WindowLosses, documents, standard_error
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
@@ -135,9 +139,64 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     write_atomically(path, text.getvalue())
 
 
+def as_text(row: dict) -> dict[str, str]:
+    """Return the cells of a row as a table holds them, without the blank ones."""
+    return {name: str(value) for name, value in row.items() if value != ""}
+
+
 def read_rows(path: Path) -> list[dict]:
-    """Return the rows of a table that `write_rows` wrote, as text; none if there is no such file."""
-    if not Path(path).exists():
+    """Return the rows of a table that `write_rows` wrote, as text; none if there is no such file.
+
+    Raises:
+        InputError: the file cannot be read, or is no such table.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file, strict=True)) or [[]]
+    except FileNotFoundError:
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: is not a CSV table: {error}; {WRITTEN_ANEW}") from None
+    _check_header(path, header)
+    for number, cells in enumerate(rows, 1):
+        wrong = _wrong_in_row(header, cells)
+        if wrong:
+            raise InputError(f"{path}, row {number}: {wrong}; {WRITTEN_ANEW}")
+    return [dict(zip(header, cells, strict=True)) for cells in rows]
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    """Raise `InputError` where the header of a run's table has other columns than tables here."""
+    unknown = next((name for name in header if name not in COLUMNS or header.count(name) > 1), None)
+    missing = next((name for name in ("hyper_id", "step", "loss_validation") if name not in header), None)
+    if unknown is not None or missing is not None:
+        what = f"has no column {missing}" if unknown is None else f"has the column {shown(unknown)}, or has it twice"
+        raise InputError(f"{path}: {what}; {WRITTEN_ANEW}")
+
+
+def _wrong_in_row(header: list[str], cells: list[str]) -> str | None:
+    """Return what is wrong with a row of a run's table, None if nothing is."""
+    if len(cells) != len(header):
+        return f"has {len(cells)} cells; {len(header)} are needed"
+    for name, cell in zip(header, cells, strict=True):
+        if name in ("hyper_id", "step") and not (cell.isascii() and cell.isdecimal() and len(cell) < 16):
+            return f"{name} is {shown(cell)}; a whole number is needed"
+        if name == "loss_validation" and not _is_finite(cell):
+            return f"{name} is {shown(cell)}; a finite number is needed"
+        if cell and name not in TEXT_COLUMNS and not _is_number(cell):
+            return f"{name} is {shown(cell)}; a number is needed"
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_finite(cell: str) -> bool:
+    return _is_number(cell) and math.isfinite(float(cell))

@@ -1,42 +1,97 @@
-"""The table and the log of a run, cut back to the checkpoint that it goes on from."""
+"""The table and the log of a run, cut back to the checkpoint that it goes on from, after a look at what is there."""
 
-import csv
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import InputError
-from .result_rows import read_rows
+from .record import Record, check_log, check_rows
+from .result_rows import as_text, read_rows
+from .run_folder import read_log
 
 
-def rows_until(path: Path, step: int, evaluations: set[int]) -> list[dict]:
-    """Return the rows of a run's table up to a step.
+class Kept(NamedTuple):
+    """What a run goes on with."""
 
-    The row of the step itself may be missing: the last row is written when the last checkpoint is whole.
+    rows: list[dict[str, str]]
+    windows: list[str]  # see `record.Record`
+    log: bytes
+
+
+def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], None]) -> Kept:
+    """Return the table and the log of a run up to a checkpoint.
+
+    Rows that the table lost are those of the record. A log that is gone begins anew.
 
     Args:
-        path: results.csv.
+        folder: of the run.
+        record: of the checkpoint.
+        step: of the checkpoint.
+        tell: called with a line on what is missing.
+
+    Raises:
+        InputError: a row or a line up to that step is not the recorded one.
+    """
+    table, log, by = folder / "results.csv", folder / "log.jsonl", f"the checkpoint of step {step:,}"
+    rows = [row for row in read_rows(table) if int(row["step"]) <= step]
+    check_rows(table, rows, record, by)
+    if len(rows) < len(record.rows):
+        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}, and gets the others back from it")
+    if not log.exists():
+        tell(f"{log}: is gone; a new log begins at step {step:,}")
+        return Kept(record.rows, record.windows, b"")
+    content = log.read_bytes()
+    try:
+        check_log(log, content, record, by)
+    except InputError:
+        read_log(log)  # names the line, where one is broken
+        raise
+    return Kept(record.rows, record.windows, content[: record.log["bytes"]])
+
+
+def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
+    """Return the table and the log of a run up to a checkpoint of an earlier version, which has no record.
+
+    The row of the step itself may be missing: it was written when the last checkpoint was whole.
+
+    Args:
+        folder: of the run.
         step: of the checkpoint.
         evaluations: the steps that have a row.
 
     Raises:
-        InputError: a row before that step is missing, so the file is not as it was written.
+        InputError: a row before that step is missing, or a file is damaged.
     """
-    try:
-        rows = [row for row in read_rows(path) if int(row["step"]) <= step]
-    except (ValueError, KeyError, TypeError, csv.Error):
-        rows = []
+    path = folder / "results.csv"
+    rows = [row for row in read_rows(path) if int(row["step"]) <= step]
     found, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
     if found not in (wanted, [s for s in wanted if s < step]):
         raise InputError(
             f"{path}: is damaged: it has {len(found)} of the {len(wanted)} rows up to step {step}, where the last "
             "checkpoint is; put it back, or delete the folder to train this run anew"
         )
-    return rows
+    unfinished = step in evaluations and step not in found
+    lines = [line for line in read_log(folder / "log.jsonl") if line["step"] <= step]
+    lines = [line for line in lines if not (unfinished and (line["kind"], line["step"]) == ("evaluation", step))]
+    log = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return Kept([as_text(row) for row in rows], [""] * len(rows), log)
 
 
-def lines_until(lines: list[dict], step: int, evaluated: bool) -> list[dict]:
-    """Return the lines of a log up to a step, without the evaluation of that step where it is still to be made."""
-    return [line for line in lines if line["step"] <= step and (evaluated or not _evaluates(line, step))]
+def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
+    """Raise `InputError` where a run without a checkpoint had one: by its table or its log it came further.
 
+    The second checkpoint is begun when the first is whole, and the last row is written when the last one is.
 
-def _evaluates(line: dict, step: int) -> bool:
-    return line["step"] == step and line["kind"] == "evaluation"
+    Args:
+        folder: of the run.
+        steps: of the whole run.
+        checkpoints: the steps of its checkpoints.
+    """
+    rows = [int(row["step"]) for row in read_rows(folder / "results.csv")]
+    reached = max([0, *rows, *(line["step"] for line in read_log(folder / "log.jsonl"))])
+    if steps in rows or reached > sorted(checkpoints)[:2][-1]:
+        raise InputError(
+            f"{folder}: was trained up to step {reached:,} and has no checkpoint; put its checkpoints back, or delete "
+            "the folder to train this run anew"
+        )

@@ -1,97 +1,270 @@
-"""What the folder of a run holds beside its weights: whose it is, its log and its hash table.
+"""The files of a run folder beside its checkpoints, each checked when it is read: by its form, and by the run's record.
 
 config.json        the resolved configuration            `claim_folder`, `read_config`
-log.jsonl          one line per compiled call            `read_log`, `write_log`
+tokenizer.model    from text to tokens                   `read_tokenizer`
 hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
+log.jsonl          one line per compiled call            `read_log`, `Log`
+results.csv, validation_windows.csv                      `read_results`
+record.json        what ties them together               see `record`
 """
 
+import contextlib
 import io
 import json
+import math
+import os
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from ..configuration import ModelConfig
 from ..errors import InputError
-from ..files import write_atomically
-from .configuration import CHANGEABLE, TrainConfig, from_mapping
+from ..files import append_to, write_atomically
+from ..json_files import NUMBER, misfit, parse_json, read_json
+from .configuration import TrainConfig, from_mapping
+from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_log, check_rows, digest, read_record
+from .result_rows import read_rows
+from .tokenizer import Tokenizer
+from .window_losses import FILE as WINDOWS
+from .window_losses import WindowLosses, read_window_losses
 
 HASH_TABLE = "hash_table.npy"
 """Where a run keeps its table."""
+
+LOG_LINE = {
+    "kind": str,
+    "step": int,
+    "reason?": str,
+    "load?": [[NUMBER]],
+    **dict.fromkeys(
+        ("loss?", "loss_validation?", "auxiliary?", "gradient_norm?", "dropped_fraction?", "tokens_per_second?"), NUMBER
+    ),
+}
+"""The form of a line of the log."""
+
+
+# CONFIGURATION
+
+
+def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
+    """Return the configuration of the run in a folder, None if it holds none.
+
+    Raises:
+        InputError: it is another run's, `CHANGEABLE` fields aside; the message names the first difference.
+    """
+    if not os.path.exists(Path(folder) / "config.json"):
+        return None
+    found = read_config(folder)
+    if different := config.difference(found):
+        name, ours, theirs = different
+        raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
+    return found
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
     """Write the configuration into a fresh folder, or find the same one there; `CHANGEABLE` fields may differ.
 
     Raises:
-        InputError: the folder holds a run with another configuration; the message names the first difference.
+        InputError: the folder holds another run.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        write_atomically(path, config.to_json())
-        return
-    found = read_config(folder).fields()
-    for name, ours in config.fields().items():
-        theirs = found[name]
-        if ours != theirs and name not in CHANGEABLE:
-            raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
-    if found != config.fields():
-        write_atomically(path, config.to_json())
+    if check_folder(folder, config) != config:
+        write_atomically(Path(folder) / "config.json", config.to_json())
 
 
 def read_config(folder: Path) -> TrainConfig:
     """Return the configuration of the run in a folder.
 
     Raises:
-        InputError: there is none, or it cannot be read.
+        InputError: there is none, it cannot be read, or it is not the one of the record.
     """
     path = Path(folder) / "config.json"
     try:
-        return from_mapping(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError as error:
+        config = from_mapping(read_json(path, dict), str(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
         there = "holds no run (no config.json)" if Path(folder).is_dir() else "no such folder"
         raise InputError(f"{folder}: {there}") from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    record = read_record(folder)
+    if record is not None:
+        check_config(path, config, record)
+    return config
 
 
-def read_log(path: Path) -> list[dict]:
-    """Return the lines of a log; a last line that a kill cut short is left out."""
-    if not Path(path).exists():
-        return []
-    lines = []
-    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return lines
+# TOKENIZER, HASH TABLE
 
 
-def write_log(path: Path, lines: list[dict]) -> None:
-    """Write a log anew, whole or not at all."""
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+def read_tokenizer(folder: Path, record: Record | None = None, by: str = "") -> Tokenizer:
+    """Return the tokenizer of the run in a folder.
+
+    Raises:
+        InputError: there is none, it cannot be read, or it is not the one of a record.
+    """
+    path = Path(folder) / "tokenizer.model"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; {WRITTEN_ANEW}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if record is not None and digest(content) != record.tokenizer:
+        raise InputError(f"{path}: is not the tokenizer of {by}; {WRITTEN_ANEW}")
+    try:
+        return Tokenizer(content)
+    except RuntimeError:
+        raise InputError(f"{path}: is not a SentencePiece model; {WRITTEN_ANEW}") from None
+
+
+def keep_tokenizer(source: Path, folder: Path) -> None:
+    """Write the tokenizer of a text into the folder of a run, or find the same one there.
+
+    Raises:
+        InputError: there is another one.
+    """
+    path, content = Path(folder) / "tokenizer.model", Path(source).read_bytes()
+    if not os.path.exists(path):
+        write_atomically(path, content)
+    elif path.read_bytes() != content:
+        raise InputError(f"{path}: is not the tokenizer of the run's text; {WRITTEN_ANEW}")
 
 
 def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
-    """Write the table into the folder of a run."""
-    if table is not None:
+    """Write the table into the folder of a run, unless one is there."""
+    if table is not None and not os.path.exists(Path(folder) / HASH_TABLE):
         content = io.BytesIO()
         np.save(content, table, allow_pickle=False)
         write_atomically(folder / HASH_TABLE, content.getvalue())
 
 
-def read_hash_table(folder: Path) -> np.ndarray | None:
-    """Return the table that a run keeps; None if it has none.
+def has_table(model: ModelConfig) -> bool:
+    """Return whether a model looks token ids up in a table."""
+    return model.router == "hash" and model.hash != "position"
+
+
+def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
+    """Return the table that a run keeps; None if its model has none, or there is no such file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is no table of this model.
     """
     path = Path(folder) / HASH_TABLE
-    if not path.exists():
+    if not has_table(model) or not os.path.exists(path):
         return None
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        table = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); {WRITTEN_ANEW}") from error
+    shape = (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
+    if not isinstance(table, np.ndarray) or table.dtype != np.int32 or table.shape != shape:
+        what = f"{table.dtype} {table.shape}" if isinstance(table, np.ndarray) else type(table).__name__
+        raise InputError(f"{path}: holds {what}; int32 {shape} is needed; {WRITTEN_ANEW}")
+    if table.min() < 0 or table.max() >= model.expert_count:
+        raise InputError(
+            f"{path}: has experts from {table.min()} to {table.max()}; the model has 0 to {model.expert_count - 1}; "
+            f"{WRITTEN_ANEW}"
+        )
+    return table
+
+
+# LOG
+
+
+class Log:
+    """The log of a run while it is trained: written line by line, with a digest of all so far."""
+
+    def __init__(self, path: Path, content: bytes = b""):
+        """Take the path, and the lines that it goes on from."""
+        self.path, self._file, self._content = Path(path), None, content
+        self._bytes, self._hash = len(content), blake2b(content, digest_size=16)
+
+    def begin(self) -> None:
+        """Write the file anew with the lines that it goes on from."""
+        write_atomically(self.path, self._content)
+        self._content = b""
+
+    def write(self, **fields) -> None:
+        """Append a line; a number that is not finite becomes null, as JSON has none."""
+        fields = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+        line = json.dumps(fields) + "\n"
+        self._file = self._file or append_to(self.path)
+        self._file.write(line)
+        self._file.flush()
+        self._bytes += len(line.encode())
+        self._hash.update(line.encode())
+
+    def mark(self) -> dict:
+        """Return how much was written and its digest, for a record, once it is on the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+        return {"bytes": self._bytes, "digest": self._hash.hexdigest()}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # every line was flushed
+                self._file.close()
+            self._file = None
+
+
+def read_log(path: Path) -> list[dict]:
+    """Return the lines of a log; a last line that a kill cut short is left out.
+
+    Raises:
+        InputError: a line is damaged, or the file cannot be read.
+    """
+    try:
+        *lines, _cut = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return [parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def parse_line(line: bytes, where: str) -> dict:
+    """Return the fields of a line of the log; `InputError` where it is damaged."""
+    try:
+        fields = parse_json(line.decode("utf-8"), infinite=True)  # earlier versions wrote NaN
+        wrong = misfit(fields, LOG_LINE)
+    except ValueError as error:
+        wrong = f"is not valid JSON: {error}"
+    if wrong:
+        raise InputError(f"{where}: {wrong}; {A_NEW_LOG}")
+    return fields
+
+
+# RESULTS, CHECKED AGAINST THE RECORD
+
+
+def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
+    """Return the rows of a run's table, and the window losses of the last one; None where the run has none.
+
+    Raises:
+        InputError: a file is damaged, or not the one of the record.
+    """
+    path = Path(folder) / "results.csv"
+    rows, record = read_rows(path), read_record(folder)
+    if record is None:
+        return rows, read_window_losses(folder)
+    check_rows(path, rows, record)
+    try:
+        content = (Path(folder) / WINDOWS).read_bytes()
+    except FileNotFoundError:
+        return rows, None
+    if rows and record.windows[len(rows) - 1] in ("", digest(content)):
+        return rows, read_window_losses(folder)
+    if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
+        raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; put it back, or delete it")
+    return rows, None  # a stopped run may have written those of the next row
+
+
+def read_own_log(folder: Path) -> list[dict]:
+    """Return the lines of a run's log.
+
+    Raises:
+        InputError: it is damaged, or not the one of the record.
+    """
+    path, record = Path(folder) / "log.jsonl", read_record(folder)
+    lines = read_log(path)
+    if record is not None and os.path.exists(path):
+        check_log(path, path.read_bytes(), record)
+    return lines

@@ -30,9 +30,18 @@ from ..files import locked, storage_errors
 from .configuration import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
-from .loop import Run, open_text
+from .loop import Run
 from .stopping import Resumable, asked, held
-from .sweep_folder import check_sweep_folder, claim_sweep_folder, collect_rows, folder_of_run, is_finished, session
+from .sweep_folder import (
+    check_collected,
+    check_sweep_folder,
+    claim_sweep_folder,
+    collect_rows,
+    folder_of_run,
+    is_finished,
+    session,
+)
+from .texts import open_text
 from .tokens import TokenFiles, prepare_tokens
 from .watch import Watch
 from .workers import start_worker, thread_environment
@@ -88,6 +97,7 @@ def run_sweep(
     jobs = (jobs or available_cores()) if on_cpu else 1
     started = time.time()
     check_sweep_folder(folder, grid)
+    check_collected(folder)
     # Whatever is wrong with the text is found before anything is written.
     tokens = _prepare_tokens(grid, watch)
     with storage_errors(folder):

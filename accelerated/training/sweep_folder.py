@@ -7,9 +7,8 @@ sessions.json      when the sweep was at work, on how many runs at a time  `sess
 sessions/          the same of tasks of a job array, a file for each
 """
 
-import csv
-import dataclasses
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,9 +18,14 @@ from pathlib import Path
 from ..cores import available_cores
 from ..errors import InputError
 from ..files import locked, make_folder, write_atomically, write_once
-from .configuration import CHANGEABLE, TrainConfig, from_mapping
+from ..json_files import NUMBER, read_json, shown
+from .configuration import TrainConfig, from_mapping
 from .grid import Grid
-from .result_rows import read_rows, write_rows
+from .result_rows import as_text, read_rows, write_rows
+from .run_folder import read_config, read_results
+
+SESSION = {"started": NUMBER, "last": NUMBER, "jobs?": int, "cores?": int}
+"""The form of a session."""
 
 HEARTBEAT = 2.0
 """Seconds between the notes of a session that it is still at work."""
@@ -30,16 +34,19 @@ HEARTBEAT = 2.0
 def check_sweep_folder(folder: Path, grid: Grid) -> None:
     """Raise `InputError` where the folder of a sweep is in use for something else."""
     folder = Path(folder)
-    if (folder / "sweep.json").exists():
-        if _without_changeable(read_plan(folder)) != _without_changeable(grid):
-            raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
+    if os.path.exists(folder / "sweep.json"):
+        planned = read_plan(folder).runs
+        pairs = enumerate(zip(grid.runs, planned, strict=False))
+        different = next(((i, *found) for i, (ours, theirs) in pairs if (found := ours.difference(theirs))), None)
+        if different:
+            i, name, ours, theirs = different
+            what = f"another sweep: {name} of run {i} is {shown(theirs)} there, and {shown(ours)} here"
+            raise InputError(f"--out {folder}: holds the results of {what}; choose another folder")
+        if len(planned) != len(grid.runs):
+            what = f"another sweep, of {len(planned)} runs and not {len(grid.runs)}"
+            raise InputError(f"--out {folder}: holds the results of {what}; choose another folder")
     elif folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
         raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
-
-
-def _without_changeable(grid: Grid) -> Grid:
-    usual = {name: getattr(TrainConfig, name) for name in CHANGEABLE}
-    return grid._replace(runs=tuple(dataclasses.replace(run, **usual) for run in grid.runs))
 
 
 def claim_sweep_folder(folder: Path, grid: Grid) -> None:
@@ -55,7 +62,7 @@ def claim_sweep_folder(folder: Path, grid: Grid) -> None:
 
 
 def _description(grid: Grid) -> str:
-    return json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
+    return json.dumps({"name": grid.name, "runs": [run.plain() for run in grid.runs]}, indent=1)
 
 
 def read_plan(folder: Path) -> Grid:
@@ -66,18 +73,15 @@ def read_plan(folder: Path) -> Grid:
     """
     path = Path(folder) / "sweep.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Grid(str(content["name"]), tuple(from_mapping(run, str(path)) for run in content["runs"]))
+        content = read_json(path, {"name": str, "runs": [dict]})
     except (FileNotFoundError, NotADirectoryError):
-        if not Path(folder).is_dir():
+        if not os.path.isdir(folder):
             raise InputError(f"{folder}: no such folder") from None
         one = "; it is one run: give two or more to hold them against each other"
-        alone = one if (Path(folder) / "config.json").exists() else ""
+        alone = one if os.path.exists(Path(folder) / "config.json") else ""
         raise InputError(f"{folder}: holds no sweep (no sweep.json){alone}") from None
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: is not the description of a sweep ({type(error).__name__}: {error})") from None
+    runs = (from_mapping(run, f"{path}: run {i}") for i, run in enumerate(content["runs"]))
+    return Grid(content["name"], tuple(runs))
 
 
 def folder_of_run(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
@@ -88,10 +92,14 @@ def folder_of_run(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
 def is_finished(folder: Path, config: TrainConfig) -> bool:
     """Whether the last row of the table in the folder of a run is that of its last step."""
     try:
-        rows = read_rows(folder / "results.csv")
-        return bool(rows) and int(rows[-1]["step"]) == config.steps
-    except (ValueError, KeyError, TypeError, csv.Error):
+        rows = read_results(folder)[0]
+    except InputError:
         return False  # a damaged table: the run itself says so
+    return _are_of_all_steps(rows, config)
+
+
+def _are_of_all_steps(rows: list[dict], config: TrainConfig) -> bool:
+    return bool(rows) and int(rows[-1]["step"]) == config.steps
 
 
 def collect_rows(folder: Path) -> list[dict]:
@@ -101,11 +109,53 @@ def collect_rows(folder: Path) -> list[dict]:
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
-        for i, config in enumerate(read_plan(folder).runs):
-            own = folder_of_run(folder, i, config)
-            rows += read_rows(own / "results.csv") if is_finished(own, config) else []
+        before = _collected(folder)
+        for i, (own, config) in enumerate(_runs(folder)):
+            try:
+                found = read_results(own)[0]
+            except InputError:  # the run itself says so, or the report
+                found = before.get(i, [])
+            rows += found if _are_of_all_steps(found, config) else []
         write_rows(folder / "results.csv", rows)
     return rows
+
+
+def check_collected(folder: Path) -> None:
+    """Raise `InputError` where results.csv of a sweep has other rows than its finished runs: they would be lost."""
+    table = _collected(folder)
+    for i, (own, config) in enumerate(_runs(folder) if table else []):
+        if i in table and is_finished(own, config):
+            if [as_text(row) for row in table[i]] != [as_text(row) for row in read_results(own)[0]]:
+                raise InputError(
+                    f"{Path(folder) / 'results.csv'}: the rows of run {i} are not those of {own / 'results.csv'}; "
+                    "delete it: it is written anew from the runs (keep a table of your own elsewhere)"
+                )
+
+
+def check_plan(folder: Path) -> None:
+    """Raise `InputError` where sweep.json describes other runs than there are in runs/."""
+    path = Path(folder) / "sweep.json"
+    for i, (own, config) in enumerate(_runs(folder)):
+        others = [other.name for other in own.parent.glob(f"{i:03d}-*") if other.name != own.name]
+        if others:
+            raise InputError(f"{path}: run {i} is {own.name}, but runs/ has {others[0]}; put sweep.json back")
+        if os.path.exists(own / "config.json") and (different := config.difference(read_config(own))):
+            name, planned, found = different
+            what = f"{name} of run {i} is {shown(planned)}, but {shown(found)} in {own / 'config.json'}"
+            raise InputError(f"{path}: {what}; put sweep.json back")
+
+
+def _collected(folder: Path) -> dict[int, list[dict]]:
+    """Return the rows of the table of a sweep by hyper_id."""
+    table = {}
+    for row in read_rows(Path(folder) / "results.csv"):
+        table.setdefault(int(row["hyper_id"]), []).append(row)
+    return table
+
+
+def _runs(folder: Path) -> list[tuple[Path, TrainConfig]]:
+    """Return the folder and the configuration of each run of a sweep, by hyper_id."""
+    return [(folder_of_run(folder, i, config), config) for i, config in enumerate(read_plan(folder).runs)]
 
 
 @contextmanager
@@ -151,4 +201,9 @@ def read_sessions(folder: Path) -> list[dict]:
 
 
 def _read_list(path: Path) -> list[dict]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    try:
+        return read_json(path, [SESSION])
+    except FileNotFoundError:
+        return []
+    except InputError as error:
+        raise InputError(f"{error}; put it back, or delete it: only the times of the sweep are lost") from None

@@ -34,13 +34,14 @@ import numpy as np
 from ..configuration import GROUPED
 from ..errors import InputError
 from ..files import read_bytes
+from ..json_files import parse_json, shown
 from ..transformer import apply
 from .evaluate import changed_model
-from .result_rows import read_rows
-from .run_folder import read_config, read_hash_table
+from .run_folder import read_config, read_results
 from .step import compute_dtype
-from .tokenizer import END_OF_DOCUMENT, Tokenizer
-from .weights import load_own_params
+from .tokenizer import END_OF_DOCUMENT
+from .watch import telling
+from .weights import load_run
 
 TRAINING = 3
 """FLOPs of training over those of the forward pass alone."""
@@ -104,12 +105,16 @@ def evaluate_task(
             f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "
             "question would see each other; --group-size 1 takes each alone"
         )
-    params, table = load_own_params(folder), read_hash_table(folder)
-    tokenizer = Tokenizer((folder / "tokenizer.model").read_bytes())
-    score = jax.jit(functools.partial(_score, config=model, table=table, dtype=compute_dtype(config)))
+    run = load_run(folder, telling(tell))
+    score = jax.jit(functools.partial(_score, config=model, table=run.table, dtype=compute_dtype(config)))
     tell(f"{task}: {len(questions)} question{'' if len(questions) == 1 else 's'}")
     scores = score_questions(
-        questions, tokenizer.encode, functools.partial(score, params), config.sequence_length, config.batch_size, task
+        questions,
+        run.tokenizer.encode,
+        functools.partial(score, run.params),
+        config.sequence_length,
+        config.batch_size,
+        task,
     )
     name = Path(task).name.partition(".")[0]
     return {"router": config.model.router, "task": name} | summary(questions, scores) | _training(folder, config)
@@ -209,7 +214,7 @@ def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
 def _training(folder: Path, config) -> dict:
     """Return what a run was trained on and the losses that it ended with, by the last row of its table."""
     counted = config.accounting()
-    per_step, rows = config.batch_size * config.sequence_length, read_rows(folder / "results.csv")
+    per_step, rows = config.batch_size * config.sequence_length, read_results(folder)[0]
     steps = int(rows[-1]["step"]) if rows else config.steps
     flops = TRAINING * counted.flops_per_token * per_step * steps
     losses = {k: float(v) for k, v in rows[-1].items() if k.startswith("loss_") and v} if rows else {}
@@ -229,15 +234,16 @@ def _is_choice(question: Question) -> bool:
 def _question(where: str, line: str, at: int) -> Question:
     """Return the question of one line; InputError says what is wrong with it."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(line)
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # a lone surrogate is JSON, but no text
+    except ValueError as error:
         raise InputError(f"{where}: is no JSON ({error})") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: is no JSON object")
     if "text" in found and "choices" not in found:
         text = found["text"]
         if not isinstance(text, str) or len(text.split()) < 2:
-            raise InputError(f"{where}: text is {text!r}; needed: a text of at least two words")
+            raise InputError(f"{where}: text is {shown(text)}; needed: a text of at least two words")
         text = text.rstrip()
         start = len(text) - len(text.split()[-1])
         return Question(text[:start], (text[start:],), 0, at)
@@ -246,11 +252,13 @@ def _question(where: str, line: str, at: int) -> Question:
         raise InputError(f"{where}: has no {' and no '.join(missing)}; needed: context, choices and answer, or text")
     context, choices, answer = found["context"], found["choices"], found["answer"]
     if not isinstance(context, str):
-        raise InputError(f"{where}: context is {context!r}; needed: a text")
+        raise InputError(f"{where}: context is {shown(context)}; needed: a text")
     if not (isinstance(choices, list) and len(choices) > 1 and all(isinstance(c, str) and c.strip() for c in choices)):
-        raise InputError(f"{where}: choices are {choices!r}; needed: a list of at least two texts that are not blank")
+        raise InputError(
+            f"{where}: choices are {shown(choices)}; needed: a list of at least two texts that are not blank"
+        )
     if not (isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices)):
-        raise InputError(f"{where}: answer is {answer!r}; needed: a whole number from 0 to {len(choices) - 1}")
+        raise InputError(f"{where}: answer is {shown(answer)}; needed: a whole number from 0 to {len(choices) - 1}")
     return Question(context, tuple(choices), answer, at)
 
 

@@ -14,6 +14,7 @@ later is told by its checksums and made again.
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -28,6 +29,7 @@ import numpy as np
 from ..caches import CACHE, cache_folder, private_folder, user_cache
 from ..errors import InputError
 from ..files import write_atomically
+from ..json_files import NUMBER, read_json
 from ..wording import in_line
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
@@ -38,8 +40,20 @@ FORMAT = 1
 DOCUMENTS_AT_ONCE = 64
 """Pieces encoded in one call: lists of Python integers need ten times the room of the tokens on disk."""
 
+MOST_FILES = 4096
+"""Files of a corpus of which an entry lists the digests; of more it lists none."""
+
 STALE = 86_400.0
 """Age in seconds at which a folder left by a killed run is removed."""
+
+META = {
+    **dict.fromkeys(("vocab_size", "train_tokens", "validation_tokens"), int),
+    "bytes_per_token": NUMBER,
+    "dtype": str,
+    "checksums": {"*": str},
+    "files?": {"*": str},
+}
+"""The form of what an entry says of itself."""
 
 _FILES = ("tokenizer.model", "train.bin", "validation.bin")
 _BUILDING = ".building-"
@@ -57,6 +71,11 @@ class TokenFiles(NamedTuple):
     vocab_size: int
     bytes_per_token: float  # of the validation text, ends of documents counted as tokens
     dtype: str  # "uint16", or "uint32" where V needs it
+
+    @property
+    def content_hash(self) -> str:
+        """The digest of the corpus."""
+        return self.folder.name.partition("-")[0]
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that made the tokens."""
@@ -108,6 +127,24 @@ def load_tokens(path: Path, dtype: str) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
+def changed_files(files: TokenFiles, before: str) -> list[str]:
+    """Return the names of the files of a corpus that are not as they were, by the entry of the corpus as it was.
+
+    Args:
+        files: the corpus now.
+        before: digest of the corpus as it was.
+
+    Returns:
+        Names, [] where the cache has no entry for that corpus, or one that lists no files.
+    """
+    entries = files.folder.parent.glob(f"{before}-v*/meta.json") if re.fullmatch("[0-9a-f]{32}", before) else ()
+    try:
+        old, new = (_read_meta(folder).get("files", {}) for folder in (next(iter(entries)).parent, files.folder))
+    except (StopIteration, _Damaged):
+        return []
+    return [name for name in {**new, **old} if old.get(name) != new.get(name)] if old and new else []
+
+
 # MAKE
 
 
@@ -141,6 +178,7 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
         "validation_tokens": validation_tokens,
         "bytes_per_token": validation_bytes / validation_tokens,
         "corpus": corpus.summary(),
+        "files": corpus.files if len(corpus.files) <= MOST_FILES else {},
         "checksums": {name: _file_checksum(entry / name) for name in _FILES},
     }
     text = json.dumps({"body": body, "checksum": _checksum(body)}, indent=1)
@@ -196,15 +234,9 @@ def _read_entry(folder: Path) -> TokenFiles:
     Raises:
         _Damaged: a file is missing or is not what was written.
     """
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        body = meta["body"]
-        if meta["checksum"] != _checksum(body):
-            raise ValueError("wrong checksum")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _Damaged(f"meta.json is damaged ({error})") from None
+    body = _read_meta(folder)
     for name in _FILES:
-        if not (folder / name).is_file() or _file_checksum(folder / name) != body["checksums"][name]:
+        if not (folder / name).is_file() or _file_checksum(folder / name) != body["checksums"].get(name):
             raise _Damaged(f"{name} is missing or damaged")
     return TokenFiles(
         folder=folder,
@@ -217,6 +249,21 @@ def _read_entry(folder: Path) -> TokenFiles:
         bytes_per_token=body["bytes_per_token"],
         dtype=body["dtype"],
     )
+
+
+def _read_meta(folder: Path) -> dict:
+    """Return what an entry says of itself.
+
+    Raises:
+        _Damaged: it is missing, or is not what was written.
+    """
+    try:
+        meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
+    except (OSError, InputError) as error:
+        raise _Damaged(f"meta.json is damaged ({error})") from None
+    if meta["checksum"] != _checksum(meta["body"]):
+        raise _Damaged("meta.json is damaged (wrong checksum)")
+    return meta["body"]
 
 
 def _checksum(body: dict) -> str:

@@ -1,49 +1,99 @@
-"""The weights of a finished or stopped run, for another run or another use."""
+"""A finished or stopped run, read for another run or another use: its weights, and what belongs to them."""
 
+import os
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from ..errors import InputError
 from .checkpoints import Checkpoints
-from .run_folder import read_config, read_hash_table
-from .step import TrainState, initial_state
+from .configuration import TrainConfig
+from .record import WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
+from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
+from .step import initial_state
+from .tokenizer import Tokenizer
 from .watch import Watch, silent
 
 
-def load_params(folder: str | Path, like: dict, watch: Watch = silent) -> dict:
-    """Return the weights of the last whole checkpoint of the run in `folder`.
+class SavedRun(NamedTuple):
+    """The last whole checkpoint of a run, and the files that belong to it."""
+
+    config: TrainConfig
+    params: dict
+    table: np.ndarray | None  # of a hash
+    tokenizer: Tokenizer
+    texts: dict[str, str]  # digest of each text that is known, see `record`
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, as `TokenFiles` does."""
+        return self.tokenizer
+
+
+def load_run(folder: str | Path, watch: Watch = silent) -> SavedRun:
+    """Return the run in a folder, each file checked against its last whole checkpoint.
 
     Args:
         folder: a run folder.
-        like: a tree with the shapes that are expected.
-        watch: told of damaged checkpoints.
+        watch: told of damaged checkpoints, and of a run whose files are under no digest.
 
     Raises:
-        InputError: no run, no checkpoint, or weights of another shape.
+        InputError: no run, no checkpoint, or a file that is damaged or belongs to another run.
     """
-    shapes = check_params(folder, like)
-    checkpoints = Checkpoints(Path(folder) / "checkpoints", lambda line: watch("say", line=line))
+    folder = Path(folder)
+    config = read_config(folder)
+    shapes = jax.eval_shape(lambda: initial_state(config))
+    checkpoints = Checkpoints(folder / "checkpoints", lambda line: watch("say", line=line))
+    parts = {}
+
+    def check(step: int, extra: dict) -> None:
+        record = record_in(extra)
+        if record is None:
+            watch("say", line=f"{folder}: is of an earlier version; nothing tells whether its files were changed")
+        parts["files"] = check_files(folder, config, record, f"the checkpoint of step {step:,}")
+        parts["texts"] = texts_in(extra)
+
     try:
-        restored = checkpoints.restore(shapes._asdict())
+        restored = checkpoints.restore(shapes._asdict(), check)
     finally:
         checkpoints.close()
     if restored is None:
         raise InputError(f"{folder}: has no checkpoint yet")
-    return restored.state["params"]
+    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"])
 
 
-def load_own_params(folder: str | Path, watch: Watch = silent) -> dict:
-    """Return the weights of the last whole checkpoint of the run in `folder`, in the shapes of its own model."""
-    config = read_config(Path(folder))
-    return load_params(folder, jax.eval_shape(lambda: initial_state(config)).params, watch)
+def check_files(
+    folder: Path, config: TrainConfig, record: Record | None, by: str
+) -> tuple[np.ndarray | None, Tokenizer]:
+    """Return the hash table and the tokenizer of a run.
+
+    Args:
+        folder: a run folder.
+        config: what config.json says, or the flags.
+        record: of a checkpoint; None in one of an earlier version.
+        by: which checkpoint that is.
+
+    Raises:
+        InputError: a file is damaged, or is not the one of the record.
+    """
+    if record is not None:
+        check_config(folder / "config.json", config, record, by)
+    table, tokenizer = read_hash_table(folder, config.model), read_tokenizer(folder, record, by)
+    if record is not None and digest_of_table(table) != record.hash_table:
+        raise InputError(f"{folder / HASH_TABLE}: is not the hash table of {by}; {WRITTEN_ANEW}")
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise InputError(
+            f"{folder / 'tokenizer.model'}: has {tokenizer.vocab_size} pieces; the model has "
+            f"{config.model.vocab_size}; {WRITTEN_ANEW}"
+        )
+    return table, tokenizer
 
 
-def check_params(folder: str | Path, like: dict) -> TrainState:
-    """Return the shapes of the state of the run in `folder`; `InputError` where `load_params` could not use it."""
+def check_params(folder: str | Path, like: dict) -> None:
+    """Raise `InputError` where the run in `folder` has no checkpoints, or weights of other shapes than `like`."""
     config = read_config(folder)
-    if not (Path(folder) / "checkpoints").is_dir():
+    if not os.path.isdir(Path(folder) / "checkpoints"):
         raise InputError(f"{folder}: has no checkpoints")
     shapes = jax.eval_shape(lambda: initial_state(config))
     ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
@@ -55,7 +105,6 @@ def check_params(folder: str | Path, like: dict) -> TrainState:
             f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )
-    return shapes
 
 
 def _is_shape(node) -> bool:
@@ -64,8 +113,9 @@ def _is_shape(node) -> bool:
 
 def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:
     """Raise `InputError` where the weights of a run mean something else here: other tokens, or another hash table."""
+    read_tokenizer(folder)
     if (folder / "tokenizer.model").read_bytes() != Path(tokenizer).read_bytes():
         raise InputError(f"{folder}: that run has another tokenizer, so its weights are for other tokens")
-    theirs = read_hash_table(folder)
+    theirs = read_hash_table(folder, read_config(folder).model)
     if table is not None and theirs is not None and not np.array_equal(table, theirs):
         raise InputError(f"{folder}: that run has another hash table, so its experts are for other tokens")

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..files import write_atomically
 
 FILE = "validation_windows.csv"
@@ -37,6 +38,7 @@ class EvaluationText(NamedTuple):
     tokens: np.ndarray  # [n, b, S+1] int32
     window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
     document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
+    digest: str = ""  # of the text, where it is not the validation text of a run
 
 
 class WindowLosses(NamedTuple):
@@ -132,18 +134,35 @@ def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses
     return one._replace(loss=ours - theirs)
 
 
-def write_window_losses(folder: Path, losses: WindowLosses) -> None:
-    """Write the window losses of a run, whole or not at all; numbers read back exactly."""
+def as_csv(losses: WindowLosses) -> str:
+    """Return window losses as the content of a file; numbers read back exactly."""
     rows = zip(*(column.tolist() for column in losses), strict=True)
     lines = [",".join(WindowLosses._fields), *(f"{w},{d},{tokens},{loss}" for w, d, tokens, loss in rows)]
-    write_atomically(Path(folder) / FILE, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def write_window_losses(folder: Path, losses: WindowLosses) -> None:
+    """Write the window losses of a run, whole or not at all."""
+    write_atomically(Path(folder) / FILE, as_csv(losses))
 
 
 def read_window_losses(folder: Path) -> WindowLosses | None:
-    """Return what `write_window_losses` wrote, None where there is no such file or it cannot be read."""
+    """Return what `write_window_losses` wrote, None where there is no such file.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    path = Path(folder) / FILE
     try:
-        rows = np.loadtxt(Path(folder) / FILE, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
-        window, document, tokens, loss = rows.T
-    except (OSError, ValueError):
+        with open(path, encoding="utf-8") as file:
+            rows = np.array([line.split(",") for line in file][1:], np.float64)
+        whole = rows.ndim == 2 and rows.shape[1] == 4 and np.isfinite(rows).all()
+        whole = whole and ((rows[:, :3] >= (0, 0, 1)) & (rows[:, :3] < 2**53)).all()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return WindowLosses(window.astype(np.int64), document.astype(np.int64), tokens.astype(np.int64), loss)
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        raise InputError(f"{path}: is not a table of window losses; put it back, or delete it")
+    window, document, tokens = rows[:, :3].astype(np.int64).T
+    return WindowLosses(window, document, tokens, rows[:, 3])

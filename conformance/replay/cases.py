@@ -31,7 +31,6 @@ judgement to the suite. So it does where only whole numbers differ, since near a
 """
 
 import dataclasses
-import json
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +39,7 @@ from typing import Any
 import numpy as np
 
 import routelaws
+from routelaws.accelerated.json_files import parse_json
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends
 from routelaws.conformance.engine.harness import UNIT
@@ -304,7 +304,7 @@ def load(path, namespace=None) -> Case:
         >>> my_moe.softmax(*case.arguments, **case.keywords), case.expected      # doctest: +SKIP
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ReplayError(f"{path}: it cannot be read ({error.strerror})") from error
     except ValueError as error:

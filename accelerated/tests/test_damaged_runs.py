@@ -1,0 +1,593 @@
+"""Folders of runs and sweeps that were damaged, edited or exchanged: what is whole is used, all else is one line.
+
+`RUN` is a finished run of a hash router; `MID` is the same run as if killed after the checkpoint of step 16; `OLD` is
+`RUN` as an earlier version left it, without a record. `OTHER` differs from `RUN` in its seed alone.
+"""
+
+import contextlib
+import csv
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.training import checkpoints, loop, result_rows, run_folder, step
+from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.record import read_record, record_in, write_record
+from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, collect_rows, folder_of_run
+from routelaws.accelerated.training.tokenizer import train_tokenizer
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.window_losses import WindowLosses
+
+PUT_BACK = "; put it back, or delete it: the command that trained the run writes it anew"
+DEEP = "[" * 100_000
+
+
+class Kill(BaseException):
+    """What ends a run like a kill, as far as its files go."""
+
+
+@pytest.fixture(scope="module")
+def fields(small_fields, tmp_path_factory):
+    """Fields of a run with a second text to evaluate on."""
+    second = tmp_path_factory.mktemp("text") / "second.txt"
+    second.write_text("ba ke lo mi. nu ra so.\n" * 200)
+    return {**small_fields, "router": "hash", "experts": 4, "eval": [f"c4={second}"]}
+
+
+def train(fields: dict, folder: Path, said: list | None = None) -> list[dict]:
+    config = from_mapping(fields, "test")
+    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    said = [] if said is None else said
+    return loop.Run(config, folder, tokens, 0, lambda kind, line="", **_: said.append(line)).train()
+
+
+@pytest.fixture(scope="module")
+def runs(fields, tmp_path_factory):
+    """The folders, by name; none is ever changed."""
+    below = tmp_path_factory.mktemp("runs")
+    made = {name: below / name for name in ("RUN", "MID", "OLD", "OTHER")}
+    train(fields, made["RUN"])
+    train(fields | {"seed": 2}, made["OTHER"])
+    shutil.copytree(made["RUN"], made["MID"])
+    shutil.rmtree(made["MID"] / "checkpoints" / "24")
+    record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside())
+    write_record(made["MID"], record)
+    result_rows.write_rows(made["MID"] / "results.csv", record.rows)
+    log = (made["MID"] / "log.jsonl").read_bytes()
+    (made["MID"] / "log.jsonl").write_bytes(log[: record.log["bytes"]] + b'{"kind": "train", "st')
+    shutil.copytree(made["RUN"], made["OLD"], ignore=shutil.ignore_patterns("record.json", "checkpoints"))
+    whole = checkpoints.Checkpoints(made["RUN"] / "checkpoints", print)
+    saved = whole.restore(step.initial_state(from_mapping(fields))._asdict())
+    old = checkpoints.Checkpoints(made["OLD"] / "checkpoints", print)
+    old.save(24, saved.state, {name: value for name, value in saved.extra.items() if name != "record"})
+    old.close()
+    return made
+
+
+@pytest.fixture
+def folder(runs, tmp_path, request):
+    """A copy of the folder that a test names."""
+    return Path(shutil.copytree(runs[request.param], tmp_path / request.param))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def flags(fields: dict) -> list[str]:
+    lists = {"corpus": fields["corpus"], "eval": fields["eval"]}
+    pairs = [(name, value) for name, values in {**fields, **lists}.items() for value in np.atleast_1d(values).tolist()]
+    return [part for name, value in pairs for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@pytest.fixture
+def do(fields, capsys, runs):
+    """Run a command on a folder; return its exit code, what it printed, and its lines on standard error."""
+
+    def run(command: str, folder: Path) -> tuple[int, str, list[str]]:
+        more = {"train": ["--out", folder, *flags(fields)], "report": [runs["OTHER"], folder]}
+        more |= {"generate": [folder, "--tokens", 3]}
+        code = cli.main([command, *map(str, more.get(command, [folder]))])
+        said = capsys.readouterr()
+        return code, said.out, said.err.splitlines()
+
+    return run
+
+
+# DAMAGE
+
+
+def edit(name: str, old: str, new: str):
+    """Replace the last place of a text in a file."""
+
+    def change(folder: Path, runs: dict) -> None:
+        before, found, after = (folder / name).read_text().rpartition(old)
+        assert found
+        (folder / name).write_text(before + new + after)
+
+    return change
+
+
+def fill(name: str, content: str | bytes):
+    return lambda folder, runs: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def cut(name: str, size: int):
+    return lambda folder, runs: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+def flip(name: str):
+    def change(folder: Path, runs: dict) -> None:
+        found = bytearray((folder / name).read_bytes())
+        found[-4] ^= 1
+        (folder / name).write_bytes(found)
+
+    return change
+
+
+def remove(*names: str):
+    def change(folder: Path, runs: dict) -> None:
+        for name in names:
+            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+    return change
+
+
+def exchange(name: str, other: str = "OTHER"):
+    def change(folder: Path, runs: dict) -> None:
+        remove(name)(folder, runs)
+        copy = shutil.copytree if (runs[other] / name).is_dir() else shutil.copyfile
+        copy(runs[other] / name, folder / name)
+
+    return change
+
+
+def table(change):
+    """Save another array in place of the hash table."""
+    return lambda folder, runs: np.save(folder / "hash_table.npy", change(np.load(folder / "hash_table.npy")))
+
+
+def lines(name: str, change):
+    def apply(folder: Path, runs: dict) -> None:
+        found = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(change(found)))
+
+    return apply
+
+
+def another_tokenizer(folder: Path, runs: dict) -> None:
+    """One with as many pieces, of another text."""
+    text = "zu ma pe. tola fi gesu\n" * 40
+    (folder / "tokenizer.model").write_bytes(train_tokenizer([text + str(i) * 9 for i in range(300, 400)], 300))
+
+
+def both(*changes):
+    return lambda folder, runs: [change(folder, runs) for change in changes]
+
+
+IN_RECORD, IN_24 = " in record.json" + PUT_BACK, " in the checkpoint of step 24" + PUT_BACK
+READS = ("evaluate", "generate", "train", "report")
+
+ERRORS = {
+    # config.json
+    "activation": ("RUN", READS, edit("config.json", '"gelu"', '"relu"'),
+                   "config.json: activation is 'relu', but 'gelu'" + IN_RECORD),
+    "experts": ("RUN", READS, edit("config.json", '"experts": 4', '"experts": 8'),
+                "config.json: experts is 8, but 4" + IN_RECORD),
+    "experts of MID": ("MID", ("train",), edit("config.json", '"experts": 4', '"experts": 8'),
+                       "config.json: experts is 8, but 4" + IN_RECORD),
+    "d_model 1e9": ("RUN", READS, edit("config.json", '"d_model": 8', '"d_model": 1000000000'),
+                    "config.json: the model has 5e+19 parameters; it can have 9.01e+15 at most"),
+    "d_model 44 digits": ("RUN", READS, edit("config.json", '"d_model": 8', f'"d_model": {10**43}'),
+                          "config.json: d_model is 1000000000000000000000000000000000000000...; it has to be at most"),
+    "steps true": ("RUN", READS, edit("config.json", '"steps": 24', '"steps": true'),
+                   "config.json: steps is true; int"),
+    "a key twice": ("RUN", READS, edit("config.json", '"steps": 24', '"steps": 24, "steps": 8'),
+                    "config.json: is not valid JSON: the key 'steps' is there twice"),
+    "NaN": ("RUN", READS, edit("config.json", '"warmup": 0.05', '"warmup": NaN'),
+            "config.json: is not valid JSON: NaN is not a finite number"),
+    "1e999": ("RUN", READS, edit("config.json", '"warmup": 0.05', '"warmup": 1e999'),
+              "config.json: is not valid JSON: 1e999 is not a finite number"),
+    "deep": ("RUN", READS, fill("config.json", DEEP), "config.json: is not valid JSON: it is nested too deeply"),
+    "empty": ("RUN", READS, fill("config.json", ""), "config.json: is not valid JSON: Expecting value"),
+    "no text": ("RUN", READS, fill("config.json", b"\xff\xfe\x00"), "config.json: is not valid JSON: 'utf-8' codec"),
+    **{f"config {text}": ("RUN", READS, fill("config.json", text), f"config.json: its content is {text}; an object is")
+       for text in ("[]", "null", "1", "true")},
+    "no record.json either": ("RUN", ("evaluate", "generate"),
+                              both(edit("config.json", '"gelu"', '"relu"'), remove("record.json")), None),
+    # hash_table.npy
+    "ids too large": ("RUN", ("evaluate", "generate", "train"), table(lambda ids: ids + 2),
+                      "hash_table.npy: has experts from 2 to 5; the model has 0 to 3" + PUT_BACK),
+    "ids below 0": ("RUN", ("evaluate",), table(lambda ids: -ids), "hash_table.npy: has experts from -3 to 0; the"),
+    "five rows": ("RUN", ("evaluate", "train"), table(lambda ids: ids[:5]),
+                  "hash_table.npy: holds int32 (5, 1); int32 (300, 1) is needed" + PUT_BACK),
+    "other rank": ("RUN", ("evaluate",), table(lambda ids: ids[:, 0]),
+                   "hash_table.npy: holds int32 (300,); int32 (300, 1)"),
+    "other dtype": ("RUN", ("evaluate",), table(lambda ids: ids.astype(float)),
+                    "hash_table.npy: holds float64 (300, 1)"),
+    "one bit": ("RUN", ("evaluate", "generate", "train"), flip("hash_table.npy"),
+                "hash_table.npy: is not the hash table of the checkpoint of step 24" + PUT_BACK),
+    "table cut": ("MID", ("train",), cut("hash_table.npy", 200), "hash_table.npy: cannot be read ("),
+    "table gone": ("RUN", ("evaluate",), remove("hash_table.npy"), "hash_table.npy: is not the hash table of the"),
+    # tokenizer.model
+    "tokenizer cut": ("RUN", ("evaluate", "generate"), cut("tokenizer.model", 100),
+                      "tokenizer.model: is not the tokenizer of the checkpoint of step 24" + PUT_BACK),
+    "tokenizer exchanged": ("RUN", ("evaluate", "generate"), another_tokenizer,
+                            "tokenizer.model: is not the tokenizer of the checkpoint of step 24" + PUT_BACK),
+    "tokenizer of MID": ("MID", ("train",), another_tokenizer, "tokenizer.model: is not the tokenizer of the run's"),
+    "tokenizer gone": ("RUN", ("evaluate", "generate"), remove("tokenizer.model"),
+                       "tokenizer.model: no such file" + PUT_BACK),
+    # log.jsonl
+    "broken first line": ("RUN", ("train",), lines("log.jsonl", lambda rows: [rows[0][1:], *rows[1:]]),
+                          "log.jsonl, line 1: is not valid JSON: Extra data: line 1 column 7 (char 6); put it "
+                          "back, or move it away: the run goes on with a new log"),
+    "line 5": ("RUN", ("train",), lines("log.jsonl", lambda rows: [rows[0], "5\n", *rows[2:]]),
+               "log.jsonl, line 2: its content is 5; an object is needed; put it back"),
+    "line of no step": ("MID", ("train",), lines("log.jsonl", lambda rows: ['{"kind": "train"}\n', *rows[1:]]),
+                        "log.jsonl, line 1: step is missing; put it back"),
+    "deep line": ("RUN", ("train",), lines("log.jsonl", lambda rows: [DEEP + "\n", *rows[1:]]),
+                  "log.jsonl, line 1: is not valid JSON: it is nested too deeply"),
+    "a loss of the log": ("MID", ("train",), lines("log.jsonl", lambda rows: [rows[0].replace("5.", "4."), *rows[1:]]),
+                          "log.jsonl: has other lines than those that the run wrote up to the checkpoint of step 16"),
+    "log cut": ("RUN", ("train",), lines("log.jsonl", lambda rows: rows[:-1]), "log.jsonl: has "),
+    "log exchanged": ("RUN", ("train",), exchange("log.jsonl"), "log.jsonl: has "),
+    # results.csv
+    "a loss of MID": ("MID", ("train", "report"), edit("results.csv", ",300,", ",301,"),
+                      "results.csv: vocab_size at step 16 is '301', but '300' in "),
+    "the last loss": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
+                      "results.csv: loss_validation at step 24 is '1.2345', but '"),
+    "a row that is lost": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
+                           "results.csv: has no row of step 8, but "),
+    "a row twice": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows, rows[-1]]),
+                    "results.csv: has 4 rows, but "),
+    "rows exchanged": ("RUN", ("train", "report"), exchange("results.csv"), "results.csv: "),
+    "NUL in the header": ("RUN", ("train", "report"), lines("results.csv", lambda rows: ["\0" + rows[0], *rows[1:]]),
+                          "results.csv: has the column '\\x00hyper_id', or has it twice" + PUT_BACK),
+    "a cut row": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
+                  "results.csv, row 3: has 7 cells; 41 are needed" + PUT_BACK),
+    "an empty table": ("MID", ("train", "report"), fill("results.csv", ""),
+                       "results.csv: has no column hyper_id" + PUT_BACK),
+    # validation_windows.csv
+    "windows": ("RUN", ("train", "report"), flip("validation_windows.csv"),
+                "validation_windows.csv: was changed after the run wrote it; put it back, or delete it"),
+    # record.json
+    "record edited": ("RUN", READS, edit("record.json", '"24"', '"23"'),
+                      "record.json: was changed after the run wrote it" + PUT_BACK),
+    "record []": ("RUN", READS, fill("record.json", "[]"),
+                  "record.json: its content is []; an object is needed" + PUT_BACK),
+    "record deep": ("RUN", READS, fill("record.json", DEEP), "record.json: is not valid JSON: it is nested too deeply"),
+    "record exchanged": ("RUN", READS, exchange("record.json"), "config.json: seed is 1, but 2" + IN_RECORD),
+    # checkpoints
+    "checkpoints exchanged": ("RUN", ("evaluate", "train"), exchange("checkpoints"),
+                              "config.json: seed is 1, but 2" + IN_24),
+    "all but them exchanged": ("RUN", ("evaluate",), both(exchange("config.json"), exchange("record.json")),
+                               "config.json: seed is 2, but 1" + IN_24),
+    "checkpoints gone": ("RUN", ("train",), remove("checkpoints"),
+                         ": was trained up to step 24 and has no checkpoint; put its checkpoints back, or delete the"),
+    "checkpoints gone from MID": ("MID", ("evaluate",), remove("checkpoints"), ": has no checkpoint yet"),
+    # a run of an earlier version
+    "old, experts": ("OLD", ("evaluate", "generate"), edit("config.json", '"experts": 4', '"experts": 8'),
+                     "checkpoints: no checkpoint is of the model that config.json describes; put that back"),
+    "old, ids": ("OLD", ("evaluate", "generate"), table(lambda ids: ids + 2),
+                 "hash_table.npy: has experts from 2 to 5; the"),
+    "old, tokenizer": ("OLD", ("generate",), cut("tokenizer.model", 100),
+                       "tokenizer.model: is not a SentencePiece model"),
+    "old, log": ("OLD", ("train",), lines("log.jsonl", lambda rows: ["5\n", *rows]),
+                 "log.jsonl, line 1: its content is 5;"),
+    "old, row": ("OLD", ("train", "report"), edit("results.csv", ",300,", ",x,"),
+                 "results.csv, row 3: vocab_size is 'x'; a number"),
+    "old, two rows": ("OLD", ("train",), lines("results.csv", lambda rows: rows[:2]),
+                      "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
+}  # fmt: skip
+"""What was done to a folder: the folder, the commands, the change and the line that each command ends with."""
+
+
+def _other_loss(rows: list[str]) -> str:
+    loss = next(csv.DictReader([rows[0], rows[-1]]))["loss_validation"]
+    return rows[-1].replace(loss, "1.2345")
+
+
+@pytest.mark.parametrize(
+    ("case", "folder", "command"),
+    [(case, name, command) for case, (name, commands, *_) in ERRORS.items() for command in commands],
+    indirect=["folder"],
+)
+def test_what_was_changed_is_one_line_and_nothing_is_lost(case, folder, command, do, runs):
+    _, _, change, line = ERRORS[case]
+    change(folder, runs)
+    before = content(folder)
+    code, printed, said = do(command, folder)
+    assert code == 2 and printed == "" and "Traceback" not in "".join(said)
+    [last] = [each for each in said if each.startswith("routelaws: ")]
+    wanted = line or "config.json: activation is 'relu', but 'gelu'" + IN_24
+    assert str(folder) in last and wanted in last
+    assert len(last) < 600 and content(folder) == before
+
+
+# WHAT IS USED
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [{**row, "wall_seconds": ""} for row in result_rows.read_rows(folder / "results.csv")]
+
+
+def without_last_row(folder: Path, runs: dict) -> None:
+    """Leave OLD without its last row, as a kill after its last checkpoint did."""
+    lines("results.csv", lambda rows: rows[:-1])(folder, runs)
+    lines("log.jsonl", lambda rows: rows[:-1])(folder, runs)
+
+
+def turn_a_digit(folder: Path, runs: dict) -> None:
+    """Turn the digit of a step in the record that the newest checkpoint holds."""
+    path = folder / "checkpoints" / "24" / "_CHECKPOINT_METADATA"
+    path.write_text(path.read_text().replace('"experts": 4', '"experts": 8'))
+
+
+USED = {
+    "nothing": ("RUN", lambda folder, runs: None, "has its last checkpoint, of step 24 of 24"),
+    "a torn line": ("MID", lambda folder, runs: None, "goes on at step 16 of 24"),
+    "keep_last": ("RUN", edit("config.json", '"keep_last": 2', '"keep_last": 5'), ""),
+    "record gone": ("RUN", remove("record.json"), ""),
+    "config gone": ("RUN", remove("config.json"), ""),
+    "tokenizer and table gone": ("RUN", remove("tokenizer.model", "hash_table.npy"), ""),
+    "rows gone": ("RUN", remove("results.csv"), "results.csv: has 0 of the 3 rows of the checkpoint of step 24, and"),
+    "the last row gone": ("RUN", lines("results.csv", lambda rows: rows[:-1]), "results.csv: has 2 of the 3 rows of "),
+    "log gone": ("RUN", remove("log.jsonl"), "log.jsonl: is gone; a new log begins at step 24"),
+    "windows gone": ("RUN", remove("validation_windows.csv"), ""),
+    "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
+    "old": ("OLD", lambda folder, runs: None, "is of an earlier version; nothing tells whether its files were changed"),
+    "old, no last row": pytest.param("OLD", without_last_row, "is of an earlier version; ", marks=pytest.mark.slow),
+    "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and passed over (ValueError",
+                                 marks=pytest.mark.slow),
+}  # fmt: skip
+"""What was done to a folder: the folder, the change, and a line that `train` says before it ends well."""
+
+
+@pytest.mark.parametrize(("folder", "change", "line"), USED.values(), ids=list(USED), indirect=["folder"])
+def test_what_is_whole_is_used_and_what_is_missing_written_again(folder, change, line, do, runs):
+    change(folder, runs)
+    code, _, said = do("train", folder)
+    assert code == 0 and line in "\n".join(said), said
+    assert rows_of(folder) == rows_of(runs["RUN"])
+    for name in ("config.json", "tokenizer.model", "hash_table.npy"):
+        assert (folder / name).read_bytes() == (runs["RUN"] / name).read_bytes() or name == "config.json"
+    assert (folder / "record.json").exists()
+    code, printed, _ = do("report", folder)
+    assert code == 0
+
+
+def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
+    (code, printed, said), (_, wanted, _) = do("evaluate", runs["OLD"]), do("evaluate", runs["RUN"])
+    line = f"{runs['OLD']}: is of an earlier version; nothing tells whether its files were changed"
+    assert code == 0 and line in said and printed.replace("OLD", "RUN") == wanted
+
+
+@pytest.mark.parametrize("command", ["evaluate", "train"])
+@pytest.mark.parametrize("text", ["corpus", "eval"])
+@pytest.mark.parametrize("folder", ["MID"], indirect=True)
+def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, do, fields):
+    """Among several files the one that changed is named as well."""
+    path = Path(fields[text][0].removeprefix("c4="))
+    before, known = path.read_bytes(), read_record(folder).texts["corpus" if text == "corpus" else "c4"]
+    try:
+        path.write_bytes(before + b"one line more\n")
+        code, _, said = do(command, folder)
+    finally:
+        path.write_bytes(before)
+    found = re.fullmatch(
+        rf"routelaws: {folder}: the text {path} is not the one that the run was trained with: its digest is (\w+), and "
+        rf"was '{known}'; put the old text back, or (evaluate on another with --corpus|choose another --out .*)",
+        said[-1],
+    )
+    assert code == 2 and found and found[1] != known
+
+
+# SWEEPS
+
+GRID = """
+[base]
+corpus = ["{text}"]
+vocab_size = 300
+heads = 1
+steps = 8
+[[runs]]
+d_model = [8, 16]
+"""
+
+
+@pytest.fixture
+def grid(text_file, tmp_path) -> Path:
+    (tmp_path / "grid.toml").write_text(GRID.format(text=text_file))
+    return tmp_path / "grid.toml"
+
+
+@pytest.fixture
+def sweep(grid, tmp_path) -> Path:
+    """The folder of a finished sweep of two runs that nothing was trained for."""
+    folder, plan = tmp_path / "sweep", read_grid(str(grid))
+    claim_sweep_folder(folder, plan)
+    windows, table = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.array([48.0, 52.0])), []
+    for i, config in enumerate(plan.runs):
+        own = folder_of_run(folder, i, config)
+        own.mkdir()
+        run_folder.claim_folder(own, config)
+        table.append(result_rows.result_row(config, i, 8, {"validation": 3.125}, windows, 0.0, np.ones((0, 0)), 1.0))
+        result_rows.write_rows(own / "results.csv", table[-1:])
+        (own / "log.jsonl").write_text('{"kind": "train", "step": 8, "loss": 3.5}\n')
+    result_rows.write_rows(folder / "results.csv", table)
+    (folder / "sessions.json").write_text('[{"started": 1.0, "last": 2.0, "jobs": 1}]')
+    return folder
+
+
+FIRST, SECOND = "runs/000-dense-d8-L2-s42", "runs/001-dense-d16-L2-s42"
+
+PREDICTED = (
+    '{"written": "x", "held_out": [1], "predictions": [{"router": "Dense", "N": 1, "E": 1, "law": null, "loss": "1"}]}'
+)
+
+SWEEPS = [
+    ("sessions.json", fill, "null", "its content is null; a list is needed; put it back, or delete it: only the times"),
+    ("sessions.json", fill, '[{"started": "x", "last": 1}]', "[0].started is 'x'; a number is needed; put it back"),
+    ("sessions.json", fill, DEEP, "is not valid JSON: it is nested too deeply; put it back"),
+    ("sweep.json", fill, DEEP, "is not valid JSON: it is nested too deeply"),
+    ("sweep.json", fill, "null", "its content is null; an object is needed"),
+    ("sweep.json", fill, "", "is not valid JSON: Expecting value"),
+    ("sweep.json", fill, '{"name": "x"}', "runs is missing"),
+    ("sweep.json", fill, '{"name": 1, "runs": []}', "name is 1; a text is needed"),
+    ("sweep.json", fill, '{"name": "x", "runs": [5]}', "runs[0] is 5; an object is needed"),
+    (
+        "sweep.json",
+        edit,
+        ("0.05", "0.5"),
+        f"warmup of run 1 is 0.5, but 0.05 in SWEEP/{SECOND}/config.json; put sweep.json",
+    ),
+    (
+        "sweep.json",
+        edit,
+        ('"d_model": 16', '"d_model": 32'),
+        "run 1 is 001-dense-d32-L2-s42, but runs/ has 001-dense-d16",
+    ),
+    (
+        "results.csv",
+        edit,
+        ("3.125", "2.125"),
+        f"the rows of run 1 are not those of SWEEP/{SECOND}/results.csv; delete it",
+    ),
+    ("results.csv", edit, ("hyper_id", "\0hyper_id"), "has the column '\\x00hyper_id', or has it twice; put it back"),
+    (f"{SECOND}/results.csv", edit, ("3.125", "x"), "row 1: loss_validation is 'x'; a finite number is needed"),
+    (f"{FIRST}/log.jsonl", fill, "5\n", "line 1: its content is 5; an object is needed; put it back"),
+    (f"{FIRST}/validation_windows.csv", fill, "x", "is not a table of window losses; put it back"),
+    ("predictions.json", fill, "[]", "its content is []; an object is needed"),
+    ("predictions.json", fill, DEEP, "is not valid JSON: it is nested too deeply"),
+    ("predictions.json", fill, PREDICTED, "predictions[0].loss is '1'; a number or null is needed"),
+]
+"""A file of the folder of a sweep, what was done to it, and what `report` says of it."""
+
+
+@pytest.mark.parametrize(("name", "how", "more", "line"), SWEEPS)
+def test_a_damaged_sweep_is_one_line_and_nothing_is_lost(sweep, name, how, more, line, capsys):
+    how(name, *([more] if isinstance(more, str) else more))(sweep, {})
+    before = content(sweep)
+    assert cli.main(["report", str(sweep)]) == 2
+    said = capsys.readouterr()
+    [last] = said.err.splitlines()
+    wanted = re.escape(line.replace("SWEEP", str(sweep)))
+    assert re.match(f"routelaws: {sweep / name}(: |, ){wanted}", last) and said.out == ""
+    assert content(sweep) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (edit("sweep.json", '"gelu"', '"relu"'), "another sweep: activation of run 1 is 'relu' there, and 'gelu' here"),
+        (fill("sweep.json", '{"name": "x", "runs": []}'), "another sweep, of 0 runs and not 2; choose another folder"),
+        (edit("results.csv", "3.125", "2.125"), "results.csv: the rows of run 1 are not those of "),
+    ],
+)
+def test_a_sweep_whose_folder_was_changed_trains_nothing(sweep, grid, change, line, capsys):
+    change(sweep, {})
+    before = content(sweep)
+    assert cli.main(["sweep", str(grid), "--out", str(sweep)]) == 2
+    assert line in capsys.readouterr().err.splitlines()[-1] and content(sweep) == before
+
+
+def test_a_table_of_a_sweep_keeps_the_rows_of_a_run_that_was_damaged_since(sweep):
+    edit("runs/001-dense-d16-L2-s42/results.csv", "3.125", "x")(sweep, {})
+    before = (sweep / "results.csv").read_bytes()
+    collect_rows(sweep)
+    assert (sweep / "results.csv").read_bytes() == before
+
+
+LARGE = "\n".join(f"{name} = {[*range(1, 201)]}" for name in ("seed", "steps", "batch_size", "keep_last"))
+
+GRIDS = {
+    "size = {a = 1}": 'unknown size {"a": 1}; there are none',
+    'size = [["x"]]': 'unknown size ["x"]; there are none',
+    "d_model = [[8]]": "run 0: d_model is [8]; int is needed",
+    "d_model = 1e9": "run 0: d_model is 1000000000.0; int is needed",
+    "d_model = [1000000000]": "run 0: the model has 2.6e+19 parameters; it can have 9.01e+15 at most",
+    "d_model = 1979-05-27": 'run 0: d_model is "datetime.date(1979, 5, 27)"; int is needed',
+    f"steps = {2**63 - 1}": "run 0: steps is 9223372036854775807; it has to be at most 2147483647",
+    "warmup = nan": "run 0 (dense-d64-L2-s42): warmup is nan; it has to be between 0 and 1",
+    LARGE: "the grid has 1,600,000,000 runs; allowed: 1,000; --most-runs allows more",
+    f"{LARGE}\n" + LARGE.replace(" =", "_ =") * 1: "the grid has more than 10^15 runs; allowed: 1,000; --most-runs",
+    "[sizes]\na = 5": "sizes.a is 5; an object is needed",
+    "[[base]]\na = 5": 'base is [{"a": 5}]; an object is needed',
+    f"a = {DEEP}": "not a TOML file: ",
+}
+
+
+@pytest.mark.parametrize("fields", GRIDS, ids=[name[:20] for name in GRIDS])
+def test_a_grid_that_makes_no_sense_is_one_line_at_once(fields, tmp_path, capsys):
+    (tmp_path / "grid.toml").write_text(f"[[runs]]\n{fields}\n")
+    assert cli.main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"routelaws: {tmp_path / 'grid.toml'}: {GRIDS[fields]}") and not (tmp_path / "out").exists()
+
+
+# KILLS
+
+WRITES = 15
+"""Files that a run writes whole: three for its folder, three when it starts, and three at each of three evaluations."""
+
+QUICK = ((10, False), (4, True))
+"""Before the window losses of step 16; before the record of a start, with the table cut back already."""
+
+
+def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
+    """Do something, with a kill before the write of a file in the folder with this number; return how many it wrote."""
+    done, replace = [0], os.replace
+
+    def replacing(source, target):
+        if Path(target).parent == folder:
+            if done[0] == number:
+                raise Kill
+            done[0] += 1
+        replace(source, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(Kill):
+        patch.setattr("os.replace", replacing)
+        happen()
+    return done[0]
+
+
+def files_of(folder: Path) -> tuple:
+    """Return what two runs have in common that differ in nothing but the time that they took."""
+    log = [{**line, "tokens_per_second": 0} for line in run_folder.read_own_log(folder)]
+    return rows_of(folder), log, (folder / "validation_windows.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("number", "resumed"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(range(WRITES), (False, True))
+    ],
+)
+def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fields, runs, tmp_path, monkeypatch):
+    """Readers find nothing wrong with what is left, and the same command ends as if nothing had been."""
+    folder = tmp_path / "run"
+    if resumed:  # the writes of a run that goes on from an older checkpoint: fewer
+        shutil.copytree(runs["MID"], folder)
+    written = kill_before(number, folder, lambda: train(fields, folder), monkeypatch)
+    assert written == (min(number, 6) if resumed else number)
+    rows, windows = run_folder.read_results(folder)
+    run_folder.read_own_log(folder)
+    if windows is not None and rows:
+        assert np.isclose(windows.loss.sum() / windows.tokens.sum(), float(rows[-1]["loss_validation"]), rtol=1e-9)
+    train(fields, folder)
+    assert files_of(folder) == files_of(runs["RUN"])
+
+
+@pytest.mark.slow
+def test_a_run_writes_as_many_files_as_are_tried_here(fields, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    assert kill_before(99, folder, lambda: train(fields, folder), monkeypatch) == WRITES

@@ -1,0 +1,171 @@
+"""What ties the files of a run together: its record, in `record.json` and inside each checkpoint.
+
+    config            the fields of the configuration
+    tokenizer         digest of tokenizer.model
+    hash_table        digest of the table in hash_table.npy, for a hash
+    texts             digest of the corpus and of each evaluation text
+    rows, windows     every row of results.csv, and the digest of validation_windows.csv as it was with that row
+    log               how many bytes log.jsonl had, and their digest
+
+A checkpoint has the record of its step, under its own digest, so weights and files cannot be exchanged for those of
+another run. `record.json` has the record of the last evaluation, for readers that load no weights. It is written before
+the files that it describes, so a kill between two writes leaves files that are older than the record, never newer: a
+table with fewer rows, a log with more lines.
+
+Runs of earlier versions have no record; nothing tells whether their files were changed.
+"""
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..files import write_atomically
+from ..json_files import misfit, read_json, shown
+from .configuration import CHANGEABLE, PLACES, TrainConfig, from_mapping
+
+FILE = "record.json"
+"""Name of the record in the folder of a run, and without its ending that of the entry in a checkpoint."""
+
+FORM = {
+    "config": dict,
+    "tokenizer": str,
+    "hash_table?": str,
+    "texts": {"*": str},
+    "rows": [{"*": str}],
+    "windows": [str],
+    "log": {"bytes": int, "digest": str},
+}
+"""The form of a record in JSON."""
+
+WRITTEN_ANEW = "put it back, or delete it: the command that trained the run writes it anew"
+"""What helps where a file is not the one that the run wrote."""
+
+
+A_NEW_LOG = "put it back, or move it away: the run goes on with a new log"
+"""What helps where the log is not the one that the run wrote."""
+
+
+class Record(NamedTuple):
+    """What a run has written up to some step; see above."""
+
+    config: dict
+    tokenizer: str
+    hash_table: str | None
+    texts: dict[str, str]
+    rows: list[dict[str, str]]  # without blank cells
+    windows: list[str]  # "" where it is not known
+    log: dict  # bytes, digest
+
+    def plain(self) -> dict:
+        """Return the record as JSON holds it."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+def digest(content: bytes) -> str:
+    """Return the digest of the content of a file."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def digest_of_json(value) -> str:
+    """Return the digest of what JSON holds, whatever the order of its keys."""
+    return digest(json.dumps(value, sort_keys=True).encode())
+
+
+def digest_of_table(table: np.ndarray | None) -> str | None:
+    """Return the digest of a hash table, None for a run that has none."""
+    if table is None:
+        return None
+    return digest(f"{table.dtype.str} {table.shape}".encode() + np.ascontiguousarray(table).tobytes())
+
+
+# READ AND WRITE
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write the record of a run, whole or not at all."""
+    content = {"record": record.plain(), "digest": digest_of_json(record.plain())}
+    write_atomically(Path(folder) / FILE, json.dumps(content, indent=1) + "\n")
+
+
+def read_record(folder: Path) -> Record | None:
+    """Return the record in the folder of a run, None if there is none.
+
+    Raises:
+        InputError: it is not as it was written.
+    """
+    path = Path(folder) / FILE
+    try:
+        content = read_json(path, {"record": FORM, "digest": str})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except InputError as error:
+        raise InputError(f"{error}; {WRITTEN_ANEW}") from None
+    record = _record(content["record"])
+    if digest_of_json(content["record"]) != content["digest"] or len(record.rows) != len(record.windows):
+        raise InputError(f"{path}: was changed after the run wrote it; {WRITTEN_ANEW}")
+    return record
+
+
+def record_in(extra: dict) -> Record | None:
+    """Return the record in what a checkpoint holds beside its arrays, None in one of an earlier version.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if "record" not in extra:
+        return None
+    if wrong := misfit(extra["record"], FORM, "record"):
+        raise ValueError(wrong)
+    return _record(extra["record"])
+
+
+def texts_in(extra: dict) -> dict[str, str]:
+    """Return the digests of the texts from what a checkpoint has beside its arrays; older ones have one, the corpus."""
+    record, position = record_in(extra), extra.get("position", {})
+    if record is None:
+        return {"corpus": position["tokens"].partition("-")[0]} if "tokens" in position else {}
+    return record.texts
+
+
+def _record(plain: dict) -> Record:
+    return Record(**{name: plain.get(name) for name in Record._fields})
+
+
+# COMPARE; `by` names what holds the record, such as "the checkpoint of step 24"
+
+
+def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:
+    """Raise `InputError` where a configuration is not the recorded one; texts and runs may lie elsewhere."""
+    different = config.difference(from_mapping(record.config, by), (*CHANGEABLE, *PLACES))
+    if different:
+        name, here, recorded = different
+        raise InputError(f"{path}: {name} is {shown(here)}, but {shown(recorded)} in {by}; {WRITTEN_ANEW}")
+
+
+def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> None:
+    """Raise `InputError` where rows of results.csv are not those of the record; the last ones may be missing."""
+    for row, recorded in zip(rows, record.rows, strict=False):
+        here = {name: cell for name, cell in row.items() if cell}
+        names = ("step", *recorded, *here)
+        wrong = next((name for name in names if here.get(name) != recorded.get(name)), None)
+        if wrong == "step":
+            raise InputError(f"{path}: has no row of step {recorded.get(wrong)}, but {by} has; {WRITTEN_ANEW}")
+        if wrong is not None:
+            raise InputError(
+                f"{path}: {wrong} at step {here['step']} is {shown(here.get(wrong, ''))}, but "
+                f"{shown(recorded.get(wrong, ''))} in {by}; {WRITTEN_ANEW}"
+            )
+    if len(rows) > len(record.rows):
+        raise InputError(f"{path}: has {len(rows)} rows, but {by} has {len(record.rows)}; {WRITTEN_ANEW}")
+
+
+def check_log(path: Path, content: bytes, record: Record, by: str = FILE) -> None:
+    """Raise `InputError` where a log does not begin with the recorded lines; lines after them may be there."""
+    size = record.log["bytes"]
+    if len(content) < size or digest(content[:size]) != record.log["digest"]:
+        how = f"has {len(content):,} of the {size:,} bytes" if len(content) < size else "has other lines than those"
+        raise InputError(f"{path}: {how} that the run wrote up to {by}; {A_NEW_LOG}")

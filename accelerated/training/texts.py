@@ -1,0 +1,70 @@
+"""The texts of a run: what it is trained and evaluated on, and whether they are still those that it began with."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from ..json_files import shown
+from ..wording import in_short
+from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
+from .configuration import TrainConfig
+from .tokens import TokenFiles, changed_files
+from .window_losses import EvaluationText
+
+
+def open_text(
+    config: TrainConfig, tokens: TokenFiles, rows: np.ndarray | None = None
+) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
+    """Return the training batches of a run, and {name: windows} of what it is evaluated on.
+
+    Args:
+        config: the run.
+        tokens: its corpus.
+        rows: which sequences of a training batch to read; None for all.
+
+    Raises:
+        InputError: a text is missing or too small for the run.
+    """
+    sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
+    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+    batches = training_batches(tokens, **sizes, seed=config.seed, rows=rows)
+    sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
+    for name, path in config.evaluation_sets().items():
+        sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
+    return batches, sets
+
+
+def check_text(
+    folder: Path,
+    recorded: dict[str, str],
+    tokens: TokenFiles,
+    sets: dict[str, EvaluationText],
+    config: TrainConfig,
+    remedy: str,
+) -> dict[str, str]:
+    """Return the digests of the texts of a run, see `record`.
+
+    Args:
+        folder: of the run.
+        recorded: the digests as they were when it began; {} for a new one.
+        tokens: its corpus.
+        sets: what it is evaluated on.
+        config: the run.
+        remedy: what helps besides putting a text back.
+
+    Raises:
+        InputError: a text is another one now; the message names it, and both digests.
+    """
+    texts = {"corpus": tokens.content_hash} | {name: text.digest for name, text in sets.items() if text.digest}
+    where = {"corpus": in_short(config.corpus) or "of the standard library"} | config.evaluation_sets()
+    for name, now in texts.items():
+        before = recorded.get(name, now)
+        if before != now:
+            files = changed_files(tokens, before) if name == "corpus" else []
+            which = f" (changed: {in_short(files)})" if files and len(config.corpus) != len(files) else ""
+            raise InputError(
+                f"{folder}: the text {where[name]}{which} is not the one that the run was trained with: its digest is "
+                f"{now}, and was {shown(before)}; put the old text back, or {remedy}"
+            )
+    return texts
