@@ -374,7 +374,6 @@ def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
 @pytest.mark.parametrize("text", ["corpus", "eval"])
 @pytest.mark.parametrize("folder", ["MID"], indirect=True)
 def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, do, fields):
-    """Among several files the one that changed is named as well."""
     path = Path(fields[text][0].removeprefix("c4="))
     before, known = path.read_bytes(), read_record(folder).texts["corpus" if text == "corpus" else "c4"]
     try:
@@ -384,7 +383,7 @@ def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, d
         path.write_bytes(before)
     found = re.fullmatch(
         rf"routelaws: {folder}: the text {path} is not the one that the run was trained with: its digest is (\w+), and "
-        rf"was '{known}'; put the old text back, or (evaluate on another with --corpus|choose another --out .*)",
+        rf"was {known}; put the old text back, or (evaluate on another with --corpus|choose another --out .*)",
         said[-1],
     )
     assert code == 2 and found and found[1] != known

@@ -23,7 +23,7 @@ from routelaws.accelerated.training.tokenizer import (
     Tokenizer,
     train_tokenizer,
 )
-from routelaws.accelerated.training.tokens import default_cache, load_tokens, prepare_tokens
+from routelaws.accelerated.training.tokens import changed_files, default_cache, load_tokens, prepare_tokens
 
 V = 320
 
@@ -267,3 +267,18 @@ def test_another_run_makes_the_same_entry_meanwhile(corpus, cache, monkeypatch, 
     assert files == other[0] and files.train.stat().st_size == 2 * files.train_tokens
     assert os.listdir(cache) == [files.folder.name]
     assert json.loads((files.folder / "meta.json").read_text())["body"]["vocab_size"] == V
+
+
+def test_the_files_of_a_corpus_that_changed_are_named(tmp_path, cache):
+    """By the entry of the corpus as it was; without that, or with a digest that is none, no file is."""
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text(TEXT + name)
+    corpus = read_corpus([str(tmp_path / "*.txt")])
+    before = prepare_tokens(corpus, V, cache, tell=lambda line: None).content_hash
+    assert before == corpus.content_hash
+    (tmp_path / "b.txt").write_text(TEXT + "other")
+    (tmp_path / "c.txt").unlink()
+    (tmp_path / "d.txt").write_text(TEXT + "d.txt")
+    now = prepare_tokens(read_corpus([str(tmp_path / "*.txt")]), V, cache, tell=lambda line: None)
+    assert sorted(changed_files(now, before)) == ["b.txt", "c.txt", "d.txt"]
+    assert changed_files(now, "0" * 32) == changed_files(now, "../../outside") == changed_files(now, "*") == []

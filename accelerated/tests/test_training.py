@@ -286,7 +286,7 @@ def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
     run = make_run(small_fields, tmp_path / "run", **ALMOST_FRESH)
     run.train()
     tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
-    params = weights.load_params(tmp_path / "run", step.initial_state(run.config).params)
+    params = weights.load_run(tmp_path / "run").params
     model = jax.jit(functools.partial(apply, config=run.config.model))
     for prompt in ("ba ke lomi", "ti " * 30 + "zevu"):  # shorter and longer than the window of 16 tokens
         ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]

@@ -34,7 +34,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from ..errors import InputError, StorageError
-from ..files import REMEDIES, storage_line
+from ..files import REMEDIES, storage_errors, storage_line
 from . import hosts, packing
 from .record import digest_of_json
 
@@ -156,11 +156,17 @@ class Checkpoints:
             raise StorageError(storage_line(self.folder, reason, number)) from error
 
     def steps(self) -> list[int]:
-        """Return the steps of which there are checkpoints, from the newest to the oldest."""
-        if not self.folder.is_dir():
+        """Return the steps of which there are checkpoints, from the newest to the oldest.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        if not os.path.isdir(self.folder):
             return []
+        with storage_errors(self.folder):
+            names = os.listdir(self.folder)
         # A checkpoint that is not whole has another name: a number is given by a rename, at the end.
-        return sorted((int(path.name) for path in self.folder.iterdir() if path.name.isdecimal()), reverse=True)
+        return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
 
     def _path(self, step: int) -> Path:
         return self.folder.absolute() / str(step)

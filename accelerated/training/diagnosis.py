@@ -6,6 +6,7 @@ gradient is looked at, whose blocks are met from the last to the first.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ import optax
 from ..configuration import ModelConfig
 from ..transformer import Loss, loss
 from .configuration import TrainConfig
-from .step import RunInputs, compute_dtype, drawn, run_inputs
+from .step import RunInputs, compute_dtype, drawn, highest_loss, run_inputs
 
 
 def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, windows: np.ndarray, number: int) -> str:
@@ -136,3 +137,15 @@ def _first_bad(tree: dict) -> str | None:
 def _name(block: int, model: ModelConfig) -> str:
     """Return what the first `block` blocks end with, in words."""
     return f"block {block} of {model.blocks}" if block else "the embedding"
+
+
+def what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:
+    """Return in words what makes the batch of a step bad."""
+    at = f"at step {number:,}"
+    if not math.isfinite(loss):
+        return f"the training loss is {loss} {at}"
+    if not math.isfinite(added):
+        return f"what the routers add to the loss is {added} {at}"
+    if not math.isfinite(norm):
+        return f"the norm of the gradient is {norm} {at}"
+    return f"the training loss is {loss:.4g} {at}, above {highest_loss(config):.4g}, {config.loss_limit:g} ln V"

@@ -21,10 +21,10 @@ import jax
 import numpy as np
 from jax import export
 
-from ..configuration import ModelConfig
 from ..errors import InputError
 from ..loops import portable
 from .configuration import TrainConfig
+from .run_folder import table_shape
 from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -135,10 +135,3 @@ def load_train_step(content: bytes) -> LoadedTrainStep:
     except Exception as error:
         raise InputError(f"this is no exported train step that JAX {jax.__version__} can read: {error}") from error
     return LoadedTrainStep(exported, jax.jit(exported.call, donate_argnums=0))
-
-
-def table_shape(model: ModelConfig) -> tuple[int, int] | None:
-    """Return the shape of a run's hash table, see `hashing.hash_table_of`; None for a run without one."""
-    if model.router != "hash" or model.hash == "position":
-        return None
-    return (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)

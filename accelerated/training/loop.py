@@ -18,7 +18,6 @@ run stops, or passes it over where it may.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +30,9 @@ from ..files import locked, make_folder, remove_left, storage_errors, write_atom
 from . import hosts, stopping
 from .checkpoints import Checkpoints
 from .configuration import TrainConfig
-from .diagnosis import failing_layer
+from .diagnosis import failing_layer, what_is_wrong
 from .hashing import table_of_run
+from .optimizer import check_memory
 from .record import (
     Record,
     digest,
@@ -57,7 +57,6 @@ from .step import (
     StepMetrics,
     TrainState,
     attention_of,
-    highest_loss,
     initial_state,
     make_evaluate,
     make_train_steps,
@@ -127,7 +126,7 @@ class Run:
             claim_folder(self.folder, config)
             keep_tokenizer(tokens.tokenizer, self.folder)
             keep_hash_table(self.table, self.folder)
-        self.tokenizer = digest(tokens.tokenizer.read_bytes())
+        self.digests = digest(tokens.tokenizer.read_bytes()), digest_of_table(self.table)
         self.log = Log(self.folder / "log.jsonl")
         self.rows: list[dict[str, str]] = []
         self.windows: list[str] = []  # digests, see `record`
@@ -190,8 +189,7 @@ class Run:
 
     def _nothing_kept(self) -> Kept:
         """Return that a run without a checkpoint goes on with nothing."""
-        evaluations, saves = _stops(self.config)
-        check_untrained(self.folder, self.config.steps, saves)
+        check_untrained(self.folder, self.config.steps, _stops(self.config)[1])
         if (self.folder / "log.jsonl").exists():
             self._tell(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
         return Kept([], [], b"")
@@ -205,9 +203,9 @@ class Run:
 
     def _record(self) -> Record:
         """Return what ties the files together, as they are now or are about to be written."""
-        table = digest_of_table(self.table)
+        static = self.config.plain(), *self.digests, self.texts
         rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
-        return Record(self.config.plain(), self.tokenizer, table, self.texts, rows, windows, self.log.mark())
+        return Record(*static, rows, windows, self.log.mark())
 
     def _row_is_missing(self, step: int) -> bool:
         """Whether this step is one to evaluate at, and the table has no row for it yet: after a kill, long ago."""
@@ -321,7 +319,7 @@ class Run:
         allowed = self.config.skip_bad_batches
         for place in map(int, bad):
             numbers = (float(np.asarray(leaf)[place]) for leaf in metrics[:3])
-            wrong = _what_is_wrong(*numbers, step + 1 + place, self.config)
+            wrong = what_is_wrong(*numbers, step + 1 + place, self.config)
             if self.skipped == allowed:
                 layer = self._failing_layer(params, batches[place], step + place)
                 raise DivergedError(self._diverged(f"{wrong}; {layer}", checkpoints))
@@ -396,31 +394,6 @@ class Run:
 
     def _tell(self, line: str) -> None:
         self.watch("say", line=line)
-
-
-def check_memory(config: TrainConfig) -> None:
-    """Raise `InputError` where weights and moments of a model on one CPU do not fit into its memory."""
-    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
-        return
-    needed = 3 * 4 * config.accounting().total_parameters  # AdamW has two moments of each weight
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > memory:
-        raise InputError(
-            f"the model has {needed / 12:.3g} parameters, with the optimizer's moments {needed / 1e9:,.0f} GB; this "
-            f"machine has {memory / 1e9:,.0f} GB; choose a smaller model"
-        )
-
-
-def _what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:
-    """Return in words what makes the batch of a step bad."""
-    at = f"at step {number:,}"
-    if not math.isfinite(loss):
-        return f"the training loss is {loss} {at}"
-    if not math.isfinite(added):
-        return f"what the routers add to the loss is {added} {at}"
-    if not math.isfinite(norm):
-        return f"the norm of the gradient is {norm} {at}"
-    return f"the training loss is {loss:.4g} {at}, above {highest_loss(config):.4g}, {config.loss_limit:g} ln V"
 
 
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:

@@ -1,9 +1,12 @@
 """AdamW with clipping, as a transformation of optax and as compiled loops that give the same; and the learning rate."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import optax
 
+from ..errors import InputError
 from ..loops import ADAMW, call_loops, loops_run
 from .configuration import TrainConfig
 
@@ -131,3 +134,16 @@ def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.
     up = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
     down = optax.cosine_decay_schedule(peak, max(1, steps - warmup_steps), FINAL_RATE)
     return optax.join_schedules([up, down], [warmup_steps])
+
+
+def check_memory(config: TrainConfig) -> None:
+    """Raise `InputError` where weights and moments of a model on one CPU do not fit into its memory."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return
+    needed = 3 * 4 * config.accounting().total_parameters  # AdamW has two moments of each weight
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise InputError(
+            f"the model has {needed / 12:.3g} parameters, with the optimizer's moments {needed / 1e9:,.0f} GB; this "
+            f"machine has {memory / 1e9:,.0f} GB; choose a smaller model"
+        )

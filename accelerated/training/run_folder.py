@@ -135,9 +135,11 @@ def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
         write_atomically(folder / HASH_TABLE, content.getvalue())
 
 
-def has_table(model: ModelConfig) -> bool:
-    """Return whether a model looks token ids up in a table."""
-    return model.router == "hash" and model.hash != "position"
+def table_shape(model: ModelConfig) -> tuple[int, int] | None:
+    """Return the shape of the hash table of a model, None for a model without one."""
+    if model.router != "hash" or model.hash == "position":
+        return None
+    return (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
 
 
 def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
@@ -146,14 +148,13 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
     Raises:
         InputError: it cannot be read, or is no table of this model.
     """
-    path = Path(folder) / HASH_TABLE
-    if not has_table(model) or not os.path.exists(path):
+    path, shape = Path(folder) / HASH_TABLE, table_shape(model)
+    if shape is None or not os.path.exists(path):
         return None
     try:
         table = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {WRITTEN_ANEW}") from error
-    shape = (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
     if not isinstance(table, np.ndarray) or table.dtype != np.int32 or table.shape != shape:
         what = f"{table.dtype} {table.shape}" if isinstance(table, np.ndarray) else type(table).__name__
         raise InputError(f"{path}: holds {what}; int32 {shape} is needed; {WRITTEN_ANEW}")

@@ -203,7 +203,7 @@ def read_sessions(folder: Path) -> list[dict]:
 def _read_list(path: Path) -> list[dict]:
     try:
         return read_json(path, [SESSION])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except InputError as error:
         raise InputError(f"{error}; put it back, or delete it: only the times of the sweep are lost") from None

@@ -62,9 +62,9 @@ def check_text(
         before = recorded.get(name, now)
         if before != now:
             files = changed_files(tokens, before) if name == "corpus" else []
-            which = f" (changed: {in_short(files)})" if files and len(config.corpus) != len(files) else ""
+            which = f" ({in_short(files)})" if files and files != [Path(path).name for path in config.corpus] else ""
             raise InputError(
                 f"{folder}: the text {where[name]}{which} is not the one that the run was trained with: its digest is "
-                f"{now}, and was {shown(before)}; put the old text back, or {remedy}"
+                f"{now}, and was {shown(before)[1:-1]}; put the old text back, or {remedy}"
             )
     return texts
