@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 from .errors import InputError
+from .files import read_bytes
 
 NUMBER = (int, float)
 """The form of any number."""
@@ -57,7 +58,7 @@ def read_json(path: Path, form):
         InputError: it cannot be read, is no JSON, or has another form; the message says where and what is needed.
     """
     try:
-        value = parse_json(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(read_bytes(path).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:

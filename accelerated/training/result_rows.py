@@ -14,7 +14,7 @@ import numpy as np
 from ..accounting import ROUTER_TYPES
 from ..configuration import ModelConfig
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import read_bytes, write_atomically
 from ..json_files import shown
 from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
 from .configuration import TrainConfig
@@ -151,8 +151,8 @@ def read_rows(path: Path) -> list[dict]:
         InputError: the file cannot be read, or is no such table.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file, strict=True)) or [[]]
+        lines = io.StringIO(read_bytes(path).decode("utf-8"), newline="")
+        header, *rows = list(csv.reader(lines, strict=True)) or [[]]
     except FileNotFoundError:
         return []
     except OSError as error:

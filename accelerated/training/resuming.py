@@ -1,11 +1,13 @@
 """The table and the log of a run, cut back to the checkpoint that it goes on from, after a look at what is there."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..files import read_bytes
 from .record import Record, check_log, check_rows
 from .result_rows import as_text, read_rows
 from .run_folder import read_log
@@ -38,10 +40,10 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     check_rows(table, rows, record, by)
     if len(rows) < len(record.rows):
         tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}, and gets the others back from it")
-    if not log.exists():
+    if not os.path.exists(log):
         tell(f"{log}: is gone; a new log begins at step {step:,}")
         return Kept(record.rows, record.windows, b"")
-    content = log.read_bytes()
+    content = read_bytes(log)
     try:
         check_log(log, content, record, by)
     except InputError:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..configuration import ModelConfig
 from ..errors import InputError
-from ..files import append_to, write_atomically
+from ..files import append_to, read_bytes, write_atomically
 from ..json_files import NUMBER, misfit, parse_json, read_json
 from .configuration import TrainConfig, from_mapping
 from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_log, check_rows, digest, read_record
@@ -82,7 +82,7 @@ def read_config(folder: Path) -> TrainConfig:
     try:
         config = from_mapping(read_json(path, dict), str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        there = "holds no run (no config.json)" if Path(folder).is_dir() else "no such folder"
+        there = "holds no run (no config.json)" if os.path.isdir(folder) else "no such folder"
         raise InputError(f"{folder}: {there}") from error
     record = read_record(folder)
     if record is not None:
@@ -101,7 +101,7 @@ def read_tokenizer(folder: Path, record: Record | None = None, by: str = "") -> 
     """
     path = Path(folder) / "tokenizer.model"
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; {WRITTEN_ANEW}") from None
     except OSError as error:
@@ -123,7 +123,7 @@ def keep_tokenizer(source: Path, folder: Path) -> None:
     path, content = Path(folder) / "tokenizer.model", Path(source).read_bytes()
     if not os.path.exists(path):
         write_atomically(path, content)
-    elif path.read_bytes() != content:
+    elif read_bytes(path) != content:
         raise InputError(f"{path}: is not the tokenizer of the run's text; {WRITTEN_ANEW}")
 
 
@@ -152,7 +152,7 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
     if shape is None or not os.path.exists(path):
         return None
     try:
-        table = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        table = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {WRITTEN_ANEW}") from error
     if not isinstance(table, np.ndarray) or table.dtype != np.int32 or table.shape != shape:
@@ -213,7 +213,7 @@ def read_log(path: Path) -> list[dict]:
         InputError: a line is damaged, or the file cannot be read.
     """
     try:
-        *lines, _cut = Path(path).read_bytes().split(b"\n")
+        *lines, _cut = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -248,7 +248,7 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
         return rows, read_window_losses(folder)
     check_rows(path, rows, record)
     try:
-        content = (Path(folder) / WINDOWS).read_bytes()
+        content = read_bytes(Path(folder) / WINDOWS)
     except FileNotFoundError:
         return rows, None
     if rows and record.windows[len(rows) - 1] in ("", digest(content)):
@@ -267,5 +267,5 @@ def read_own_log(folder: Path) -> list[dict]:
     path, record = Path(folder) / "log.jsonl", read_record(folder)
     lines = read_log(path)
     if record is not None and os.path.exists(path):
-        check_log(path, path.read_bytes(), record)
+        check_log(path, read_bytes(path), record)
     return lines

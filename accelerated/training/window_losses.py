@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import read_bytes, write_atomically
 
 FILE = "validation_windows.csv"
 """Of a run folder: the window losses of its last evaluation."""
@@ -154,8 +154,8 @@ def read_window_losses(folder: Path) -> WindowLosses | None:
     """
     path = Path(folder) / FILE
     try:
-        with open(path, encoding="utf-8") as file:
-            rows = np.array([line.split(",") for line in file][1:], np.float64)
+        _, *lines = read_bytes(path).decode("utf-8").splitlines()
+        rows = np.array([line.split(",") for line in lines], np.float64)
         whole = rows.ndim == 2 and rows.shape[1] == 4 and np.isfinite(rows).all()
         whole = whole and ((rows[:, :3] >= (0, 0, 1)) & (rows[:, :3] < 2**53)).all()
     except (FileNotFoundError, NotADirectoryError):
