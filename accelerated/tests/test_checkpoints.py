@@ -104,6 +104,14 @@ def test_a_checkpoint_replaces_that_of_its_step_and_damage_that_of_earlier_damag
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"1", "2", "damaged-2"}
 
 
+def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(tmp_path):
+    opened = checkpoints.Checkpoints(tmp_path, None, keep_last=2, keep_every=3)
+    for step in range(1, 9):
+        opened.save(step, state_of(step), {})
+    opened.close()
+    assert checkpoints.Checkpoints(tmp_path, None).steps() == [8, 7, 6, 3]
+
+
 def test_a_packed_checkpoint_of_another_model_is_not_taken_for_this_one(tmp_path):
     said = []
     saved(tmp_path).close()

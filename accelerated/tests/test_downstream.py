@@ -129,6 +129,29 @@ def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
     assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
 
 
+def test_a_study_by_hand(monkeypatch):
+    """Two laws that are means: a run at the cut is fitted, and each training set has a fit of its own."""
+    laws = {"direct": lambda below, above, rate: np.full(len(above.flops), below.accuracy.mean()),
+            "ceiling": lambda below, above, rate: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
+    monkeypatch.setattr(findings, "_laws", lambda least_gain: laws)
+    flops, sets = np.array([1.0, 2, 3, 4, 1, 2, 3, 4]), np.array(["a"] * 4 + ["b"] * 4)
+    tasks = {
+        "x": [0.1, 0.3, 0.5, 0.7, 0.2, 0.4, 0.4, 0.3],  # means 0.2 and 0.3 miss by 0.3, 0.5, 0.1 and 0
+        "y": [0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.3, np.nan],  # the means are right
+        "z": [0.5, 0.5, 0.7, 0.8, 0.5, 0.5, 0.6, 0.7],  # both miss by 0.2, 0.3, 0.1, 0.2
+    }
+    tasks = {name: np.array(values) for name, values in tasks.items()}
+    table = Accuracies(sets, sets, flops, flops, flops, {"text": flops}, tasks, [])
+    study = compare_laws(table, 2.0)
+    assert (study.fitted_runs, study.scored_runs, study.tasks) == (4, 4, 3)
+    assert study.errors["direct"] == pytest.approx({"x": 0.225, "y": 0.0, "z": 0.2})
+    assert study.errors["ceiling"] == pytest.approx({"x": 0.175, "y": 0.1, "z": 0.2})
+    [pair] = study.pairs
+    assert (pair.first, pair.second, pair.tasks, pair.first_wins, pair.second_wins) == ("direct", "ceiling", 3, 1, 1)
+    found = [pair.first_error, pair.second_error, pair.first_median, pair.second_median, pair.p]
+    assert found == pytest.approx([0.425 / 3, 0.475 / 3, 0.2, 0.175, 1.0])
+
+
 def test_laws_whose_errors_differ_by_rounding_tie():
     errors = {"direct": (0.1, 0.2), "ceiling": (0.1 + 1e-9, 0.21)}
     misses = {law: {"a": np.array([a]), "b": np.array([b])} for law, (a, b) in errors.items()}

@@ -103,6 +103,7 @@ def _compiled(capacity_factor, options):
 
 CASES = [
     ({"group": "shard", "order": "choice"}, 1.0),
+    ({"group": "shard", "order": "priority"}, 0.7),
     ({"group": "global", "order": "choice"}, 1.0),
     ({"group": "global", "order": "priority"}, 0.7),
     ({"group": "global", "order": "token"}, math.inf),
@@ -161,14 +162,13 @@ DECIDED = {
 }
 """Routers that look at the other tokens of their group, or leave a bias for the next batch."""
 
-LATER = ("sinkhorn", "base", "GShard")
-"""Those that wait for `make test-all`: two that take seconds to compile, and one that leaves no bias."""
+LATER = (("base", "shard"), ("sinkhorn", "global"))
+"""Those that wait for `make test-all`, since they take seconds to compile."""
 
 
 def decided(name: str, group: str):
-    """Return one case; what `make test` sees on a real mesh waits, too: TOP-K in the group of all devices."""
-    later = name in LATER or (name, group) == ("top_k with a bias", "global")
-    return pytest.param(name, group, marks=[pytest.mark.slow] * later)
+    """Return one case."""
+    return pytest.param(name, group, marks=[pytest.mark.slow] * ((name, group) in LATER))
 
 
 @pytest.mark.parametrize(("name", "group"), [decided(name, group) for name in DECIDED for group in parallel.GROUPS])
@@ -176,25 +176,31 @@ def test_what_routers_decide_on_devices(name, group):
     """In "shard" what the oracle decides for each device alone, in "global" what it decides for all tokens at once.
 
     A bias is one for all devices in both: of top_k by all loads, of quantile the mean where the devices are apart.
+    In "shard" the tokens are spread over two axes of devices; JAX maps no gather over two.
     """
     fields = dict(vocab_size=9, d_model=D + 1, blocks=2, heads=1, experts=EXPERTS, **DECIDED[name])
-    random, mean = np.random.default_rng(7), 2 * np.array([[[1.0]], [[-1.0]]])  # the devices prefer other experts
+    random, mean = np.random.default_rng(7), np.array([2.0, -2, 3, -1])  # the devices prefer other experts
+    devices, axes, shape = 4, ("data", "expert"), (2, 2)
+    if group == "global":
+        axes, shape = ("expert",), (1, 4)
     params = {"router": random.standard_normal((D + 1, EXPERTS)), "bias": random.standard_normal(EXPERTS) / 8}
-    x = random.standard_normal((DEVICES, TOKENS, D + 1)) + mean
-    tokens, noise = np.zeros((DEVICES, 1, TOKENS), np.int32), random.random((DEVICES, TOKENS))
-    spread = parallel.Spread(("devices",), "devices", None, group)
+    x = random.standard_normal((devices, TOKENS, D + 1)) + mean[:, None, None]
+    tokens, noise = np.zeros((devices, 1, TOKENS), np.int32), random.random((devices, TOKENS))
+    spread = parallel.Spread(axes, "expert", None, group)
     with jax.enable_x64(True):
         config = configuration.ModelConfig(**fields)
         given = jax.tree.map(jnp.asarray, params)
         decide = functools.partial(routed_block.decide, given, config=config, training=True, spread=spread)
-        on_device = jax.vmap(lambda x, tokens, noise: decide(x, tokens, noise=noise), axis_name="devices")
-        found = jax.tree.map(np.asarray, jax.jit(on_device)(x, tokens, noise))
+        on_device = jax.vmap(lambda x, tokens, noise: decide(x, tokens, noise=noise), axis_name="expert")
+        mesh = (given.reshape(*shape, *given.shape[1:]) for given in (x, tokens, noise))
+        found = jax.jit(jax.vmap(on_device, axis_name="data"))(*mesh)
+    found = jax.tree.map(lambda values: np.asarray(values).reshape(devices, *values.shape[2:]), found)
 
     config = reference_configuration.ModelConfig(**fields)
     decide = functools.partial(reference_block.decide, params, config=config, training=True)
     if group == "global":
-        whole = decide(x.reshape(-1, D + 1), tokens.reshape(DEVICES, TOKENS), noise=noise.ravel())
-        wanted, rows = [whole] * DEVICES, whole.routing.expert.reshape(DEVICES, TOKENS, -1)
+        whole = decide(x.reshape(-1, D + 1), tokens.reshape(devices, TOKENS), noise=noise.ravel())
+        wanted, rows = [whole] * devices, whole.routing.expert.reshape(devices, TOKENS, -1)
     else:
         wanted = [decide(*each, noise=u) for *each, u in zip(x, tokens, noise, strict=True)]
         rows = np.stack([each.routing.expert for each in wanted])
@@ -247,7 +253,7 @@ def test_what_is_added_to_the_loss_on_devices():
 
 
 @pytest.mark.parametrize(
-    ("options", "factor"), [pytest.param(*CASES[i], marks=[pytest.mark.slow] * (i != 4)) for i in (1, 4, 5)]
+    ("options", "factor"), [pytest.param(*CASES[i], marks=[pytest.mark.slow] * (i != 5)) for i in (2, 5, 6)]
 )
 def test_gradients_of_the_routed_layer(options, factor):
     """The gradient of the sum over all devices, which is that of the one-device layer."""

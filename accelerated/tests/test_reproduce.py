@@ -15,7 +15,10 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import ablations, advice, estimates, pairs, resamples, rows
 from routelaws.accelerated.findings.reproduction import gather, used_rows
 from routelaws.accelerated.findings.rows import Run
+from routelaws.accelerated.laws import resampling
+from routelaws.accelerated.laws.fitting import STATUSES
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.accelerated.laws.uncertainty import Quantity
 from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report import figures, rendering, words
 from routelaws.accelerated.report.engine import markdown
@@ -302,6 +305,38 @@ def test_other_intervals_draw_runs_and_whole_sizes(whole):
         for each in entry["quantities"]:
             assert each["profile"][0] <= each["value"] <= each["profile"][1]
             assert each["name"] != "gain" or each["runs"][0] < each["value"] < each["runs"][1]
+
+
+def test_other_intervals_by_hand(whole):
+    """Runs are drawn from the router's own rows and the dense ones, sizes whole; the jackknife leaves sizes out."""
+    for entry in results_of(whole)["other_intervals"]:
+        table = pandas.read_csv(whole.parent / "table.csv").drop_duplicates("hyper_id")
+        table = table[table["router_type"].isin(["Dense", entry["router"]]) & (table["k"] == 1)]
+        table = table[(table["routing_frequency"] == 0.5) & (table["flop_increase"] == 1)]
+        size, *columns = (table[name] for name in ("dense_parameter_count", "num_experts", "loss_validation"))
+        n, sizes, uniforms = len(table), np.unique(size), np.random.default_rng(resamples.SEED)
+        drawn = (uniforms.random((20, n)) * n).astype(int)
+        weights = {"runs": np.sum(drawn[:, :, None] == np.arange(n), axis=1)}
+        drawn = sizes[(uniforms.random((20, 3)) * 3).astype(int)]
+        weights["sizes"] = np.sum(drawn[:, :, None] == size.to_numpy(), axis=1)
+        found = entry["quantities"]
+        asked = [Quantity(each["name"], *(math.nan if each[of] is None else each[of] for of in "NE")) for each in found]
+        assert [each.name for each in asked] == ["c", "E_start", "E_max", "N_cutoff", "slope", "slope", "gain", "gain"]
+        assert [each.N for each in asked[4:]] == [1e7, 1e9, 1e7, 1e9] and asked[-1].E == 256
+        by = {kind: resampling.bootstrap(size, *columns, counts, asked) for kind, counts in weights.items()}
+        by["jackknife"] = resampling.jackknife(size, *columns, size, asked)
+        for kind, whole_ in by.items():
+            ends = estimates.plain([[each.low, each.high] for each in whole_.intervals])
+            assert [each[kind] for each in found] == ends, kind
+        for kind in weights:
+            assert entry[f"undetermined_{kind}"] == by[kind].undetermined
+            assert entry[f"unbounded_{kind}"] == resamples._unbounded(by[kind])
+            assert [each[f"undefined_{kind}"] for each in found] == by[kind].undefined
+
+
+def test_resamples_without_a_limit_are_counted():
+    statuses = dict(zip(STATUSES, (1, 2, 4, 8, 16), strict=True))
+    assert resamples._unbounded(resampling.Bootstrap([], [], statuses, 0)) == 1 + 2 + 8
 
 
 def test_one_law_for_every_kind_of_run_says_which_kind_it_misses(whole):

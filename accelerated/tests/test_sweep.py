@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
 from routelaws.accelerated.training import stopping, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
@@ -269,6 +270,26 @@ def test_a_run_that_fails_in_this_process_is_named_and_the_others_go_on(text_fil
     assert sweep._train_here(tasks, lambda kind, run, **fields: told.append((kind, run))) == {1: "it diverged"}
     ends = ("finished", "failed", "finished")
     assert told == [(k, i) for i, end in enumerate(ends) for k in ("start", "step", end) if (k, i) != ("step", 1)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ends", "calls"),
+    [
+        (BrokenProcessPool("killed"), (WorkerDiedError, "start the sweep again and it goes on"), []),
+        (stopping.Resumable("told to stop"), (stopping.Resumable, "told to stop"), ["stopped"]),
+        (ZeroDivisionError("ours"), (ZeroDivisionError, "ours"), ["killed"]),
+    ],
+    ids=["killed", "told to stop", "a fault of ours"],
+)
+def test_workers_end_with_the_sweep(monkeypatch, fault, ends, calls):
+    """Told to stop, they save first; after any other fault they are killed; one that was killed is named."""
+    ended = []
+    monkeypatch.setattr(sweep, "_failures", lambda *_: (_ for _ in ()).throw(fault))
+    monkeypatch.setattr(sweep, "_stop_workers", lambda pool: ended.append("stopped"))
+    monkeypatch.setattr(sweep, "_kill_workers", lambda pool: ended.append("killed"))
+    with pytest.raises(ends[0], match=ends[1]):
+        sweep._train_in_workers([], 1, lambda *_, **__: None)
+    assert ended == calls
 
 
 def test_text_that_is_too_small_leaves_no_folder(tmp_path):

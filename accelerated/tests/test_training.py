@@ -211,6 +211,24 @@ def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained,
         make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
 
 
+def test_weights_are_lent_once(small_fields, tmp_path):
+    """A run begins with those of the lender, and goes on with its own."""
+    ends = {}
+    for name, lent, number in (("lender", None, 1.0), ("run", str(tmp_path / "lender"), 2.0)):
+        run = make_run(small_fields, tmp_path / name, blocks=1, steps=8, evaluations=1, init_from=lent)
+        kept = checkpoints.Checkpoints(run.checkpoints, None)
+        state = run._start(kept)[1]
+        ends[name] = [{float(np.mean(leaf)) for leaf in jax.tree.leaves(state.params)}]
+        state = state._replace(params=jax.tree.map(lambda leaf, n=number: np.full_like(leaf, n), state.params))
+        kept.save(4, state._asdict(), run._extra())
+        kept.wait()
+        step_, state = run._start(kept)
+        ends[name].append({float(np.mean(leaf)) for leaf in jax.tree.leaves(state.params)})
+        kept.close()
+        assert step_ == 4
+    assert len(ends["lender"][0]) > 1 and ends["lender"][1] == {1.0} and ends["run"] == [{1.0}, {2.0}]
+
+
 @pytest.mark.slow
 def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, whole, tmp_path):
     """The weights are lent once: after a checkpoint of its own the run no longer looks at the lender."""
