@@ -13,6 +13,8 @@ class Cells:
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
         self.names: list[str] = []  # of the run of each row, where a column has them that has no place in the table
+        self.marks: dict[str, list[str]] = {}  # columns without a place in the table, which may belong to its runs
+        self.is_log = False  # each row is an evaluation of the run that it names
         self.rows = len(next(iter(cells.values()), []))
 
     def column(self, name: str) -> list[str]:

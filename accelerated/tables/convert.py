@@ -177,6 +177,7 @@ def _converted(
         there = ", ".join(dropped)
         raise InputError(f"{source.name}: none of its columns is one of the table's; there: {there}; see --columns")
     at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
+    table.marks, table.is_log = {name: source.cells[name] for name in dropped}, at is not None
     if name := next((name for name in NAME_COLUMNS if name in dropped), None):
         table.names = source.cells[name]
         dropped.remove(name)

@@ -10,9 +10,11 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES
 from ..errors import InputError
+from ..wording import in_short, plural
 from .cells import Cells, in_rows
 from .counting import fill_counts
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, to_numbers
+from .identity import check_ids, check_rows, marks_of, shown, told_apart
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, shorten, to_numbers
 from .units import UNITS_OF, written_out
 
 _RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
@@ -98,20 +100,50 @@ def _tell_of_dense(table: Cells) -> None:
 
 
 def _runs(table: Cells) -> None:
-    """Number the runs by their names or, where these are blank in every row, by their configurations."""
+    """Number the runs by their names and ids or, where these are blank in every row, by their configurations."""
     names, blank = [cell.strip() for cell in table.column("hyper_id")], table.blank("hyper_id")
-    if len(blank) < table.rows:
-        ids = table.number("hyper_id")
-        if not blank and not ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
-            numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(names))}
-            table.cells["hyper_id"], table.names = [numbers[name] for name in names], names
-            table.remarks.append(f"hyper_id: the names of {len(numbers)} runs, numbered in the order of the rows")
-        return
-    told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in table.cells]
-    keys = list(zip(*(table.cells[name] for name in told), strict=True))
+    if len(blank) == table.rows:
+        return _number_configurations(table)
+    marks = marks_of(table.marks)
+    keys, column, several = told_apart(names, table.marks, marks)
+    ids = table.number("hyper_id")
+    whole = bool(((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all())
+    if blank or (whole and not column):
+        return None
+    if column:
+        check_ids(table, keys, column, marks)
+    if not (table.is_log or whole):
+        check_rows(table, keys, shown, marks)
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
-    how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
-    table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how + ", ".join(told))
+    table.cells["hyper_id"], table.names = [numbers[key] for key in keys], names
+    how = f"the names of {plural(len(numbers), 'run')}, numbered in the order of the rows"
+    if column:
+        shared = in_short(f"{shorten(name)} is the name of {len(own)} runs" for name, own in several.items())
+        how = f"{len(numbers)} runs, told apart by the column {column}, since {shared}"
+    table.remarks.append(f"hyper_id: {how}")
+    return None
+
+
+def _number_configurations(table: Cells) -> None:
+    """Number the runs by an id or, without one, by their names and configurations."""
+    told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in table.cells]
+    columns, marks = {name: table.cells[name] for name in told}, marks_of(table.marks)
+    if table.names:
+        columns = {"name": [name.strip() for name in table.names]} | columns
+    own = [name for name, kind in marks.items() if kind == "id"][:1]
+    columns = {name: table.marks[name] for name in own} or columns
+    keys = list(zip(*columns.values(), strict=True))
+    if not own:
+        keys, column, _ = told_apart(keys, table.marks, marks)
+        columns |= {column: []} if column else {}
+        called = (lambda key: shown(key[0])) if table.names else (lambda key: "a run without a name")
+        check_rows(table, keys, called, marks)
+    numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
+    how = f"{len(numbers)} runs, numbered by " + ", ".join(columns)
+    if not (own or table.names):
+        how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
+        how += ", ".join(columns)
+    table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how)
 
 
 def _steps(table: Cells) -> None:

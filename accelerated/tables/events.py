@@ -5,12 +5,16 @@ folder if it is that one. Its metrics are its scalars, whoever wrote them: Tenso
 JAX. What was logged for the tab HPARAMS is taken as settings of the run.
 """
 
+import math
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import InputError
 from ..wording import plural
-from .log import STEP, Log, whole_text
+from .log import STEP, Log, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 """PyTorch's `add_hparams` writes what it is given below the folder of the run, in a folder named by the time."""
@@ -26,8 +30,11 @@ def event_files(path) -> list[Path]:
 def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
-    Of several values of a metric at one step the one that was written last is taken: a run that went on from a
-    checkpoint writes some steps again. A file that ends in the middle of a record is read as far as it goes.
+    Of several values of a metric at one step the one that was written last is taken. What a run abandoned when it
+    restarted from an earlier step is left out, with a remark, as the reader of TensorBoard does it: where a session
+    starts at a step, or a metric goes back to one. Where metrics go back in a file that begins after the others of its
+    run, they take the others along, which may not have come as far again (our choice). A file that ends in the middle
+    of a record is read as far as it goes.
 
     Raises:
         InputError: the extra is not installed, or no file holds a scalar.
@@ -39,23 +46,90 @@ def read_events(path, files: list[Path]) -> Log:
             f"{path}: event files need the package tensorboard: pip install 'routelaws[tensorboard]'"
         ) from None
     top = Path(path) if Path(path).is_dir() else Path(path).parent
-    rows, settings, written = {}, {}, {}
+    runs, settings = {}, {}
     for file in files:
         run = _run_of(file, top)
-        for event in EventFileLoader(str(file)).Load():
-            for value in event.summary.value:
-                kind = value.metadata.plugin_data.plugin_name
-                if kind == "hparams":
-                    settings.setdefault(run, {}).update(_hparams(value))
-                elif kind == "scalars" and (number := _scalar(value)) is not None:
-                    key = run, whole_text(event.step)
-                    if event.wall_time >= written.get((key, value.tag), 0):
-                        written[key, value.tag] = event.wall_time
-                        rows.setdefault(key, {})[value.tag] = number
+        runs.setdefault(run, []).append(_read(EventFileLoader(str(file)), settings.setdefault(run, {})))
+    settings = {run: own for run, own in settings.items() if own}
     _give_to_parents(settings, top)
+    rows, restarts = {}, {}
+    for run, read in runs.items():
+        branch = _Branch()
+        for events in sorted((events for events in read if events), key=lambda events: events[0].time):
+            branch.take(events)
+        for (tag, step), number in branch.values.items():
+            rows.setdefault((run, whole_text(step)), {})[tag] = number
+        if branch.abandoned:
+            restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
         raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: some")
-    return Log(STEP, rows, settings, [])
+    return Log(STEP, rows, settings, restart_remarks(path, restarts))
+
+
+class _Event(NamedTuple):
+    """A scalar or, without a tag, the start of a session."""
+
+    time: float
+    step: int
+    tag: str | None
+    number: str
+
+
+def _read(loader, settings: dict[str, str]) -> list[_Event]:
+    """Return the events of a file, and put its hyperparameters into `settings`."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    events = []
+    for event in loader.Load():
+        if event.HasField("session_log") and event.session_log.status == SessionLog.START:
+            events.append(_Event(event.wall_time, event.step, None, ""))
+        for value in event.summary.value:
+            kind = value.metadata.plugin_data.plugin_name
+            if kind == "hparams":
+                settings.update(_hparams(value))
+            elif kind == "scalars" and (number := _scalar(value)) is not None:
+                events.append(_Event(event.wall_time, event.step, value.tag, number))
+    return events
+
+
+class _Branch:
+    """The scalars of a run that it did not abandon, file by file in the order in which these were begun."""
+
+    def __init__(self):
+        self.values: dict[tuple[str, int], str] = {}
+        self.steps: dict[str, list[int]] = {}  # of each tag, rising
+        self.abandoned: set[int] = set()
+        self.restart = self.end = 0.0  # the step of the last restart; the time of the last event
+
+    def take(self, events: list[_Event]) -> None:
+        """Take the events of the next file."""
+        if events[0].time >= self.end:
+            firsts = {event.tag: event.step for event in reversed(events) if event.tag in self.steps}
+            for first, last in [(step, max(self.steps[tag], default=step)) for tag, step in firsts.items()]:
+                if first < last:
+                    self._cut(first, last, self.steps)
+        for event in events:
+            self.end = max(self.end, event.time)
+            if event.tag is None:
+                self._cut(event.step, math.inf, self.steps)
+                continue
+            steps = self.steps.setdefault(event.tag, [])
+            if steps and event.step < steps[-1]:
+                self._cut(event.step, steps[-1], [event.tag])
+            if not steps or event.step > steps[-1]:
+                steps.append(event.step)
+            self.values[event.tag, event.step] = event.number
+
+    def _cut(self, first: int, last: float, tags: Iterable[str]) -> None:
+        """Abandon what these tags have from one step to another one."""
+        for tag in tags:
+            steps = self.steps[tag]
+            start, end = bisect_left(steps, first), bisect_right(steps, last)
+            for step in steps[start:end]:
+                del self.values[tag, step]
+                self.restart = first
+            self.abandoned.update(steps[start:end])
+            del steps[start:end]
 
 
 def _run_of(file: Path, top: Path) -> str:

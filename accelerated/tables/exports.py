@@ -4,12 +4,14 @@ What a file is, is seen from its header:
 
     Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
     Wall time, Step, Value                            one metric of one run, downloaded from TensorBoard
-    JSON lines with _step and _timestamp              the history of runs, by the API of Weights & Biases
+    JSON lines with _step                             the history of runs, by the API of Weights & Biases
     anything else                                     a table; that of the runs in Weights & Biases is one
 
 and event files by their names (`events.py`). The first three, and event files, are pieces of a log: rows with the
 columns `run` and `step`, and a column for each metric. Pieces that are given together are put together by run and step,
-so that a panel for each metric, or a file for each run, make one log. A table stays as it is.
+so that a panel for each metric, or a file for each run, make one log. Of a run that restarted from an earlier step the
+branch that it abandoned is left out. A table stays as it is, but for that: a history that a data frame wrote as CSV,
+with _step and _timestamp or _runtime, is a table with such branches.
 
 A table of the runs as the script in the manual of Weights & Biases writes it has whole dictionaries in its cells: each
 entry becomes a column, such as `config.d_model` and `summary.val_loss`.
@@ -17,13 +19,16 @@ entry becomes a column, such as `config.d_model` and `summary.val_loss`.
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
 from .events import event_files, read_events
-from .log import RUN, STEP, Log, whole_text
+from .identity import marks_of, name_column, shown, told_apart
+from .log import STEP, Log, latest_branch, restart_remarks, whole_text
 from .reading import is_json, read_cells
 from .schema import BLANK, Problems, shorten, to_numbers
 from .several import table_path
@@ -34,12 +39,19 @@ SCALARS = ["Wall time", "Step", "Value"]
 _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 _FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step")
-_HISTORY = {"_step", "_timestamp"}
+_CLOCKS = {"_timestamp", "_runtime"}
 _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
-def read_piece(path) -> Log | dict[str, list[str]]:
-    """Return a file, or a folder of event files, as a piece of a log, or as the cells of a table.
+class Table(NamedTuple):
+    """A table, and what of it was left out."""
+
+    cells: dict[str, list[str]]
+    remarks: list[str]
+
+
+def read_piece(path) -> Log | Table:
+    """Return a file, or a folder of event files, as a piece of a log, or as a table.
 
     Raises:
         InputError: it cannot be read, or a cell of a log is no number.
@@ -53,9 +65,21 @@ def read_piece(path) -> Log | dict[str, list[str]]:
     matches = [_PANEL.fullmatch(name) for name in list(cells)[1:]]
     if matches and all(matches):
         return _panel(path, cells, matches)
-    if is_json(path) and _HISTORY <= set(cells):
+    if _is_history(path, cells):
         return _history(path, cells)
-    return _unfolded(path, cells)
+    return Table(_unfolded(path, cells), [])
+
+
+def _is_history(path, cells: dict[str, list[str]]) -> bool:
+    """Return whether the rows are evaluations: they have a step, most runs have several, and none has marks of runs."""
+    marks = marks_of(cells)
+    if "_step" not in cells or not (is_json(path) or _CLOCKS & set(cells)) or {"start", "end"} & set(marks.values()):
+        return False
+    if not is_json(path) and marks:
+        return False
+    counts = Counter(cells.get(name_column(cells), ()))
+    single = sum(count == 1 for count in counts.values())
+    return single == len(counts) or 2 * single < len(counts)
 
 
 def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
@@ -77,11 +101,12 @@ def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
     can: run-RUN-tag-METRIC.csv, or RUN.csv, whose metric is called Value."""
     match = _FILE_OF_SCALARS.fullmatch(path.name)
     run, metric = match.group("run", "tag") if match else (path.name.removesuffix(".gz").removesuffix(".csv"), "Value")
-    steps = _checked(path, {name: cells[name] for name in SCALARS[1:]}, "Step")["Step"]
+    steps = _checked(path, {name: cells[name] for name in SCALARS[1:]}, "Step")["Step"].tolist()
+    kept, restarts = latest_branch([run] * len(steps), steps)
     rows = {}
-    for step, cell in zip(steps.tolist(), cells["Value"], strict=True):
-        rows[run, whole_text(step)] = {metric: cell.strip()}  # of a step that is there twice the later one is taken
-    return Log(STEP, rows, {}, [])
+    for i in kept:
+        rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # of a step that is there twice the later
+    return Log(STEP, rows, {}, restart_remarks(path, restarts))
 
 
 def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> Log:
@@ -109,19 +134,50 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     return Log(axis, rows, {}, remarks)
 
 
-def _history(path: Path, cells: dict[str, list[str]]) -> Log:
-    """Return the history of runs; where no column `run` names them, they are one run, called as the file is.
+def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
+    """Return the history of runs; where no column names them, they are one run, called as the file is.
 
-    Only JSON lines: they tell a loss that was logged as NaN from one that was not logged, which a data frame's CSV does
-    not.
+    As a log only JSON lines: they tell a loss that was logged as NaN from one that was not logged, which a data frame's
+    CSV does not.
     """
-    steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"]
-    runs = cells.get(RUN, [path.name.partition(".")[0]] * len(steps))
-    metrics, rows = [name for name in cells if name not in (RUN, "_runtime", *_HISTORY)], {}
-    for i, (run, step) in enumerate(zip(runs, steps.tolist(), strict=True)):
-        row = rows.setdefault((run, whole_text(step)), {})
+    steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
+    called = name_column(cells)
+    runs = cells.get(called, [path.name.partition(".")[0]] * len(steps))
+    keys, column, _ = told_apart(runs, cells, marks_of(cells, [called]))
+    if column:
+        runs = [f"{run} ({mark})" for run, mark in keys]
+    order = _as_logged(path, cells, runs, steps)
+    kept, restarts = latest_branch([runs[i] for i in order], [steps[i] for i in order])
+    remarks, kept = restart_remarks(path, restarts), [order[i] for i in kept]
+    if not is_json(path):
+        return Table({name: [texts[i] for i in sorted(kept)] for name, texts in cells.items()}, remarks)
+    metrics, rows = [name for name in cells if name not in (called, "_step", *_CLOCKS)], {}
+    for i in kept:
+        row = rows.setdefault((runs[i], whole_text(steps[i])), {})
         row.update((name, cells[name][i]) for name in metrics if cells[name][i].strip())
-    return Log(STEP, rows, {}, [])
+    return Log(STEP, rows, {}, remarks)
+
+
+def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: list[float]) -> list[int]:
+    """Return the rows by their time or, without one in every row, as they stand.
+
+    Raises:
+        InputError: a run goes back in its steps and in time at once, as two runs of one name do.
+    """
+    times = _checked(path, {"_timestamp": cells.get("_timestamp", [])}, "")["_timestamp"]
+    if not times.size or not np.isfinite(times).all():
+        return list(range(len(steps)))
+    before: dict[str, int] = {}
+    for i, run in enumerate(runs):
+        j = before.get(run, i)
+        if steps[i] < steps[j] and times[i] < times[j]:
+            raise InputError(
+                f"{path}: {shown(run)} goes back from step {whole_text(steps[j])} (row {j + 1}) to"
+                f" {whole_text(steps[i])} (row {i + 1}) and back in time, so two runs have this name; needed: a name"
+                " for each run"
+            )
+        before[run] = i
+    return np.argsort(times, kind="stable").tolist()
 
 
 def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..wording import in_short, plural
 
 RUN, STEP = "run", "step"
 """Columns of every log; instead of the step it may have another axis, such as tokens."""
@@ -40,6 +41,45 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
                     )
                 by.setdefault((key, metric), path)
     return whole
+
+
+def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
+    """Return the rows that a run did not abandon when it restarted from an earlier step, and who restarted.
+
+    A row whose step is below that of a row before it, of its run, takes away the rows from its step on that came
+    before, as the reader of TensorBoard does.
+
+    Args:
+        runs: [n] the run of each row, in the order in which they were logged.
+        steps: [n].
+
+    Returns:
+        The rows in their order, and {run: (the step from which it last restarted, rows that are left out)}.
+    """
+    branches: dict[str, list[int]] = {}
+    restarts: dict[str, tuple[float, int]] = {}
+    for i, (run, step) in enumerate(zip(runs, steps, strict=True)):
+        branch = branches.setdefault(run, [])
+        if branch and step < steps[branch[-1]]:
+            before = len(branch)
+            while branch and steps[branch[-1]] >= step:
+                branch.pop()
+            restarts[run] = step, restarts.get(run, (0, 0))[1] + before - len(branch)
+        branch.append(i)
+    return sorted(i for branch in branches.values() for i in branch), restarts
+
+
+def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
+    """Return a remark on runs that restarted from an earlier step, as `latest_branch` has them."""
+    if not restarts:
+        return []
+    runs = in_short(
+        f"{run} from step {whole_text(step)} ({plural(rows, 'row')})" for run, (step, rows) in restarts.items()
+    )
+    return [
+        f"{path}: restarted from an earlier step: {runs}; what was logged from there on before is left out (if two runs"
+        " have one name, give each its own)"
+    ]
 
 
 def as_cells(log: Log) -> dict[str, list[str]]:

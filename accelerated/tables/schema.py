@@ -342,7 +342,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
     for at in differs[earliest]:
         other = first[run[at]]
         needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same hyper_id"
-        problems.add(int(rows[at]), name, cell_text(frame, name, at), f"{needed} {frame['hyper_id'].iat[at]}")
+        problems.add(int(rows[at]), name, cell_text(frame, name, at), f"{needed} {_called(frame, at)}")
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
@@ -363,10 +363,15 @@ def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
         told |= differs
         for i in np.flatnonzero(differs):
             at, other = several[i], several[first[group[i]]]
-            which = f"hyper_id {frame['hyper_id'].iat[at]} and step {frame['step'].iat[at]}"
+            which = f"hyper_id {_called(frame, at)} and step {frame['step'].iat[at]}"
             needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same {which}"
             problems.add(int(rows[at]), name, cell_text(frame, name, at), needed)
     return repeated
+
+
+def _called(frame, at: int) -> str:
+    names = next((name for name in NAME_COLUMNS if name in frame), None)
+    return called(frame["hyper_id"].iat[at], names and str(frame[names].iat[at]).strip())
 
 
 def _name(frame, name: str, mask: np.ndarray, needed: str, rows: np.ndarray, problems: Problems) -> None:

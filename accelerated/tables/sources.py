@@ -36,7 +36,7 @@ def sources_of(paths: list) -> list[Source]:
     sources = []
     for path, piece in pieces:
         if not isinstance(piece, Log):
-            sources.append(Source(str(path), piece, None, _unfinished(piece)))
+            sources.append(Source(str(path), piece.cells, None, piece.remarks + _unfinished(piece.cells)))
         elif path == logs[0][0]:
             sources.append(_as_source(put_together(*zip(*logs, strict=True)), _called([path for path, _ in logs])))
     return sources

@@ -444,3 +444,240 @@ def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
     assert (
         refused([], {}, None) == "nothing to convert is given; needed: a table, an export, or a folder of event files"
     )
+
+
+# What is one run
+
+
+RUN_COLUMNS = {"num_experts": "E", "loss_validation": "val/loss", "step": "_step"}
+
+
+def of_runs(*rows, columns=("Name", "E", "d_model", "_step", "val/loss"), path="runs.csv", name="Name") -> tuple:
+    """Return what a conversion needs: a table of runs, and the columns of the table to be."""
+    return write(path, [columns, *rows]), RUN_COLUMNS | ({"hyper_id": name} if name else {})
+
+
+def told(rows, columns, name="Name", **more):
+    """Return the runs, by number, and the remarks of a conversion of a table of runs; or the message of its refusal."""
+    runs, mapped = of_runs(*rows, columns=columns, name=name)
+    constants = SET | {"num_blocks": "8", "num_heads": "8"}
+    try:
+        done = convert_runs(runs, "table.csv", mapped, constants, **more)
+    except InputError as error:
+        return str(error), []
+    frame = read_table("table.csv")
+    Path("table.csv").unlink()
+    return frame["hyper_id"].tolist(), done.remarks
+
+
+SHAPE = ("E", "d_model", "_step", "val/loss")
+TWO = (("moe8", 8, 256, 2000, 3.30), ("moe8", 8, 256, 1990, 3.36), ("dense", 1, 256, 2000, 3.41))
+
+
+def marked(column: str, *cells) -> tuple:
+    """Return the rows of TWO with one column more, and the columns."""
+    return [(row[0], cell, *row[1:]) for row, cell in zip(TWO, cells, strict=True)], ("Name", column, *SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("ID", ("k3f", "9xa", "77b")), ("run_id", ("0a", "0b", "0c")), ("Created", ("2026-01-02", "2026-01-03", "")),
+        ("run.hash", ("f1", "f2", "f3")), ("start_time", ("1", "2", "3")), ("sys/id", ("A-1", "A-2", "A-3")),
+    ],
+)  # fmt: skip
+def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
+    """And says that rows are one run, whatever their steps do."""
+    runs, remarks = told(*marked(column, *cells))
+    assert runs == [0, 1, 2]
+    assert f"hyper_id: 3 runs, told apart by the column {column}, since 'moe8' is the name of 2 runs" in remarks
+    assert told(*marked(column, cells[0], cells[0], cells[2]))[0] == [0, 0, 1]
+    assert told(*marked(column, *cells), name=None)[0] == [0, 1, 2]
+
+
+STANDS = "runs.csv: run 'moe8' stands in rows 1, 2"
+APART = "needed: a name for each run, or"
+REFUSED_NAMES = {
+    "steps that go back": (
+        TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2): did it restart",
+    ),
+    "one row a run": (
+        [*TWO[1::-1], TWO[2], ("wide", 8, 512, 2000, 3.1), ("more", 8, 768, 2000, 3.0)], ("Name", *SHAPE),
+        f"{STANDS}, and most runs in one: are these two runs? {APART} whole numbers as hyper_id if these",
+    ),
+    "a state": (
+        *marked("State", "finished", "finished", "crashed"),
+        f"{STANDS} of a table with one row a run (column State); {APART} a column of ids (--columns hyper_id=ID)",
+    ),
+    "a status, with steps that rise": (
+        *marked("status", *["FINISHED"] * 3), f"{STANDS} of a table with one row a run (column status); {APART}",
+    ),
+    "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
+    "ids of evaluations": (
+        [(run, f"{run}{step}", e, 256, step, 3.5) for run, e in (("a", 8), ("b", 1)) for step in (100, 200)],
+        ("Name", "id", *SHAPE), "runs.csv: column id has another value in each row, and the steps of each name rise",
+    ),
+    "another model": (
+        [TWO[0], ("moe8", 16, 256, 2100, 3.2), TWO[2]], ("Name", *SHAPE),
+        "runs.csv: row 2, column num_experts: '16'; needed: '8' as in row 1, which has the same hyper_id 0 'moe8'",
+    ),
+    "another loss": (
+        [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
+        "runs.csv: row 2, column loss_validation: '3.2'; needed: '3.3' as in row 1, which has the same hyper_id 0 'moe",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_NAMES)
+def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
+    rows, columns, message = REFUSED_NAMES[case]
+    assert told(rows, columns)[0].startswith(message)
+
+
+def test_runs_without_names_are_asked_in_the_same_way(here):
+    bare = [row[1:] for row in TWO]
+    assert told(bare, SHAPE, name=None)[0].startswith("runs.csv: a run without a name goes back from step 2000 (row 1)")
+    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # which no flag maps
+    assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", ["rising", "falling"])
+def test_a_history_of_several_runs_is_one_run_a_name(here, order):
+    """With a state that says something else; and where a row is there twice."""
+    rows = [
+        (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
+    ]
+    rows = [*rows, rows[-1]] if order == "rising" else rows[::-1]
+    runs, _ = told(rows, ("Name", "state", *SHAPE))
+    assert runs == [0, 0, 0, 1, 1, 1]
+
+
+# Runs that restarted
+
+
+BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
+"""Steps and losses in the order in which they were logged: a run that went back to step 1500."""
+
+RESTARTED = (
+    "restarted from an earlier step: {} from step 1500 (2 rows); what was logged from there on before is left out"
+)
+
+
+def history(path, rows, clock=True, **more) -> str:
+    """Write the history of a run, as JSON lines or as CSV."""
+    rows = [{"_step": step, "val/loss": loss} | more for step, loss in rows]
+    rows = [row | {"_timestamp": 1.7e9 + i, "_runtime": i} if clock else row for i, row in enumerate(rows)]
+    if str(path).endswith(".csv"):
+        return write(path, [list(rows[0]), *(row.values() for row in rows)])
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("clock", [True, False], ids=["with time", "without time"])
+@pytest.mark.parametrize("name", ["run", "name", None])
+def test_the_branch_that_a_history_abandoned_is_left_out(here, clock, name):
+    path = history("moe8-256.jsonl", BACK, clock, **({name: "moe8-256"} if name else {}))
+    frame, remarks = converted(path)
+    assert frame["step"].tolist() == [1000, 1500, 2500] and frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+    assert remarks[0].startswith(f"{path}: {RESTARTED.format('moe8-256')}")
+
+
+def test_the_branch_that_a_history_as_csv_abandoned_is_left_out(here):
+    path = history("history.csv", BACK)
+    constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
+    done = convert_runs(path, "table.csv", LOSS | {"step": "_step"}, constants)
+    assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+    assert done.remarks[0].startswith(f"{path}: {RESTARTED.format('history')}")
+
+
+def test_two_runs_of_one_name_in_a_history_are_refused(here):
+    """The second one begins again in time, too; with ids they are two runs, called by name and id."""
+    two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
+           for step in (1000, 2000)]  # fmt: skip
+    for i, row in enumerate(two):
+        row["_step"] += i
+    Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
+    assert refused("two.jsonl") == (
+        "two.jsonl: run 'moe8-256' goes back from step 2001 (row 2) to 1002 (row 3) and back in time, so two runs have"
+        " this name; needed: a name for each run"
+    )
+    for i, row in enumerate(two):
+        row["id"] = "ab"[i // 2]
+    Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
+    assert "has no row for moe8-256 (b), moe8-256 (a)" in refused("two.jsonl")
+    write("ids.csv", [("run", "num_experts", "dense_parameter_count"), *((f"moe8-256 ({i})", 8, 1e6) for i in "ab")])
+    assert converted("two.jsonl", config="ids.csv")[0]["hyper_id"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_history_sorted_by_step_is_read_by_its_time(here):
+    rows = sorted(zip(BACK, range(len(BACK)), strict=True))
+    lines = [{"_step": step, "_timestamp": 1.7e9 + i, "val/loss": loss} for (step, loss), i in rows]
+    Path("moe8-256.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    assert converted("moe8-256.jsonl")[0]["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+
+
+def test_the_branch_that_a_metric_of_tensorboard_abandoned_is_left_out(here):
+    frame, remarks = converted(scalars("run-moe8-256-tag-val.csv", BACK), {"loss_validation": "val"})
+    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+    assert remarks[0].startswith(f"run-moe8-256-tag-val.csv: {RESTARTED.format('moe8-256')}")
+
+
+RESTARTS = {
+    "in one file": ([BACK], [1000, 1500, 2500], 2),
+    "in a new file": ([BACK[:3], BACK[3:]], [1000, 1500, 2500], 2),
+    "at a step that was logged": ([BACK[:3], [(2000, 3.3)]], [1000, 2000], 2),
+    "twice": ([BACK[:3], BACK[3:], [(1200, 3.45)]], [1000, 1200], 4),
+    "further on": ([BACK[:2], [(3000, 3.1)]], [1000, 2000, 3000], 0),
+}
+
+
+@pytest.mark.parametrize("case", RESTARTS)
+def test_the_branch_that_event_files_abandoned_is_left_out(here, case):
+    pytest.importorskip("tensorboard")
+    files, steps, rows = RESTARTS[case]
+    for i, own in enumerate(files):
+        write_events(Path("logs/moe8-256"), [(step, "val/loss", loss) for step, loss in own], wall_time=1e9 + i)
+    frame, remarks = converted("logs")
+    assert frame["step"].tolist() == steps
+    assert frame["loss_validation"].tolist()[-1] == files[-1][-1][1]
+    said = [remark for remark in remarks if "restarted" in remark]
+    assert len(said) == bool(rows) and all(f"({rows} row" in remark for remark in said)
+
+
+def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here):
+    """The run restarted at step 1500 and stopped before its next evaluation: that of step 2000 is not its last."""
+    pytest.importorskip("tensorboard")
+    first = [(step, tag, 4 - step / 1e4) for step in (1000, 1500, 2000, 2500) for tag in ("lr", "val/loss")]
+    write_events(
+        Path("logs/moe8-256"), [each for each in first if each[1] == "lr" or each[0] % 1000 == 0], wall_time=1e9
+    )
+    write_events(Path("logs/moe8-256"), [(1500, "lr", 0.1), (1700, "lr", 0.1)], wall_time=2e9)
+    frame, _ = converted("logs")
+    assert frame["step"].tolist() == [1000]
+
+
+def test_metrics_that_count_other_steps_keep_their_rows(here):
+    """Epochs and tokens beside steps: what goes back in one file, or has its own axis, takes nothing else along."""
+    pytest.importorskip("tensorboard")
+    events = [(0, "batch", 1.0), (900, "batch", 1.0), (0, "val/loss", 3.5), (0, "batch", 1.0), (900, "batch", 1.0)]
+    write_events(Path("logs/moe8-256"), [*events, (1, "val/loss", 3.25), (2, "val/loss", 3.1)])
+    assert converted("logs")[0]["step"].tolist() == [0, 1, 2]
+
+
+def test_sessions_that_start_at_a_step_are_those_of_tensorboard(here):
+    """Its own reader, on the same files, keeps the same values."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    write_events(Path("logs/moe8-256"), [(step, "val/loss", loss) for step, loss in BACK[:3]], wall_time=1e9)
+    writer = EventFileWriter("logs/moe8-256", filename_suffix=".later")
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    writer.add_event(event_pb2.Event(wall_time=2e9, step=1500, session_log=start))
+    writer.close()
+    found = converted("logs")[0]
+    theirs = EventAccumulator("logs/moe8-256").Reload()
+    kept = [event.step for event in theirs.Tensors("val/loss")] if "val/loss" in theirs.Tags()["tensors"] else []
+    kept = kept or [event.step for event in theirs.Scalars("val/loss")]
+    assert found["step"].tolist() == kept == [1000]

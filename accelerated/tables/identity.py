@@ -1,0 +1,150 @@
+"""Which rows of a table of one's own are one run. Names of runs need not be unique.
+
+    MARKS     `marks_of`         columns that say which run a row is of (an id, the time of its start), or how it ended
+    KEYS      `told_apart`       rows of one name with several ids are several runs, unless `check_ids` doubts the ids
+    DOUBT     `check_rows`       rows of one name and id are evaluations of one run, unless the table looks as if each
+                                 row were a run, or the steps go back: then the name is refused
+
+Rows whose hyper_id is a whole number are not asked: those of one number are one run, in any order. All of this is our
+choice. Logs, in which every row is an evaluation, are in `exports.py` and `events.py`.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from ..errors import InputError
+from ..wording import in_short
+from .cells import Cells
+from .schema import BLANK, CONFIGURATION_COLUMNS, NAME_COLUMNS, shorten
+
+IDS = (
+    "id", "run_id", "run id", "run.id", "run_uuid", "hash", "run_hash", "run hash", "run.hash", "sys/id",
+    "experiment_key", "experimentkey", "trial_id",
+)  # fmt: skip
+"""Columns with the id of a run in Weights & Biases, MLflow, Aim, Neptune, Comet and TensorBoard, in small letters."""
+
+STARTS = ("created", "createdat", "start_time", "start time", "sys/creation_time")
+"""Columns with the time at which a run was started, in the same order of programs."""
+
+ENDS = ("state", "status", "lifecycle_stage", "sys/state")
+"""Columns that say how a run ended, in the words of `_ENDED`: one row is one run."""
+
+_ENDED = {
+    "finished", "crashed", "failed", "killed", "running", "preempted", "preempting", "pending", "queued", "scheduled",
+    "completed", "complete", "success", "succeeded", "error", "aborted", "stopped", "done", "active", "inactive",
+}  # fmt: skip
+
+
+def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str, str]:
+    """Return {column: "id", "start" or "end"} of the columns that belong to runs, ids first.
+
+    Args:
+        cells: {column: [rows]}.
+        apart: columns that are not asked, such as the one with the names of the runs.
+    """
+    kinds = dict.fromkeys(IDS, "id") | dict.fromkeys(STARTS, "start") | dict.fromkeys(ENDS, "end")
+    found = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
+    for name, kind in list(found.items()):
+        there = {cell.strip().casefold() for cell in cells[name]} - {each.casefold() for each in BLANK}
+        counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # of the rows, not of the runs
+        if not there or counter or (kind == "end" and not there <= _ENDED):
+            del found[name]
+    return dict(sorted(found.items(), key=lambda item: ("id", "start", "end").index(item[1])))
+
+
+def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
+    """Return the keys of the rows so that no key has several ids, the column that tells them apart, and its ids.
+
+    Args:
+        keys: [rows], the name of the run of each.
+        cells: the columns of `marks`.
+        marks: of `marks_of`.
+
+    Returns:
+        The keys as they are, "" and {} where each name has one id; else (key, id) for every row, the first column in
+        which a name has several, and {name: its ids} of such names.
+    """
+    for column in (name for name, kind in marks.items() if kind != "end"):
+        ids: dict = {}
+        for key, cell in zip(keys, cells[column], strict=True):
+            ids.setdefault(key, {})[cell.strip()] = None
+        if several := {key: list(own) for key, own in ids.items() if len(own) > 1}:
+            return [(key, cell.strip()) for key, cell in zip(keys, cells[column], strict=True)], column, several
+    return keys, "", {}
+
+
+def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
+    """Raise InputError where rows of one key may be several runs; no word where an id says that they are one.
+
+    Args:
+        table: the cells.
+        keys: [rows], the run of each.
+        called: key -> what a message calls the run.
+        marks: of `marks_of`.
+    """
+    places: dict = {}
+    for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):
+        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a row that is there twice is one evaluation
+    several = {key: list(rows.values()) for key, rows in places.items() if len(rows) > 1}
+    if not several or {"id", "start"} & set(marks.values()):
+        return
+    first, rows = next(iter(several.items()))
+    stands = f"{table.runs}: {called(first)} stands in rows {in_short(row + 1 for row in rows)}"
+    if marks:
+        raise InputError(
+            f"{stands} of a table with one row a run (column {next(iter(marks))}); needed: a name for each run, or a"
+            " column of ids (--columns hyper_id=ID)"
+        )
+    if len(places) > 2 * len(several):
+        raise InputError(
+            f"{stands}, and most runs in one: are these two runs? needed: a name for each run, or whole numbers as"
+            " hyper_id if these are evaluations of one run"
+        )
+    told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
+    if any(len({cells[i] for i in own}) > 1 for own in several.values() for cells in told):
+        return  # which `check_runs` tells, row by row
+    _check_order(table, several, called, many=2 * len(several) > len(places))
+
+
+def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> None:
+    """Raise InputError where the ids may be those of evaluations: each row has its own, and the steps of runs rise."""
+    if len(marks) > 1 or column.casefold() not in ("id", "hash") or len(set(keys)) < len(keys):
+        return
+    steps, places = table.number("step"), {}
+    for i, (name, _) in enumerate(keys):
+        places.setdefault(name, []).append(i)
+    if all(len(rows) > 1 and (np.diff(steps[rows]) > 0).all() for rows in places.values()):
+        raise InputError(
+            f"{table.runs}: column {column} has another value in each row, and the steps of each name rise: are the"
+            f" rows evaluations or runs? needed: --columns hyper_id={column} if runs, no such column if evaluations"
+        )
+
+
+def _check_order(table: Cells, several: dict, called, many: bool) -> None:
+    """Raise InputError where steps go back from row to row, unless they do so everywhere, the newest first."""
+    steps, tokens = table.number("step"), table.number("tokens")
+    steps = tokens if np.isnan(steps).all() else steps
+    back, forth = [], False
+    for key, rows in several.items():
+        pairs = [(i, j) for i, j in pairwise(rows) if np.isfinite(steps[[i, j]]).all()]
+        back += [(key, i, j) for i, j in pairs if steps[j] < steps[i]][:1]
+        forth = forth or any(steps[j] > steps[i] for i, j in pairs)
+    if back and (forth or not many):
+        key, i, j = back[0]
+        back = f"from step {steps[i]:.0f} (row {i + 1}) to {steps[j]:.0f} (row {j + 1})"
+        raise InputError(
+            f"{table.runs}: {called(key)} goes back {back}: did it restart, or are these two runs? needed: the rows of"
+            " a run in the order of its steps, or a name for each run"
+        )
+
+
+def name_column(cells) -> str | None:
+    """Return the column with the names of the runs, None without one."""
+    return next((name for name in NAME_COLUMNS if name in cells), None)
+
+
+def shown(name: str) -> str:
+    """Return what a message calls a run."""
+    return f"run {shorten(name)}"
