@@ -59,11 +59,13 @@ def _chunk_length(b: int, length: int, vocab_size: int) -> int:
 def _run(x, embedding, target, counted, with_gradient):
     """Return log-probabilities [b, S] and the gradients of their sum for x and the embedding, or None for both."""
     b, length, _ = x.shape
-    size = _chunk_length(b, length, len(embedding))
     wide = _at_least_float32(embedding).dtype
     done = (jnp.zeros((b, length), wide), None, None)
     if with_gradient:
         done = (done[0], jnp.zeros_like(x), jnp.zeros(embedding.shape, wide))
+    if not b * length:
+        return done
+    size = _chunk_length(b, length, len(embedding))
 
     def chunk(done, start, size=size):
         part = [jax.lax.dynamic_slice_in_dim(array, start, size, axis=1) for array in (x, target, counted)]
@@ -84,7 +86,8 @@ def _run(x, embedding, target, counted, with_gradient):
 
 def _chunk(x, target, counted, embedding, wide, with_gradient):
     """Return what `_run` does, of one chunk."""
-    shape, (x, target, counted) = x.shape, (x.reshape(-1, x.shape[-1]), target.reshape(-1, 1), counted.reshape(-1, 1))
+    shape, x = x.shape, x.reshape(target.size, x.shape[-1])
+    target, counted = target.reshape(-1, 1), counted.reshape(-1, 1)
     logits = x @ embedding.T
     if logits.dtype != wide:  # the barrier sees to it that they are rounded to it, as those of `apply` are
         logits = jax.lax.optimization_barrier(logits).astype(wide)

@@ -17,6 +17,7 @@ import numpy as np
 from routelaws.accelerated import attention_rows, experts, grouped, loops, products
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.kernels.sweep_call import BLOCK
 from routelaws.accelerated.routers import sinkhorn
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import harness
@@ -182,6 +183,8 @@ def spoil(case: dict, moved: dict, held: dict) -> str:
     random = np.random.default_rng([case["seed"], 1])
     trees = [tree for tree in (moved, held, moved.get("matrices", {})) if tree]
     there = {name: tree for tree in trees for name, value in tree.items() if value is not None}
+    if case.get("c") == 0:
+        del there["heads"]  # of no width there may be any number
     choices = [(name, change) for name, changes in SPOILS[case["kind"]].items() if name in there for change in changes]
     name, change = choices[random.integers(len(choices))]
     there[name][name] = changed(there[name][name], change)
@@ -238,7 +241,8 @@ def scales(case: dict, moved: dict, wanted) -> list:
         x, g = (np.abs(moved[name]).astype(float) for name in "xg")
         return [x.swapaxes(-1, -2) @ g + np.finfo(np.float32).tiny]
     if case["kind"] == "sweep":
-        return [np.abs(wanted) + np.finfo(np.float32).tiny]
+        rows = min(case["T"], BLOCK)  # summed one after the other
+        return [max(1.0, rows / BOUNDS[LIMITS["sweep"]].limit) * np.abs(wanted) + np.finfo(np.float32).tiny]
     return [max(float(np.abs(leaf).max(initial=0.0)), 1.0) for leaf in jax.tree.leaves(wanted)]
 
 

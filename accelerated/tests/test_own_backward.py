@@ -282,3 +282,23 @@ def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
     with jax.enable_x64(False):
         steps, parameters = memory.compiled_steps(train_step.run_config(**sizes), windows)
     assert memory.reserved_bytes(steps) < RESERVED * memory.counted_bytes(sizes, parameters)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("none", ["tokens", "width", "hidden"])
+def test_of_nothing_the_gradient_is_zeros(none, dtype):
+    """No tokens, no width or no hidden units: nothing comes out, and gradients are zeros of the right shape."""
+    tokens, d, f = (0 if none == name else 3 for name in ("tokens", "width", "hidden"))
+    up, down, x = (jnp.ones(shape, dtype) for shape in ((d, f), (f, d), (tokens, d)))
+    ids, one = jnp.zeros((1, tokens), int), jnp.ones((1, d), dtype)
+    of = {
+        "dense_ffn": lambda up, down, x: dense_ffn({"up": up, "down": down}, x, "gelu").sum(),
+        "product": lambda up, down, x: product(x, up).sum() + down.sum(),
+        "normalise": lambda up, down, x: normalise(up.sum(axis=1), down.sum(axis=0), x, 1e-5).sum(),
+        "attend": lambda up, down, x: attend(*[x[None, None]] * 3, None, None, True)[0].sum(),
+        "loss": lambda up, down, x: summed_log_probability(x[None], jnp.concatenate([one, down]), ids, ids == 0)[0],
+    }
+    for name, function in of.items():
+        gradients = jax.jit(jax.grad(function, (0, 1, 2)))(up, down, x)
+        assert [leaf.shape for leaf in gradients] == [up.shape, down.shape, x.shape], name
+        assert not any(np.isnan(leaf).any() for leaf in gradients), name
