@@ -95,10 +95,8 @@ def fit_law(
         least_squares = law.fit(*columns, loss)
     determined = is_determined(slopes or _steepness(law, columns, loss, fit))
     misfit = misfit_of(selection, law, columns, loss, fit, held_out_size, huber)
-    differing = _differences(selection, law) + row_doubts(selection, loss_column)
+    differing = _differences(selection, law, columns, loss) + row_doubts(selection, loss_column)
     differing += proportional_tokens(law.columns, columns, fit.coefficients)
-    if law.columns == ("flops",):
-        differing += budgets(selection.frame, columns[0], loss)
     shorter = [] if "tokens" in law.columns else shorter_runs(selection.frame)
     return LawFit(
         selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, determined, misfit, differing,
@@ -199,8 +197,9 @@ def _fit(law: Law, columns, loss, huber: float | None):
     return fit
 
 
-def _differences(selection: RouterRows, law: Law) -> list[Difference]:
-    return differences(selection.frame, law.axes == "compute", law.columns)
+def _differences(selection: RouterRows, law: Law, columns, loss) -> list[Difference]:
+    found = differences(selection.frame, law.axes == "compute", law.columns)
+    return found + (budgets(selection.frame, columns[0], loss) if law.columns == ("flops",) else [])
 
 
 def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
@@ -215,7 +214,8 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
             said = np.isfinite(miss)  # not at a size without a line
             design = law.design(fit, *(column[said] for column in columns))
             bend = bend_in_size(size[said], miss[said], design, coefficients)
-        if all(entry.where == "sizes" for entry in _differences(selection, law)):  # else no point is one of seeds alone
+        differing = _differences(selection, law, columns, loss)
+        if all(entry.where == "sizes" for entry in differing):  # else no point is one of seeds alone
             seeds = beyond_seeds(columns, miss, coefficients)
     far = outliers(frame["hyper_id"].to_numpy(), loss, found, run_names(frame))
     if not far and huber is None and np.isfinite(miss).all():

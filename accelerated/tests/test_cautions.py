@@ -329,6 +329,7 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     frame = isoflop()
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
+    assert fit_table(tmp_path / "table.csv", "compute")["fits"][0]["misfit"]["beyond_seeds"] is None
     assert said.startswith("models of several sizes have one budget (1e+18 FLOPs: losses ")
     rows = re.search(r'choose these by --rows "(.*)"$', said)[1]
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
