@@ -467,7 +467,9 @@ def test_a_text_is_continued_as_the_flags_say(lender):
     words = ("--prompt", "ba ke", "--tokens", "6", "--temperature", "2.5", "--seed", "3")
     assert END_OF_DOCUMENT not in ids[1:]
     assert told("generate", lender, *words) == tokenizer.decode(ids[1:]) + "\n"
-    assert told("generate", lender, "--tokens", "0") == "2: routelaws: --tokens 0: has to be at least 1\n"
+    for tokens in ("0", "9" * 40):
+        line = f"2: routelaws: --tokens {tokens}: has to be at least 1 and at most 1,000,000\n"
+        assert told("generate", lender, "--tokens", tokens) == line
 
 
 # Sweeps, with a trainer that writes down what a law says.

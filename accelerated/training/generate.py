@@ -15,6 +15,9 @@ from .tokenizer import END_OF_DOCUMENT
 from .watch import Watch, silent
 from .weights import SavedRun, load_run
 
+MOST_TOKENS = 1_000_000
+"""Tokens at most of one text: each runs a whole window."""
+
 
 def generate(
     folder: str | Path,
@@ -35,7 +38,7 @@ def generate(
     Args:
         folder: a run folder; its last whole checkpoint is used.
         prompt: the text to continue; may be empty.
-        tokens: how many to sample, at least 1. Sampling stops early at the end of a document.
+        tokens: how many to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
         temperature: 0 takes the most likely token, 1 samples from the model as it is.
         seed: of the sampling.
         watch: as in `load_run`.
@@ -47,8 +50,8 @@ def generate(
         InputError: no run there, a damaged file, an option out of range, or a model that cannot write one text at a
             time.
     """
-    if tokens < 1:
-        raise InputError(f"--tokens {tokens}: has to be at least 1")
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise InputError(f"--tokens {tokens}: has to be at least 1 and at most {MOST_TOKENS:,}")
     if not 0 <= temperature < float("inf"):
         raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
     _check_can_continue(folder, read_config(folder).model)
