@@ -20,6 +20,8 @@ from routelaws.accelerated.kernels import foreign, tiles
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
 
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
+
 EVEN, SKEW, ONE, FEW = (0.25,) * 4, (0.5, 0.3, 0.15, 0.05), (1, 0, 0, 0), (0, 0.75, 0.25, 0)
 MANY = (0, 0.15, 0.03, 0.1, 0.1, 0.1, 0.1, 0.08, 0.12, 0.1, 0.07, 0.05)
 """Of these no expert has a third of what a thread of two has to do, so that each is worked on by one of them alone."""

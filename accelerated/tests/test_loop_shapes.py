@@ -22,6 +22,8 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.grouped import grouped_ffn
 from routelaws.accelerated.products import weight_gradient
 
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
+
 CHILD = Path(__file__).parent / "loop_shapes_child.py"
 FILLED = {"MALLOC_PERTURB_": "1"}
 """Lets the C library of Linux fill memory that is handed out or given back: what is read there by mistake is large."""

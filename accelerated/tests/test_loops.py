@@ -22,6 +22,8 @@ from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
 
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
+
 BLOCK = attention_pieces.QUERIES
 
 
