@@ -42,6 +42,9 @@ SAME_RATIO = 1.2
 LARGEST_VOCABULARY = 1_000_000
 """No tokenizer of a language model has more pieces, so far as we know: ln of it is 13.8 nats."""
 
+SMALLEST_LOSS = 0.1
+"""No text that a language model is trained on is as predictable, so far as we know: 0.1 nats, a perplexity of 1.1."""
+
 SAME_BUDGET = 1.1
 """Largest over smallest number of training FLOPs up to which runs have one planned budget."""
 
@@ -191,10 +194,11 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
-    """Return one entry where most losses of a fit are above ln V, that of equal odds for every token.
+    """Return one entry where most losses of a fit are above ln V, that of equal odds for every token, or near 0.
 
-    Single runs may have diverged; where the middle one is above it, the column is more likely a perplexity. V is the
-    largest vocabulary of the rows, or LARGEST_VOCABULARY where the table does not say.
+    Single runs may have diverged; where the middle one is above it, the column is more likely a perplexity, and below
+    SMALLEST_LOSS it is in another unit, or an error rate. V is the largest vocabulary of the rows, or
+    LARGEST_VOCABULARY where the table does not say.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
@@ -203,10 +207,15 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
     losses = frame[loss_column].to_numpy(dtype=np.float64)
     given = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
     pieces = LARGEST_VOCABULARY if np.isnan(given).all() else float(np.nanmax(given))
-    if not losses.size or not pieces > 1 or not np.median(losses) > math.log(pieces):
+    middle = np.median(losses) if losses.size else math.nan
+    if middle < SMALLEST_LOSS:
+        text, doubt = f"the middle one is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
+    elif pieces > 1 and middle > math.log(pieces):
+        most = f"equal odds for {pieces:,.0f} tokens are {math.log(pieces):.3g} nats"
+        text, doubt = f"the middle one is {middle:.4g}; {most}", "units"
+    else:
         return []
-    most = f"equal odds for {pieces:,.0f} tokens are {math.log(pieces):.3g} nats"
-    return [Difference(loss_column, [(f"the middle one is {np.median(losses):.4g}; {most}", losses.size)], "units")]
+    return [Difference(loss_column, [(text, losses.size)], doubt)]
 
 
 def _majority(steps: np.ndarray) -> int | None:

@@ -80,6 +80,13 @@ def _units_words(entry: Difference) -> str:
     )
 
 
+def _small_losses_words(entry: Difference) -> str:
+    return (
+        f"{entry.column} is too small for a loss in nats per token ({entry.groups[0][0]}): is it scaled, or something"
+        " else than a loss?"
+    )
+
+
 def _cut_words(entry: Difference) -> str:
     runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
     return (
@@ -124,6 +131,7 @@ def _runs(entry: Difference) -> str:
 
 _DOUBTS = {
     "units": _units_words,
+    "small losses": _small_losses_words,
     "cut": _cut_words,
     "epochs of routed runs": _epochs_words,
     "epochs of dense runs": _epochs_words,

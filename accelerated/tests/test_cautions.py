@@ -134,6 +134,9 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "a perplexity":
         frame["loss_validation"] = np.exp(frame["loss_validation"])
         return "loss_validation is no loss in nats per token (the middle one is 1"
+    if defect == "scaled losses":
+        frame["loss_validation"] *= 1e-6
+        return "loss_validation is too small for a loss in nats per token (the middle one is 2."
     if defect == "large models fail":  # a rate that is too high for them, for example
         frame["loss_validation"] *= (frame["dense_parameter_count"] / 1e7) ** 0.1
         losses = frame[frame["num_experts"] == 1]["loss_validation"]
@@ -159,7 +162,14 @@ DEFECTS = (
     "embeddings counted",
     "large models fail",
 )
-NAMED_ELSEWHERE = ("two objectives", "a loss that is NaN", "dense called none", "two stages", "a perplexity")
+NAMED_ELSEWHERE = (
+    "two objectives",
+    "a loss that is NaN",
+    "dense called none",
+    "two stages",
+    "a perplexity",
+    "scaled losses",
+)
 """Defects that are named as what is left out, or in a column of the user's own."""
 
 
