@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import os
 import sys
+import warnings
 
 from .commands.programs import keep_loops, keep_programs
 from .errors import InputError, WorkerDiedError
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         if command in ("", "-h", "--help"):
             print(_usage())
             return 0 if command else 2
-        with limits:
+        with limits, _without_runtime_warnings():
             _obey(command, rest)
         sys.stdout.flush()
     except InputError as error:
@@ -96,6 +97,19 @@ def main(arguments: list[str] | None = None) -> int:
             _close_output()
         return _ended(file_line(error), 2)
     return 0
+
+
+@contextlib.contextmanager
+def _without_runtime_warnings():
+    """Keep NumPy's warnings of overflow, empty means and the like off the terminal, unless Python is told by -W.
+
+    They name a line of the program. Commands name what is not finite themselves: a status, "not determined", or None in
+    JSON.
+    """
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def _split(arguments: list[str]):

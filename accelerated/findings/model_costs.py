@@ -95,7 +95,8 @@ def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
 def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts: float) -> dict[float, float]:
     """Return {N: value at E experts}, by straight lines in E between those that a size was trained with.
 
-    Beyond the last of them the last line goes on; a size with a single E says nothing of others.
+    Beyond the last of them the last line goes on; a size with a single E says nothing of others, nor does a line that
+    falls to 0.
     """
     found = {}
     for n in np.unique(size):
@@ -106,7 +107,9 @@ def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts
         elif at.size > 1:
             k = int(np.clip(np.searchsorted(at, experts), 1, at.size - 1))
             slope = (height[k] - height[k - 1]) / (at[k] - at[k - 1])
-            found[float(n)] = float(height[k - 1] + slope * (experts - at[k - 1]))
+            value = float(height[k - 1] + slope * (experts - at[k - 1]))
+            if value > 0:
+                found[float(n)] = value
     return found
 
 

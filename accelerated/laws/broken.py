@@ -111,9 +111,9 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     x = log_flops - centre
     found = search(_model, x, accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = found.parameters.tolist()
-    coefficients = BrokenCoefficients(
-        a, b * math.exp(c0 * centre), c0, math.exp(log_break + centre), math.exp(log_width), c1
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # of a break that ran away
+        level, d1, f1 = np.exp([c0 * centre, log_break + centre, log_width])
+        coefficients = BrokenCoefficients(a, float(b * level), c0, float(d1), float(f1), c1)
     rmse = float(np.linalg.norm(found.residual)) / math.sqrt(flops.size)
     criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"
     return BrokenFit(coefficients, found.objective, rmse, flops.size, criterion)

@@ -181,7 +181,8 @@ def compute_intervals(
     quantile = student_quantile(level, fit.rows - 2)
     (of_level, _), (_, of_alpha) = fit.covariance
     _, A, alpha = fit.coefficients
-    factor = math.exp(quantile * math.sqrt(of_level + fit.centre**2 * of_alpha))
+    with np.errstate(over="ignore"):  # A is not determined: from 0 to infinity
+        factor = float(np.exp(quantile * math.sqrt(of_level + fit.centre**2 * of_alpha)))
     half = quantile * math.sqrt(of_alpha)
     return [
         Range("A", None, A, A / factor, A * factor, ""),

@@ -292,12 +292,11 @@ def leverage_intervals(
     """
     quantile, ranges = student_quantile(level, fit.rows - 5), []
     for name, value, variance in zip(fit.coefficients._fields, fit.coefficients, np.diag(fit.covariance), strict=False):
-        half = quantile * math.sqrt(variance)
-        low, high = (
-            (value * math.exp(-half), value * math.exp(half)) if name == "A_start" else (value - half, value + half)
-        )
+        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
+        with np.errstate(over="ignore"):  # not determined: no end
+            low, high = value * np.exp([-half, half]) if name == "A_start" else (value - half, value + half)
         known = "" if math.isnan(half) else words(name == "A_start", value, low, high)
-        ranges.append(Range(name, None, value, low, high, known))
+        ranges.append(Range(name, None, value, float(low), float(high), known))
     return ranges
 
 

@@ -5,7 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from .schema import Problems, to_numbers
-from .units import UNITS_OF
+from .units import FLOPS, MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, PARAMETERS, TOKENS, UNITS_OF
+
+_MOST = {id(PARAMETERS): MOST_PARAMETERS, id(TOKENS): MOST_TOKENS, id(FLOPS): MOST_FLOPS}
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """Return the least and the most that a column of numbers above 0 may hold; all else is taken for a slip."""
+    return (1.0, _MOST[id(UNITS_OF[name])]) if name in UNITS_OF else (1e-12, 1e9)
 
 
 class CheckedColumns:
@@ -42,9 +49,12 @@ class CheckedColumns:
         missing = np.isnan(values) & ~wrong
         bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
         bad = bad | (missing & (not blank))
-        bad = bad if where is None else bad & where
+        low, high = _possible(name)
+        slip = ~bad & (above == 0) & ((values < low) | (values > high))
+        bad, slip = (bad, slip) if where is None else (bad & where, slip & where)
         limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)
         limits += [f"at most {most:g}"] * (most < np.inf)
         needed = ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
         self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
-        return np.where(bad, np.nan, values)
+        self.problems.add_each(slip, self.rows, name, lambda i: cells[i], f"a number from {low:g} to {high:g}")
+        return np.where(bad | slip, np.nan, values)

@@ -84,7 +84,7 @@ def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range
 
 
 _LABEL = Range("a whole number from 0 to 2^53", 0, high=_WHOLE_LIMIT, whole=True)
-_LOSS = Range("a loss above 0", 0, above=True, limit=1e9)
+_LOSS = Range("a loss above 1e-12", 1e-12, above=True, limit=1e9)
 _SHARE = Range("a share from 0 to 1", 0, high=1)
 
 
@@ -104,7 +104,7 @@ RANGES = {
     "routing_frequency": _SHARE,
     **dict.fromkeys(("total_parameter_count", "dense_parameter_count"), _count(MOST_PARAMETERS, whole=False)),
     "flops_per_step": _count(MOST_FLOPS, whole=False),
-    "granularity": Range("a number above 0", 0, above=True, limit=2**20),
+    "granularity": Range("a number above 1e-6", 1e-6, above=True, limit=2**20),
     "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite: nothing was dropped
     "tokens": _from_0(MOST_TOKENS),
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),

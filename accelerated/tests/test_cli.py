@@ -5,8 +5,10 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import routelaws
@@ -285,3 +287,18 @@ import threading
 assert threading.active_count() == 1
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_no_warning_of_numpy_reaches_the_terminal(monkeypatch):
+    """Of overflow and of empty means, unless Python is asked for them by -W."""
+
+    def run(command, arguments):
+        np.log(np.array([-1.0, 0.0])), np.float64(1e300) * 1e300, np.mean([])
+
+    monkeypatch.setattr(cli, "_run", run)
+    for options, shown in (([], False), (["always"], True)):
+        monkeypatch.setattr(sys, "warnoptions", options)
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            assert cli.main(["fit"]) == 0
+        assert bool(raised) == shown

@@ -132,7 +132,7 @@ def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
         convert_runs(save(rows), tmp_path / "t.csv", MAP, {"router_type": "Hash"}, "perplexity")
     first, *others = str(caught.value).splitlines()
     assert first == f"{tmp_path / 'runs.csv'}: 2 problems; nothing was read"
-    assert others[0] == "  row 5, column loss_validation: '0.0'; needed: a loss above 0"
+    assert others[0] == "  row 5, column loss_validation: '0.0'; needed: a loss above 1e-12"
     assert others[1] == "  row 10, column loss_validation: 'nan?'; needed: a number"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
 

@@ -314,7 +314,7 @@ def test_what_is_wrong_in_a_log_is_named_where_it_stands(here):
     assert message.splitlines()[1] == "  row 2, column dense-256 - val/loss: 'oops'; needed: a number"
     losses["dense-256"][2000] = -1.0
     assert refused(panel("panel.csv", losses=losses)) == (
-        "panel.csv with sizes.csv: run dense-256, step 2000, column loss_validation: '-1.0'; needed: a loss above 0"
+        "panel.csv with sizes.csv: run dense-256, step 2000, column loss_validation: '-1.0'; needed: a loss above 1e-12"
     )
     assert refused(scalars("run-a-tag-val.csv", [("x", 3.5)])) == (
         "run-a-tag-val.csv: row 1, column Step: 'x'; needed: a number"
@@ -440,7 +440,7 @@ def test_a_table_of_runs_is_joined_to_the_tables_that_have_them(here):
 
 def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
     paths = [table("a.csv", 0, "Hash"), table("b.csv", 0, "Hash", losses=[3.5, -1.0])]
-    assert refused(paths, {}, None) == "b.csv: row 2, column loss_validation: '-1.0'; needed: a loss above 0"
+    assert refused(paths, {}, None) == "b.csv: row 2, column loss_validation: '-1.0'; needed: a loss above 1e-12"
     assert (
         refused([], {}, None) == "nothing to convert is given; needed: a table, an export, or a folder of event files"
     )

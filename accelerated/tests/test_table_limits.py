@@ -3,14 +3,18 @@
 import gzip
 import math
 
+import numpy as np
 import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.model_costs import _at_experts
+from routelaws.accelerated.laws import compute
 from routelaws.accelerated.tables import reading
 from routelaws.accelerated.tables.limits import limited
 from routelaws.accelerated.tables.schema import RANGES
 from routelaws.accelerated.tables.table import _read, read_table
+from routelaws.reference.laws import compute as reference_compute
 
 ROW = {
     "hyper_id": 0, "step": 0, "router_type": "Mine", "num_experts": 8, "dense_parameter_count": 1e7,
@@ -118,3 +122,31 @@ def test_blank_lines_cost_no_time(tmp_path):
     for text in (blank + header + blank + row, f'"hyper_id"{header[8:]}\n{row}{blank}'):
         (tmp_path / "t.csv").write_text(text)
         assert len(read_table(tmp_path / "t.csv")) == 1
+
+
+ACCURACIES = "params,tokens,acc_a\n" + "".join(f"{1e7 * 2**i:g},{1e9 * 2**i:g},{0.3 + i / 20}\n" for i in range(8))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "needed"), [("params", "1e300", "from 1 to 1e+18"), ("tokens", "1e-300", "from 1 to 1e+18")]
+)
+def test_numbers_of_a_table_of_accuracies_have_limits_too(tmp_path, capsys, column, value, needed):
+    old = {"params": "1e+07", "tokens": "1e+09"}[column]
+    (tmp_path / "a.csv").write_text(ACCURACIES.replace(old, value, 1))
+    assert main(["fit", str(tmp_path / "a.csv"), "--law", "direct"]) == 2
+    assert f"row 1, column {column}: '{value}'; needed: a number {needed}\n" in capsys.readouterr().err
+
+
+def test_a_line_of_costs_that_falls_to_0_says_nothing():
+    """Of P at E = 1 by the runs with E = 8 and 9, which rise by more than P for each expert."""
+    sizes, experts, totals = np.full(2, 1e7), np.array([8.0, 9.0]), np.array([1e8, 2e8])
+    assert _at_experts(sizes, experts, totals, 8.5) == {1e7: 1.5e8} and _at_experts(sizes, experts, totals, 1.0) == {}
+
+
+@pytest.mark.parametrize("twin", [reference_compute, compute])
+def test_an_interval_that_has_no_end_is_infinite(twin):
+    """Of ln A, whose half width is beyond the exponent of float64: compute far from 1, and losses that only scatter."""
+    flops, loss = np.array([1e30, 1.01e30, 1.02e30]), np.array([1e-12, 1e9, 1e-12])
+    found = twin.fit_compute(flops, loss)
+    [of_level, _] = twin.compute_intervals(found, (flops,), loss)
+    assert (of_level.low, of_level.high) == (0.0, math.inf)

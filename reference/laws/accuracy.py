@@ -138,7 +138,7 @@ def accuracy_ranges(
     quantile = student_quantile(level, fit.rows - unknowns)
     ranges = []
     for (name, value), variance in zip(fit.coefficients._asdict().items(), np.diag(fit.covariance), strict=True):
-        half = quantile * math.sqrt(variance)
+        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
         if math.isnan(half):
             ranges.append(Range(name, None, value, math.nan, math.nan, ""))
             continue

@@ -104,7 +104,9 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     found = search(lambda theta: _model(theta, x), accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = found.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
-    values = a, b * math.exp(c0 * centre), c0, math.exp(log_break + centre), math.exp(log_width), c1
+    with np.errstate(over="ignore", invalid="ignore"):  # of a break that ran away
+        level, d1, f1 = np.exp([c0 * centre, log_break + centre, log_width])
+        values = a, b * level, c0, d1, f1, c1
     criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"
     rmse = float(np.sqrt(np.mean(found.residual**2)))
     return BrokenFit(BrokenCoefficients(*(float(v) for v in values)), found.objective, rmse, flops.size, criterion)

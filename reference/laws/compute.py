@@ -186,8 +186,10 @@ def compute_intervals(
     of_level, of_alpha = float(fit.covariance[0, 0]), float(fit.covariance[1, 1])
     reach = quantile * math.sqrt(of_level + fit.centre**2 * of_alpha)  # ln A = level + α · centre
     half = quantile * math.sqrt(of_alpha)
+    with np.errstate(over="ignore"):  # A is not determined: from 0 to infinity
+        low, high = (A * np.exp([-reach, reach])).tolist()
     return [
-        Range("A", None, A, A * math.exp(-reach), A * math.exp(reach), ""),
+        Range("A", None, A, low, high, ""),
         Range("alpha", None, alpha, alpha - half, alpha + half, ""),
     ]
 

@@ -265,10 +265,11 @@ def leverage_intervals(
     quantile, ranges = student_quantile(level, fit.rows - 5), []
     names, values = fit.coefficients._fields[:5], fit.coefficients[:5]  # A_max is given
     for name, value, variance in zip(names, values, np.diag(fit.covariance), strict=True):
-        half = quantile * math.sqrt(variance)
-        low, high = value - half, value + half
-        if name == "A_start":
-            low, high = value * math.exp(-half), value * math.exp(half)
+        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
+        with np.errstate(over="ignore"):  # not determined: no end
+            low, high = value - half, value + half
+            if name == "A_start":
+                low, high = (value * np.exp([-half, half])).tolist()
         verdict = "" if math.isnan(half) else words(name == "A_start", value, low, high)
         ranges.append(Range(name, None, value, low, high, verdict))
     return ranges
