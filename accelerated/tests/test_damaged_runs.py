@@ -275,7 +275,7 @@ ERRORS = {
     "checkpoints gone from MID": ("MID", ("evaluate",), remove("checkpoints"), ": has no checkpoint yet"),
     # a run of an earlier version
     "old, experts": ("OLD", ("evaluate", "generate"), edit("config.json", '"experts": 4', '"experts": 8'),
-                     "checkpoints: no checkpoint is of the model that config.json describes; put that back"),
+                     "checkpoints: no checkpoint is of the model that config.json describes; put config.json back"),
     "old, ids": ("OLD", ("evaluate", "generate"), table(lambda ids: ids + 2),
                  "hash_table.npy: has experts from 2 to 5; the"),
     "old, tokenizer": ("OLD", ("generate",), cut("tokenizer.model", 100),
@@ -284,6 +284,8 @@ ERRORS = {
                  "log.jsonl, line 1: its content is 5;"),
     "old, row": ("OLD", ("train", "report"), edit("results.csv", ",300,", ",x,"),
                  "results.csv, row 3: vocab_size is 'x'; a number"),
+    "old, a loss": ("OLD", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
+                    "results.csv: loss_validation at step 24 is 1.2345, but "),
     "old, two rows": ("OLD", ("train",), lines("results.csv", lambda rows: rows[:2]),
                       "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
 }  # fmt: skip
@@ -343,8 +345,8 @@ USED = {
     "log gone": ("RUN", remove("log.jsonl"), "log.jsonl: is gone; a new log begins at step 24"),
     "windows gone": ("RUN", remove("validation_windows.csv"), ""),
     "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
-    "old": ("OLD", lambda folder, runs: None, "is of an earlier version; nothing tells whether its files were changed"),
-    "old, no last row": pytest.param("OLD", without_last_row, "is of an earlier version; ", marks=pytest.mark.slow),
+    "old": ("OLD", lambda folder, runs: None, "has no record (an earlier version wrote it), so changes of its"),
+    "old, no last row": pytest.param("OLD", without_last_row, "has no record (an earlier", marks=pytest.mark.slow),
     "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and passed over (ValueError",
                                  marks=pytest.mark.slow),
 }  # fmt: skip
@@ -366,7 +368,7 @@ def test_what_is_whole_is_used_and_what_is_missing_written_again(folder, change,
 
 def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
     (code, printed, said), (_, wanted, _) = do("evaluate", runs["OLD"]), do("evaluate", runs["RUN"])
-    line = f"{runs['OLD']}: is of an earlier version; nothing tells whether its files were changed"
+    line = f"{runs['OLD']}: has no record (an earlier version wrote it), so changes of its files cannot be detected"
     assert code == 0 and line in said and printed.replace("OLD", "RUN") == wanted
 
 

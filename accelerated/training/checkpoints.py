@@ -207,7 +207,9 @@ class Checkpoints:
             what = "is damaged and passed over" if fits else "is of another model than config.json"
             self._tell(f"{self.folder}: checkpoint at step {step:,} {what} ({reason})")
         if misfits:
-            raise InputError(f"{self.folder}: no checkpoint is of the model that config.json describes; put that back")
+            raise InputError(
+                f"{self.folder}: no checkpoint is of the model that config.json describes; put config.json back"
+            )
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None

@@ -34,6 +34,7 @@ from .diagnosis import failing_layer, what_is_wrong
 from .hashing import table_of_run
 from .optimizer import check_memory
 from .record import (
+    NO_RECORD,
     Record,
     digest,
     digest_of_table,
@@ -197,7 +198,7 @@ class Run:
     def _kept(self, record: Record | None, step: int) -> Kept:
         """Return what a run goes on with from a checkpoint."""
         if record is None:
-            self._tell(f"{self.folder}: is of an earlier version; nothing tells whether its files were changed before")
+            self._tell(f"{self.folder}: {NO_RECORD}")
             return kept_files_of_older(self.folder, step, _stops(self.config)[0])
         return kept_files(self.folder, record, step, self._tell)
 

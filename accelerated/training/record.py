@@ -12,7 +12,7 @@ another run. `record.json` has the record of the last evaluation, for readers th
 the files that it describes, so a kill between two writes leaves files that are older than the record, never newer: a
 table with fewer rows, a log with more lines.
 
-Runs of earlier versions have no record; nothing tells whether their files were changed.
+Runs of earlier versions have no record, so changes of their files cannot be detected.
 """
 
 import json
@@ -47,6 +47,10 @@ WRITTEN_ANEW = "put it back, or delete it: the command that trained the run writ
 
 A_NEW_LOG = "put it back, or move it away: the run goes on with a new log"
 """What helps where the log is not the one that the run wrote."""
+
+
+NO_RECORD = "has no record (an earlier version wrote it), so changes of its files cannot be detected"
+"""What is said of a run of an earlier version."""
 
 
 class Record(NamedTuple):

@@ -10,7 +10,8 @@ from ..errors import InputError
 from ..files import read_bytes
 from .record import Record, check_log, check_rows
 from .result_rows import as_text, read_rows
-from .run_folder import read_log
+from .run_folder import check_losses, read_log
+from .window_losses import read_window_losses
 
 
 class Kept(NamedTuple):
@@ -66,6 +67,7 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
         InputError: a row before that step is missing, or a file is damaged.
     """
     path = folder / "results.csv"
+    read_window_losses(folder)  # says what is wrong before anything is written
     rows = [row for row in read_rows(path) if int(row["step"]) <= step]
     found, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
     if found not in (wanted, [s for s in wanted if s < step]):
@@ -73,8 +75,10 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
             f"{path}: is damaged: it has {len(found)} of the {len(wanted)} rows up to step {step}, where the last "
             "checkpoint is; put it back, or delete the folder to train this run anew"
         )
+    lines = read_log(folder / "log.jsonl")
+    check_losses(path, rows, lines)
     unfinished = step in evaluations and step not in found
-    lines = [line for line in read_log(folder / "log.jsonl") if line["step"] <= step]
+    lines = [line for line in lines if line["step"] <= step]
     lines = [line for line in lines if not (unfinished and (line["kind"], line["step"]) == ("evaluation", step))]
     log = "".join(json.dumps(line) + "\n" for line in lines).encode()
     return Kept([as_text(row) for row in rows], [""] * len(rows), log)

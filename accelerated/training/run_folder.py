@@ -245,6 +245,7 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     path = Path(folder) / "results.csv"
     rows, record = read_rows(path), read_record(folder)
     if record is None:
+        check_losses(path, rows, read_log(Path(folder) / "log.jsonl"))
         return rows, read_window_losses(folder)
     check_rows(path, rows, record)
     try:
@@ -256,6 +257,16 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
         raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; put it back, or delete it")
     return rows, None  # a stopped run may have written those of the next row
+
+
+def check_losses(path: Path, rows: list[dict], lines: list[dict]) -> None:
+    """Raise `InputError` where a table has another validation loss than the log; for runs without a record."""
+    losses = {line["step"]: line.get("loss_validation") for line in lines if line["kind"] == "evaluation"}
+    for row in rows:
+        logged = losses.get(int(row["step"]))
+        if logged is not None and float(row["loss_validation"]) != logged:
+            what = f"loss_validation at step {row['step']} is {row['loss_validation']}, but {logged} in log.jsonl"
+            raise InputError(f"{path}: {what}; put back the file that was changed")
 
 
 def read_own_log(folder: Path) -> list[dict]:

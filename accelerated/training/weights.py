@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError
 from .checkpoints import Checkpoints
 from .configuration import TrainConfig
-from .record import WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
+from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
 from .step import initial_state
 from .tokenizer import Tokenizer
@@ -50,7 +50,10 @@ def load_run(folder: str | Path, watch: Watch = silent) -> SavedRun:
     def check(step: int, extra: dict) -> None:
         record = record_in(extra)
         if record is None:
-            watch("say", line=f"{folder}: is of an earlier version; nothing tells whether its files were changed")
+            watch(
+                "say",
+                line=f"{folder}: {NO_RECORD}",
+            )
         parts["files"] = check_files(folder, config, record, f"the checkpoint of step {step:,}")
         parts["texts"] = texts_in(extra)
 
