@@ -90,6 +90,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         goes_on = "; the same command goes on from the last checkpoint" if command in RESUMABLE else ""
         return _ended(f"interrupted{goes_on}", 130)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # as XLA says it
+            raise
+        return _ended(f"not enough memory: {str(error).partition(chr(10))[0]}; choose smaller sizes", 2)
     except BrokenPipeError:
         _close_output()  # whoever read it has left
     except OSError as error:

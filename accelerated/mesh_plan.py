@@ -23,6 +23,7 @@ matrix products.
 """
 
 import math
+import re
 from typing import NamedTuple
 
 from .configuration import GROUPED, ModelConfig
@@ -120,7 +121,7 @@ def parse_mesh(text: str) -> MeshShape:
     sizes = {}
     for item in text.split(","):
         axis, equals, size = item.strip().partition("=")
-        if axis not in AXES or not equals or axis in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
+        if axis not in AXES or not equals or axis in sizes or not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
             raise InputError(
                 f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {', '.join(AXES)}, each once, and "
                 "SIZE a whole number of at least 1, as in data=2,expert=4"

@@ -12,17 +12,50 @@ import typing
 import tyro
 
 from ..errors import InputError
+from ..tables.schema import BLANK, to_numbers
 from ..wording import SHOWN, in_short
 
-_NO_NUMBER = r"Error parsing (--[\w.-]+): .*?(int\(\)|FLOAT|INT|to float).*?['\"]([^'\"]*)['\"]\W*"
-"""What the parser says of a value that is no number: the flag, the type, and at the end the value."""
+_NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.*: needed: a (?:whole )?number.*)"
+"""What the parser says of a value that is no number: the flag, and what `_number` says of the value."""
+
+_NUMBERS = tyro.constructors.ConstructorRegistry()
+
+
+@_NUMBERS.primitive_rule
+def _number(of: tyro.constructors.PrimitiveTypeInfo):
+    """Return how a flag that is a number is read: as tables are, where Python takes 1_0 and digits of all scripts."""
+    if of.type not in (int, float):
+        return None
+    kind, read = ("INT", _whole_number) if of.type is int else ("FLOAT", _real_number)
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind,
+        instance_from_str=lambda texts: read(texts[0]),
+        is_instance=lambda value: isinstance(value, of.type),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        raise ValueError(f"{text}: needed: a whole number, such as 3")
+    if len(text) > 30 or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text}: needed: a whole number, from -2^63 to 2^63 - 1")
+    return int(text)
+
+
+def _real_number(text: str) -> float:
+    [number], [wrong] = to_numbers([text])
+    if wrong or (text in BLANK and text.lower() != "nan"):
+        raise ValueError(f"{text}: needed: a number, such as 7e9")
+    return float(number)
 
 
 def run(function, command: str, arguments: list[str]):
     """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), _wide(not {"-h", "--help"} & set(arguments)):
+        with contextlib.redirect_stderr(said), _wide(not {"-h", "--help"} & set(arguments)), _NUMBERS:
             call = tyro.cli(
                 _deferred(function),
                 args=_joined(arguments, function),
@@ -130,8 +163,7 @@ def _one_line(box: str) -> str:
 def _shortened(line: str) -> str:
     """Return a line without most of the words that no flag takes: many, where a shell has expanded a pattern."""
     if number := re.fullmatch(_NO_NUMBER, line):
-        kind = "a whole number, such as 3" if "INT" in number[2].upper() else "a number, such as 7e9"
-        return f"{number[1]} {number[3]}: needed: {kind}"
+        return f"{number[1]} {number[2]}"
     found = re.fullmatch(r"(Unrecognized options: )(.+)", line)
     words = found[2].split(", ") if found else []
     if len(words) <= SHOWN or any(word.startswith("-") for word in words):

@@ -34,7 +34,7 @@ class NextReport(NamedTuple):
     flops: float  # the most that a run may cost
 
 
-def check_flags(n: float | None, experts: float | None, level: float) -> None:
+def check_flags(n: float | None, experts: int | None, level: float) -> None:
     """Raise InputError where a flag is wrong whatever the table says."""
     check_level(level)
     for flag, value, least in (("--n", n, 0.0), ("--experts", experts, 1.0)):
@@ -46,7 +46,7 @@ def next_report(
     paths,
     asked: str,
     n: float | None = None,
-    experts: float | None = None,
+    experts: int | None = None,
     router: str | None = None,
     law: str = "routed-bounded",
     loss_column: str = "loss_validation",
@@ -87,7 +87,7 @@ def next_report(
     return NextReport(named(paths), level, found, flops)
 
 
-def _asked(fit, name: str, n: float | None, experts: float | None) -> Asked:
+def _asked(fit, name: str, n: float | None, experts: int | None) -> Asked:
     """Return the number that is asked for, with its point; ValueError where the point does not belong to it."""
     flags = dict(zip(COLUMNS, ("--n", "--experts"), strict=True))
     given = dict(zip(COLUMNS, (n, experts), strict=True))

@@ -202,7 +202,7 @@ def plan(
     published: bool = True,
     next: str | None = None,
     n: str | None = None,
-    experts: float | None = None,
+    experts: int | None = None,
     router: str | None = None,
     level: float = LEVEL,
     resamples: int | None = None,

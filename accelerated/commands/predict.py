@@ -286,7 +286,7 @@ def predict(
     tables: tyro.conf.Positional[tuple[Path, ...]] = (),
     law: str = "routed-bounded",
     n: str | None = None,
-    experts: float | None = None,
+    experts: int | None = None,
     teraflops: float | None = None,
     utilisation: float | None = None,
     at: tuple[str, ...] = (),

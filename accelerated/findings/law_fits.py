@@ -104,6 +104,10 @@ def fit_law(
     )  # fmt: skip
 
 
+MOST_HUBER = 1e6
+"""The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
+
+
 def check_huber(law: Law, huber: float | None) -> None:
     """Raise InputError where --huber is no delta, or is asked of a law that is fitted by least squares alone."""
     if huber is None:
@@ -114,8 +118,8 @@ def check_huber(law: Law, huber: float | None) -> None:
             f"--huber {huber:g}: the law {law.name} is fitted by least squares alone"
             + (f"; with --huber: {able}" if able else "")
         )
-    if not 0 < huber < math.inf:
-        raise InputError(f"--huber {huber:g}: needed: a finite number above 0")
+    if not 0 < huber <= MOST_HUBER:
+        raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}")
 
 
 def _intervals(law: Law, fit, columns, loss, level: float) -> tuple[list[Range], list[Range]]:

@@ -10,7 +10,6 @@ they came out.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..files import make_folder, write_atomically
 from ..findings.estimates import plain
+from ..findings.law_fits import MOST_HUBER
 from ..findings.reproduction import gather
 from ..findings.rows import open_table
 from ..findings.sweep_data import read_sweep
@@ -98,8 +98,8 @@ def write_reproduction(
 
 def check_huber(huber: float | None) -> None:
     """Raise InputError unless --huber is a delta of Huber's terms, or not given."""
-    if huber is not None and not 0 < huber < math.inf:
-        raise InputError(f"--huber {huber:g}: a finite number above 0, in log10 units")
+    if huber is not None and not 0 < huber <= MOST_HUBER:
+        raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}, in log10 units")
 
 
 def markdown(results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json") -> str:

@@ -287,7 +287,8 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
 def test_a_delta_that_is_none_is_one_clear_line(tmp_path, capsys, huber):
     make_table(0).to_csv(tmp_path / "table.csv", index=False)
     assert main(["reproduce", str(tmp_path / "table.csv"), "--huber", huber, "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == f"routelaws: --huber {huber}: a finite number above 0, in log10 units\n"
+    needed = "needed: a number above 0 and at most 1e+06, in log10 units"
+    assert capsys.readouterr().err == f"routelaws: --huber {huber}: {needed}\n"
 
 
 @pytest.mark.parametrize("seed", range(3))

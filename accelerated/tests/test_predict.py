@@ -109,14 +109,18 @@ WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 says the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 says the same column; give",
     "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted by least squa",
-    "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a finite number above 0",
+    "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
     "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted by least squares alone",
     "downstream --cut 0": "--cut 0: is less than 1; needed: FLOPs",
     "downstream --ratio nan": "--ratio nan: needed: a finite number above 0",
     "downstream --least-gain 1": "--least-gain 1: needed: at least 0 and below 1",
     "plan --next slope --level 3": "--level 3: needed: a number between 0 and 1",
     "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; needed: parameters",
-    "reproduce --out paper --huber -1": "--huber -1: a finite number above 0, in log10 units",
+    "reproduce --out paper --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06, in log10 units",
+    "predict --n 1e8 --experts 4 --huber 1e308": "--huber 1e+308: needed: a number above 0 and at most 1e+06",
+    "predict --n 1e8 --experts 1.5": "--experts 1.5: needed: a whole number, such as 3",
+    "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0: needed: a whole number, such as 3",
+    "predict --n 1e8 --experts 4 --level 0.9_5": "--level 0.9_5: needed: a number, such as 7e9",
 }
 
 

@@ -123,6 +123,8 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),
         (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
         (('name = "tiny"', "name = "), "not a TOML file"),
+        (('name = "tiny"', "name = " + "[" * 5000), "not a TOML file"),
+        (("steps = 40", "steps = " + "9" * 5000), "not a TOML file"),
         (("experts = 4", 'experts = 4\nobjective = "masked"'), "run 2 .*the objective masked and run 0 causal"),
     ],
 )

@@ -296,6 +296,8 @@ def test_generate_continues_the_prompt(trained):
     assert greedy[0] == greedy[1]
     with pytest.raises(InputError, match="at least 1"):
         generate(folder, tokens=0)
+    with pytest.raises(InputError, match="at least 0"):
+        generate(folder, seed=-1)
 
 
 @pytest.mark.slow

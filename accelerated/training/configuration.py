@@ -39,8 +39,8 @@ LARGEST = 2**31 - 1
 MOST_PARAMETERS = 2**53
 """Parameters of a model at most, some thousand times those of the largest ones there are."""
 
-LARGEST_SEED = 2**63 - 1
-"""The largest seed."""
+LARGEST_SEED = 2**32 - 1
+"""The largest seed: JAX takes its last 32 bits, so larger ones would repeat smaller ones."""
 
 
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
@@ -194,6 +194,9 @@ class TrainConfig:
         for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
+        if self.batch_size * self.sequence_length > LARGEST:
+            tokens = f"batch_size {self.batch_size} times sequence_length {self.sequence_length}"
+            raise InputError(f"{tokens} is {self.batch_size * self.sequence_length}; it has to be at most {LARGEST}")
         if self.checkpoint_every is not None:
             _check_whole("checkpoint_every", self.checkpoint_every, 1)
         _check_whole("keep_last", self.keep_last, 1)
@@ -325,6 +328,8 @@ def _convert(name: str, value, kind: type, where: str):
     if "float" in kind and value == "inf":
         return math.inf
     if "float" in kind and isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise InputError(f"{where}: {name} is {shown(value)}; it has to be below 2^63")
         return float(value)
     wanted = bool if kind == "bool" else int if "int" in kind else str
     if "float" not in kind and "tuple" not in kind and type(value) is wanted:

@@ -52,6 +52,8 @@ def generate(
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise InputError(f"--tokens {tokens}: has to be at least 1 and at most {MOST_TOKENS:,}")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: has to be at least 0")
     if not 0 <= temperature < float("inf"):
         raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
     _check_can_continue(folder, read_config(folder).model)
@@ -60,8 +62,9 @@ def generate(
 
     # A document starts after the end of the one before it.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
-    uniforms = np.random.default_rng(seed).random(tokens)
-    for uniform in uniforms:
+    random = np.random.default_rng(seed)
+    for _ in range(tokens):
+        uniform = random.random()
         window = np.zeros(config.sequence_length, np.int32)
         recent = ids[-config.sequence_length :]
         window[: len(recent)] = recent

@@ -16,6 +16,7 @@ How processes find each other:
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -112,7 +113,7 @@ def _check_launcher(environment: Mapping[str, str]) -> None:
 def _check_place(coordinator: str, processes: int, process_id: int) -> None:
     """Raise InputError where the flags give no address of process 0, or no place among the processes."""
     host, colon, port = coordinator.rpartition(":")
-    if not host or not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+    if not host or not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
     if processes < 1:
         raise InputError(f"--processes is {processes}; at least 1")

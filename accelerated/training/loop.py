@@ -403,7 +403,8 @@ def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
     Evaluations fall on multiples of `steps_per_call`, so that every call but the last compiles to the same program.
     """
     call, steps = config.steps_per_call, config.steps
-    calls = (math.floor(i * steps / config.evaluations / call + 0.5) for i in range(1, config.evaluations))
+    times = min(config.evaluations, steps)  # more of them are at the same steps
+    calls = (math.floor(i * steps / times / call + 0.5) for i in range(1, times))
     evaluations = {max(1, number) * call for number in calls}
     evaluations = {step for step in evaluations if step < steps} | {steps}
     if config.checkpoint_every is None:

@@ -101,12 +101,13 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(f"--vocab-size {vocab_size}: at least {SMALLEST_VOCABULARY}, since every byte has a piece")
     sample = _sample(texts)
+    pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # more than any text of this length supports
     # At first no more than half of what is learned are single characters, so that a text with many of them (Chinese,
     # say) still leaves room for pairs in a small vocabulary. A text with too few pairs may fill it with characters.
     for share in (2, 1):
-        learned = _learned_characters(sample, (vocab_size - FIXED_PIECES) // share)
+        learned = _learned_characters(sample, (pieces - FIXED_PIECES) // share)
         try:
-            return _train(_lines(sample, learned), vocab_size)
+            return _train(_lines(sample, learned), pieces)
         except RuntimeError as error:
             most = re.search(r"value <= (\d+)", str(error))
             if not most:
