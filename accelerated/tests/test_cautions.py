@@ -29,6 +29,8 @@ from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.report import cautions, engine
 from routelaws.accelerated.report.cautions import warnings
 from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.tables.released import hoffmann_points
+from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
 
 
@@ -357,7 +359,7 @@ def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, colu
     for over in (0, 1):  # as often as does no harm, and two runs once more
         passes[own[:2]] = most + over
         frame[column] = passes if column == "epochs" else frame["tokens"] / passes
-        said = warned(frame, tmp_path, "routed-bounded")
+        said = warned(frame, tmp_path, "separable")
         start = f"2 {kind.lower().replace('hash', 'routed')} runs have more than {most} passes over the text (hyper_id"
         wanted = f"{start} {own[0]}: {most + 1}; {own[1]}: {most + 1}): repeated text"
         assert [text.startswith(wanted) for text in said] == [True] * over
@@ -372,6 +374,21 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
     said = [text for text in warned(frame, tmp_path, "separable", rows) if "middle of training" in text]
     start = f"{cut} runs are taken in the middle of training (hyper_id 0 'r0': step 500 of 1,000; 1 'r1': "
     assert [text.startswith(start) for text in said] == [True] * bool(cut)
+
+
+@pytest.mark.released
+def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
+    """The paper's rows of nothing; the 240 points of Hoffmann et al. of one run, and of no design."""
+    curves = released_file("curves.csv.gz")
+    assert [fit["warnings"] for fit in fit_table(curves, "separable", rows="clark")["fits"]] == [[], [], []]
+    released_file("chinchilla_points.csv")
+    points = hoffmann_points()
+    frame = pandas.DataFrame({"hyper_id": range(points.loss.size), "step": 1, "router_type": "Dense", "num_experts": 1})
+    frame = frame.assign(
+        dense_parameter_count=points.dense_parameters, tokens=points.tokens, loss_validation=points.loss
+    )
+    said = warned(frame, tmp_path, "hoffmann")
+    assert len(said) <= 1 and all("far from the law" in text for text in said)
 
 
 def dense_twice(other: dict) -> pandas.DataFrame:

@@ -590,6 +590,32 @@ def test_the_branch_that_a_history_as_csv_abandoned_is_left_out(here):
     assert done.remarks[0].startswith(f"{path}: {RESTARTED.format('history')}")
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here, kind):
+    path = history(f"moe8-256.{kind}", [*BACK[:3], (2000, 3.3)])
+    constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
+    done = convert_runs(path, "table.csv", LOSS | ({"step": "_step"} if kind == "csv" else {}), constants)
+    assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.3]
+    assert "moe8-256 from step 2000 (2 rows)" in done.remarks[0]
+
+
+def test_json_lines_of_which_most_runs_have_one_are_a_table_of_runs(here):
+    """Summaries of runs: two of one name are refused, or told apart by their ids."""
+    rows = [
+        {"name": run, "_step": step, "E": 8, "val/loss": 3.5} for run, step in (("a", 9), ("a", 8), ("b", 9), ("c", 9))
+    ]
+    constants = SET | {"dense_parameter_count": "1e6"}
+    for ids, message in ((None, "run 'a' stands in rows 1, 2, and most runs in one"), ("wxyz", None)):
+        lines = [row | ({"run_id": ids[i]} if ids else {}) for i, row in enumerate(rows)]
+        Path("runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        columns = RUN_COLUMNS | {"hyper_id": "name"}
+        if message is None:
+            assert convert_runs("runs.jsonl", "table.csv", columns, constants).runs == 4
+        else:
+            with pytest.raises(InputError, match=message):
+                convert_runs("runs.jsonl", "table.csv", columns, constants)
+
+
 def test_two_runs_of_one_name_in_a_history_are_refused(here):
     """The second one begins again in time, too; with ids they are two runs, called by name and id."""
     two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
