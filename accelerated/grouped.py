@@ -60,8 +60,10 @@ class Stack:
         self.matrices, self.layer, self.passed = matrices, layer, passed
 
     def ffn(self, activation: str, elsewhere: Callable, x: jax.Array, gate: jax.Array, queue: jax.Array) -> jax.Array:
-        """Return `grouped_ffn` of the layer's matrices."""
-        _check(activation, "n, E", self.matrices, x, gate, queue)
+        """Return `grouped_ffn` of the layer's matrices; d and f are 1 at least. Layers out of range are clipped."""
+        sizes = _check(activation, "n, E", self.matrices, x, gate, queue)
+        if not sizes["d"] * sizes["f"]:
+            raise InputError(f"experts: d = {sizes['d']} and f = {sizes['f']}; a stack needs 1 of each at least")
         constant = self.matrices, self.layer
         output, self.passed = _passing_ffn(activation, elsewhere, x, gate, queue, constant, self.passed)
         return output

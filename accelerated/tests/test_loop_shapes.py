@@ -19,7 +19,7 @@ import pytest
 from routelaws.accelerated import loops
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.grouped import grouped_ffn
+from routelaws.accelerated.grouped import Stack, grouped_ffn
 from routelaws.accelerated.products import weight_gradient
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
@@ -121,6 +121,12 @@ def moments(gradient):
     )
 
 
+def stacked(f):
+    matrices = {"up": floats(2, 3, 4, f), "down": floats(2, 3, f, 4)}
+    stack = Stack(matrices, np.int32(0), matrices)
+    return functools.partial(stack.ffn, "gelu", None, floats(5, 4), floats(5, 2), np.zeros((5, 2), np.int32))
+
+
 REFUSED = {
     "distances": (
         functools.partial(attend_rows, floats(2, 64, 96), floats(65, 32), 2, False),
@@ -140,6 +146,7 @@ REFUSED = {
     ),
     "gate": (experts(gate=(5, 1)), "experts: queue has shape [5, 2]; [T, k] with T = 5, k = 1 is needed"),
     "queue": (experts(queue=np.float32), "experts: queue is float32; int32 is needed"),
+    "a stack without width": (stacked(0), "experts: d = 4 and f = 0; a stack needs 1 of each at least"),
     "activation": (experts(activation="tanh"), "activation is 'tanh'; allowed: gelu, relu, swiglu"),
     "tokens": (
         functools.partial(weight_gradient, floats(5, 3), floats(4, 2)),
