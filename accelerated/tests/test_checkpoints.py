@@ -154,3 +154,11 @@ def test_what_cannot_be_written_is_said_when_it_is_waited_for(tmp_path):
     with pytest.raises(StorageError, match="file/checkpoints"):
         opened.wait()
     opened.close()
+
+
+def test_options_of_processes_are_set_as_this_version_of_orbax_wants_them(caplog):
+    given = {"primary_host": 1, "active_processes": {1}, "barrier_sync_key_prefix": "process_1"}
+    with checkpoints._context(**given) as context:
+        found = context.multiprocessing_options
+    assert {name: getattr(found, name) for name in given} == given
+    assert "deprecated" not in caplog.text

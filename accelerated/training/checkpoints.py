@@ -275,11 +275,18 @@ def _alone() -> Iterator[None]:
         yield
         return
     me = jax.process_index()
-    options = ocp.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
-    )
-    with ocp.Context(multiprocessing_options=options):
+    with _context(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"):
         yield
+
+
+def _context(**options) -> ocp.Context:
+    """Return a context of Orbax with options of its processes; they are set one by one where Orbax allows that."""
+    context = ocp.Context()
+    if not hasattr(context, "multiprocessing"):  # before 0.12 they are given at once
+        return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
+    for name, value in options.items():
+        setattr(context.multiprocessing, name, value)
+    return context
 
 
 def _give_way() -> None:
