@@ -539,8 +539,8 @@ def test_a_grid_that_makes_no_sense_is_one_line_at_once(fields, tmp_path, capsys
 WRITES = 15
 """Files that a run writes whole: three for its folder, three when it starts, and three at each of three evaluations."""
 
-QUICK = ((10, False), (4, True))
-"""Before the window losses of step 16; before the record of a start, with the table cut back already."""
+QUICK = ((11, False), (4, True))
+"""Before the table of step 16, which the record has already; before the record of a start, whose table is cut back."""
 
 
 def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
