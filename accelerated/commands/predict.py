@@ -136,6 +136,8 @@ def _point(law: Law, at: dict[str, float | None]) -> dict[str, float]:
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
             allowed = f"at least {least:g}" if least else "above 0"
             raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
+        if value is not None and name == "num_experts" and value % 1:
+            raise InputError(f"{flag} {value:g}: needed: a whole number")
     return {name: float(at[name]) for name in wanted}
 
 
