@@ -18,13 +18,13 @@ SHOWN = r"S\nroutelaws: all is well\x1b[2J\u202e"
 
 
 def run(capsys, *arguments):
-    """Return exit code, standard output and standard error of a command that ends within 20 seconds."""
+    """Return exit code, standard output and standard error of a command that ends within two minutes."""
 
     def hangs(*_):
         pytest.fail("it hangs")
 
     before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(20)
+    signal.alarm(120)
     try:
         code = cli.main([str(argument) for argument in arguments])
     finally:
