@@ -3,8 +3,9 @@
 Step by step, with sources and examples: `routelaws.reference.balance`.
 
 What differs: logits below float32 are raised to float32, and shares, counts and the bias pass through `stop_gradient`.
-Under jit nothing can raise because of a value: an expert index out of range is not counted, a logit that is not finite
-is carried into the loss, and loads that are all 0, or a mask without real tokens, give NaN.
+Under jit nothing can raise because of a value: an expert index that is out of range or of a masked expert is not
+counted, a logit that is not finite makes the loss NaN, and so do loads that are all 0, a mask without real tokens, or a
+traced one of no expert.
 
 With `axis_name` the statistics are those of all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`): every member
 of it returns the same shares, probabilities and loss, those of one group that holds all of their tokens.
@@ -17,10 +18,14 @@ import jax.numpy as jnp
 
 from .errors import InputError, _check_k
 from .notation import (
+    _admitted_experts,
+    _among,
     _as_bool,
     _at_least_float32,
     _check_group,
-    _masked_rows,
+    _number_admitted,
+    _or_nan,
+    _prepared,
     _real_tokens,
     _total,
     log_sum_exp,
@@ -98,7 +103,12 @@ def expert_counts(
 
 
 def mean_probability(
-    logits: jax.Array, score: str = "softmax", *, mask: jax.Array | None = None, axis_name: str | None = None
+    logits: jax.Array,
+    score: str = "softmax",
+    *,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+    axis_name: str | None = None,
 ) -> jax.Array:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
@@ -109,20 +119,22 @@ def mean_probability(
         logits: [T, E], finite.
         score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here.
 
     Raises:
-        ValueError: the score is unknown, or the mask has another shape.
+        ValueError: the score is unknown, or a mask has another shape.
 
-    Differs from the reference: logits below float32 are raised to float32. One that is not finite is carried into the
-    result, and a mask without a real token gives NaN.
+    Differs from the reference: logits below float32 are raised to float32. One that is not finite gives NaN, and so
+    does a mask without a real token.
     """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     _check_group("logits", logits)
-    logits = _masked_rows(_at_least_float32(logits), mask)
-    return _mean(softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits), mask, axis_name)
+    logits, valid, _ = _prepared(logits, 1, mask, expert_mask)
+    probability = softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits)
+    return _mean(_or_nan(probability, valid), mask, axis_name)
 
 
 def auxiliary_loss(
@@ -133,6 +145,7 @@ def auxiliary_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
@@ -153,6 +166,7 @@ def auxiliary_loss(
         score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here.
 
@@ -160,15 +174,17 @@ def auxiliary_loss(
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: the dialect or the score is unknown, or the mask has another shape.
+        ValueError: the dialect or the score is unknown, or a mask has another shape.
 
-    Differs from the reference: a logit that is not finite is carried into the loss, an index that is out of range is
-    not counted, and a mask without a real token gives NaN. With `axis_name` every member has the loss of the whole:
-    take their mean, not their sum.
+    Differs from the reference: a logit that is not finite makes the loss NaN, an index that is out of range or of a
+    masked expert is not counted, and a mask without a real token gives NaN. With `axis_name` every member has the loss
+    of the whole: take their mean, not their sum.
     """
     value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
-    probability = mean_probability(logits, score, mask=mask, axis_name=axis_name)
-    num_experts = len(probability)
+    probability = mean_probability(logits, score, mask=mask, expert_mask=expert_mask, axis_name=axis_name)
+    num_experts, admitted = len(probability), None
+    if expert_mask is not None:
+        admitted, _ = _admitted_experts(expert_mask, num_experts)
     if held is None:
         if dialect in ("first_choice", "gshard"):
             expert = expert[:, :1]
@@ -180,8 +196,9 @@ def auxiliary_loss(
         share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
     else:
         share = held.share
-    share = jax.lax.stop_gradient(share)
-    scale = 1 / num_experts if dialect == "gshard" else num_experts
+    share = _among(jax.lax.stop_gradient(share), admitted, 0)
+    num_experts = _number_admitted(admitted, num_experts)
+    scale = jnp.ones_like(share[0]) / num_experts if dialect == "gshard" else num_experts
     return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
 
 
@@ -202,7 +219,13 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 
-def z_loss(logits: jax.Array, *, mask: jax.Array | None = None, axis_name: str | None = None) -> jax.Array:
+def z_loss(
+    logits: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+    axis_name: str | None = None,
+) -> jax.Array:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
     It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
@@ -210,21 +233,28 @@ def z_loss(logits: jax.Array, *, mask: jax.Array | None = None, axis_name: str |
     Args:
         logits: [T, E], finite.
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here.
 
     Raises:
-        ValueError: the mask has another shape.
+        ValueError: a mask has another shape.
 
-    Differs from the reference: a logit that is not finite is carried into the loss, and a mask without a real token
-    gives NaN.
+    Differs from the reference: a logit that is not finite gives NaN, and so does a mask without a real token.
     """
     _check_group("logits", logits)
-    logits = _masked_rows(_at_least_float32(logits), mask)
-    return _mean(log_sum_exp(logits, axis=1) ** 2, mask, axis_name)
+    logits, valid, _ = _prepared(logits, 1, mask, expert_mask)
+    return _mean(_or_nan(log_sum_exp(logits, axis=1), valid[:, 0]) ** 2, mask, axis_name)
 
 
-def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recentre: str = "none") -> jax.Array:
+def update_bias(
+    bias: jax.Array,
+    counts: jax.Array,
+    *,
+    rate: float = 1e-3,
+    recentre: str = "none",
+    expert_mask: jax.Array | None = None,
+) -> jax.Array:
     """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
 
     The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
@@ -239,15 +269,18 @@ def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recen
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
         recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step are theirs, and the
+            bias of the others stays as it came (our choice).
 
     Returns:
         [E].
 
     Raises:
-        ValueError: the counts are not integers, the rate is a number that is negative or NaN, or `recentre` is unknown.
+        ValueError: the counts are not integers, the rate is a number that is negative or NaN, `recentre` is unknown, or
+            the mask has another shape.
 
     Differs from the reference: the counts themselves and a traced rate are not looked at. E countₑ may not fit into 32
-    bits, so each count is compared with quotient and remainder.
+    bits, so each count is compared with quotient and remainder. A traced mask of no expert gives NaN.
     """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
@@ -255,36 +288,47 @@ def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recen
         raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
         raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
-    bias = jax.lax.stop_gradient(_at_least_float32(bias))
-    quotient, remainder = jnp.divmod(counts.sum(), len(counts))
+    bias, admitted, enough = jax.lax.stop_gradient(_at_least_float32(bias)), None, True
+    if expert_mask is not None:
+        admitted, enough = _admitted_experts(expert_mask, len(bias))
+    number = _number_admitted(admitted, len(bias))
+    quotient, remainder = jnp.divmod(_among(counts, admitted, 0).sum(), number)
     # Where the mean is not whole, a count equal to the quotient is below it.
     below = (counts < quotient) | ((counts == quotient) & (remainder > 0))
     step = jnp.where(counts > quotient, -1, jnp.where(below, 1, 0)).astype(bias.dtype)
     if recentre == "step":
-        step = step - step.mean()
-    bias = bias + rate * step
-    return bias - bias.mean() if recentre == "bias" else bias
+        step = step - _among(step, admitted, 0).sum() / number
+    new = bias + rate * step
+    if recentre == "bias":
+        new = new - _among(new, admitted, 0).sum() / number
+    return jnp.where(enough, _among(new, admitted, bias), jnp.nan)
 
 
-def load_statistics(load: jax.Array) -> LoadStatistics:
+def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) -> LoadStatistics:
     """Return how evenly the experts are used.
 
     Args:
         load: [E], counts or shares, at least 0, not all 0.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics are theirs.
 
     Returns:
         `LoadStatistics`.
 
     Raises:
-        ValueError: the loads are not [E].
+        ValueError: the loads are not [E], or the mask has another shape.
 
     Differs from the reference: the loads themselves are not looked at. Where all are 0, or one is NaN, max_over_mean
-    and entropy are NaN.
+    and entropy are NaN, and where a traced mask admits no expert.
     """
     if load.ndim != 1 or not load.size:
         raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")
-    whole = jnp.issubdtype(load.dtype, jnp.integer)
+    whole, admitted = jnp.issubdtype(load.dtype, jnp.integer), None
     load = load.astype(jnp.result_type(float) if whole else jnp.promote_types(load.dtype, jnp.float32))
+    if expert_mask is not None:
+        admitted, enough = _admitted_experts(expert_mask, len(load))
+        load = jnp.where(enough, _among(load, admitted, 0), jnp.nan)
+    number = _number_admitted(admitted, len(load))
     share = load / load.sum()
     entropy = (share * jnp.log(1 / jnp.where(share > 0, share, 1))).sum()
-    return LoadStatistics(share.max() * len(share), entropy, (load == 0).mean(dtype=load.dtype))
+    idle = _among(load == 0, admitted, False).sum(dtype=load.dtype) / number
+    return LoadStatistics(share.max() * number, entropy, idle)

@@ -27,7 +27,7 @@ import numpy as np
 from .errors import InputError, _check_k
 from .grouped import _check_activation, grouped_ffn, position_in_queue
 from .loops import EXPERTS, alike, loops_run
-from .notation import _as_bool, canonical_zero, one_hot
+from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -72,17 +72,27 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))
 
 
-def _capacity_of_real(num_real: jax.Array, num_tokens: int, num_experts: int, k: int, capacity_factor: float):
-    """Return `expert_capacity` of a number of tokens n <= T that is known at run time only, exactly as there.
+def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
+    """Return `expert_capacity` of n <= T tokens, and of the experts that are admitted, exactly as there; both numbers
+    may be known at run time only.
 
-    C rises above v at n = floor(v E / (c k)) + 1; it is the number of these that n has reached.
+    All experts together have ceil(c k n) slots, and each of E of them ceil(ceil(c k n) / E), which is ceil(c k n / E).
+    With c k = p / q and n = a q + b, ceil(c k n) is a p + ceil(b p / q). More than E n slots are not needed.
     """
-    most = expert_capacity(num_tokens, num_experts, k, capacity_factor)
     if math.isinf(capacity_factor):
-        return num_real
-    ratio = num_experts / (Fraction(str(float(capacity_factor))) * k)
-    rises = np.array([math.floor(v * ratio) + 1 for v in range(most)], np.int32)
-    return jnp.minimum(num_real, (rises <= num_real).sum(dtype=jnp.int32))
+        return jnp.asarray(num_real)
+    p, q = min(Fraction(str(float(capacity_factor))) * k, Fraction(num_experts)).as_integer_ratio()
+    rest = np.array([-(-b * p // q) for b in range(min(q, num_tokens + 1))], np.int32)
+    whole, b = (0, num_real) if q > num_tokens else jnp.divmod(num_real, q)
+    slots = whole * p + jnp.asarray(rest)[b]
+    return jnp.minimum(num_real, -(-slots // _number_admitted(admitted, num_experts)))
+
+
+def _capacity_of_known(num_tokens: int, num_experts: int, k: int, capacity_factor: float, expert_mask):
+    """Return the most and the fewest slots that an expert can have: a traced mask may admit from one to all experts."""
+    known = num_experts if expert_mask is None else _number_known(expert_mask)
+    least, most = (1, num_experts) if known is None else (known, known)
+    return tuple(expert_capacity(num_tokens, number, k, capacity_factor) for number in (least, most))
 
 
 def dispatch(
@@ -310,6 +320,7 @@ def routed_ffn(
     order: str = "choice",
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
@@ -324,6 +335,8 @@ def routed_ffn(
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
             tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
+        expert_mask: [E] bool, the experts that are there; None for all. E in the capacity is their number, and the
+            matrices of the others are not read.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
@@ -335,6 +348,7 @@ def routed_ffn(
 
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
     output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
+    The output of a token that asks for a masked expert is NaN, and all of it where a traced mask admits no expert.
     `params` may have "stack" too, a `grouped.Stack` that the loops then take instead; matrices are constants beside it.
     """
     _check_ffn(params, x, expert, gate)
@@ -345,25 +359,31 @@ def routed_ffn(
     if order == "priority" and priority is None:
         priority = gate
     _check_order(order, priority, expert.shape)
+    admitted, traced = None, expert_mask is not None and _number_known(expert_mask) is None
+    if expert_mask is not None:
+        admitted, enough = _admitted_experts(expert_mask, num_experts)
+        gate = _or_nan(gate, enough & admitted[expert])
+        expert = jnp.where(admitted[expert], expert, num_experts)  # gets no slot
     asked = _asked(mask, expert.shape)
     if asked is not None:
         gate = jnp.where(asked, gate, 0)
-    slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
+    slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
     in_loops = num_experts > 1 and loops_take(_matrices(params), x.dtype)
     if "stack" in params and not in_loops:
         raise InputError("params has a stack, which is for compiled loops alone, and they do not run here")
-    if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
+    if fewest == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
         if in_loops:
             return RoutedOutput(_run_in_loops(params, x, expert, gate, asked, activation), none)
         return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
     capacity = slots
-    if asked is not None:
-        num_real = asked.any(axis=1).sum()
-        capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
-    if in_loops:
+    if asked is not None or traced:
+        num_real = num_tokens if asked is None else asked.any(axis=1).sum()
+        capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
+    if in_loops or traced:  # a buffer for as many slots as one expert alone would have is large
         _, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
-        output = _run_in_loops(params, x, expert, gate, kept, activation)
+        run = _run_in_loops if in_loops else _dropless
+        output = run(params, x, expert, gate, kept, activation)
     else:
         placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
         kept = placement.kept

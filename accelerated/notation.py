@@ -17,9 +17,17 @@ give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in Te
 A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
 calls them decides what the group is.
 
+An `expert_mask` [E] names the experts that may be chosen, where some are pruned or live elsewhere. The result is that
+of a layer that has these experts alone, with their numbers in the whole layer: choices, gates, shares, losses and
+capacities are those of their columns, E in every formula is their number, and masked experts have 0 everywhere. What
+stands in the columns of masked experts does not matter, not even NaN, and no gradient reaches them.
+
 Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
-What differs here: NaN cannot raise under jit. It is carried through to the loss, where the training loop stops on it.
+What differs here: what is not finite cannot raise under jit. It is carried through to the loss as NaN, where the
+training loop stops on it: the gates of a token with such a logit are NaN. So are all gates where a traced `expert_mask`
+admits fewer experts than a token has, and the gate of a `held` choice that it leaves out. A mask that is not traced
+raises where it admits too few.
 """
 
 from typing import NamedTuple
@@ -101,11 +109,11 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _as_bool(mask: jax.Array) -> jax.Array:
+def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
     """Return a mask as bool. One of floats, which is added to logits, has 0 where this one has True; it is refused."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
-        raise InputError(f"mask is {mask.dtype}; bool is needed, True for a real token")
+        raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
     return mask.astype(bool)
 
 
@@ -121,11 +129,76 @@ def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
     return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
 
 
-def _padded_experts(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Return [T, k] with experts 0 … k−1 in the rows of padding."""
+def _padded_experts(expert: jax.Array, mask: jax.Array | None, admitted: jax.Array | None = None) -> jax.Array:
+    """Return [T, k] with experts 0 … k−1, or the first k that are admitted, in the rows of padding."""
     if mask is None:
         return expert
-    return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, jnp.arange(expert.shape[1], dtype=expert.dtype))
+    first = jnp.arange(expert.shape[1], dtype=expert.dtype)
+    if admitted is not None:
+        first = jnp.argsort(~admitted)[: expert.shape[1]].astype(expert.dtype)  # stable
+    return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, first)
+
+
+def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expert_mask: jax.Array | None = None):
+    """Return the logits that a router computes with, which rows are valid, and the experts that it may choose.
+
+    Returns:
+        logits [T, E]: float32 or more, with zeros in padding and −∞ in the columns of masked experts.
+        valid [T, 1] bool: whether all others are finite, and k experts are admitted.
+        admitted [E] bool, or None for all; all of them where fewer than k are admitted.
+    """
+    logits = _masked_rows(_at_least_float32(logits), mask)
+    if expert_mask is None:
+        return logits, jnp.isfinite(logits).all(axis=1, keepdims=True), None
+    admitted, enough = _admitted_experts(expert_mask, logits.shape[1], k)
+    valid = enough & (jnp.isfinite(logits) | ~admitted).all(axis=1, keepdims=True)
+    return jnp.where(admitted, logits, -jnp.inf), valid, admitted
+
+
+def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 1):
+    """Return the mask as [E] bool, and whether it admits enough experts; where it does not, all are admitted."""
+    mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
+    if mask.shape != (num_experts,):
+        raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
+    enough, known = mask.sum() >= at_least, _number_known(expert_mask)
+    if known is not None and known < at_least:
+        raise InputError(f"expert_mask admits {known} of {num_experts} experts; {at_least} or more are needed")
+    return mask | ~enough, enough
+
+
+def _number_known(expert_mask: jax.Array) -> int | None:
+    """Return how many experts a mask admits, None where it is traced."""
+    return None if isinstance(expert_mask, jax.core.Tracer) else int(np.count_nonzero(expert_mask))
+
+
+def _number_admitted(admitted: jax.Array | None, num_experts: int):
+    """Return E, the number of experts that may be chosen."""
+    return num_experts if admitted is None else admitted.sum(dtype=jnp.int32)
+
+
+def _among(values: jax.Array, admitted: jax.Array | None, rest) -> jax.Array:
+    """Return [..., E] with `rest` in the columns of masked experts."""
+    return values if admitted is None else jnp.where(admitted, values, rest)
+
+
+def _imbalance(load: jax.Array, admitted: jax.Array | None = None) -> jax.Array:
+    """Return max |E loadₑ − 1| over the experts that may be chosen."""
+    return jnp.abs(_among(_number_admitted(admitted, len(load)) * load - 1, admitted, 0)).max()
+
+
+def _real_gates(gate: jax.Array, expert: jax.Array, valid: jax.Array, mask: jax.Array | None, admitted) -> jax.Array:
+    """Return [T, k] with 0 in padding, and NaN in rows that are not valid and for a masked expert, which a held
+    selection can have."""
+    valid = valid if admitted is None else valid & admitted[expert]
+    return _masked_rows(_or_nan(gate, valid), mask)
+
+
+def _or_nan(values: jax.Array, valid: jax.Array) -> jax.Array:
+    """Return values with NaN where they are not valid.
+
+    As a sum: of exp(where(valid, values, nan)) XLA makes any numbers on CPU (jaxlib 0.10), since it sees the NaN.
+    """
+    return values + jnp.where(valid, 0, jnp.nan).astype(values.dtype)
 
 
 def _total(values, axis_name):

@@ -88,6 +88,7 @@ def routed_block(
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     base_method: str = "host",
     spread: Spread | None = None,
 ) -> BlockOutput:
@@ -104,6 +105,7 @@ def routed_block(
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
+        expert_mask: [E G] bool, the experts that are there; None for all. The layer is one of these alone.
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         spread: how tokens, experts and hidden units are spread over devices; None if all are here.
 
@@ -111,24 +113,28 @@ def routed_block(
         `BlockOutput`.
 
     Raises:
-        ValueError: the group size does not divide b (or S, for neighbours), or noise or table is missing.
+        ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or an expert
+            mask goes with experts that are spread.
 
     Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
     token is real, loads and losses are NaN. `params` may have a "stack" too, see `experts.routed_ffn`.
     """
+    if spread is not None and expert_mask is not None:
+        raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
     if config.router == "mixture_of_tokens":
-        return _whole(_mixture_block(params, x, config, training, mask, spread), spread)
+        return _whole(_mixture_block(params, x, config, training, mask, expert_mask, spread), spread)
     if config.router == "expert_choice":
-        return _whole(_expert_choice_block(params, x, config, training, held, mask, spread), spread)
+        return _whole(_expert_choice_block(params, x, config, training, held, mask, expert_mask, spread), spread)
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = mask if mask is None else mask.reshape(-1)
-    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": asks, "spread": spread}
-    decided = decide(params, group, tokens, config, base_method=base_method, **options)
+    options = {"training": training, "noise": noise, "table": table, "held": held, "spread": spread}
+    options |= {"mask": asks, "expert_mask": expert_mask, "base_method": base_method}
+    decided = decide(params, group, tokens, config, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
-    send, experts = routed_ffn, _experts(params, x.dtype)
+    send, experts = functools.partial(routed_ffn, expert_mask=expert_mask), _experts(params, x.dtype)
     if "stack" in params:
         experts["stack"] = params["stack"]
     if spread is not None:
@@ -181,12 +187,12 @@ def _logits(params, group):
     return jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")
 
 
-def _mixture_block(params, x, config, training, mask, spread):
+def _mixture_block(params, x, config, training, mask, expert_mask, spread):
     groups, real, ungroup = _groups(x, mask, config, training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
-    options["axis_name"] = None if spread is None else spread.experts
+    options |= {"expert_mask": expert_mask, "axis_name": None if spread is None else spread.experts}
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * jnp.exp(params["log_temperature"])
@@ -211,14 +217,16 @@ def _groups(x, mask, config, training):
     return group(x, size), real, lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask, spread):
+def _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread):
     """See reference."""
     groups, real, ungroup = _groups(x, mask, config, training)
-    experts, axis_name = _experts(params, x.dtype), None if spread is None else spread.experts
+    experts, options = _experts(params, x.dtype), {"activation": config.activation, "expert_mask": expert_mask}
+    options["axis_name"] = None if spread is None else spread.experts
 
     def choose(group, logits, held, real):
-        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
-        return expert_choice_ffn(experts, group, choice, activation=config.activation, axis_name=axis_name), choice
+        masks = {"mask": real, "expert_mask": expert_mask}
+        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
+        return expert_choice_ffn(experts, group, choice, **options), choice
 
     output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
     nothing = jnp.zeros((), _wide(x.dtype))
@@ -237,6 +245,7 @@ def decide(
     table: jax.Array | None = None,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     base_method: str = "host",
     spread: Spread | None = None,
 ) -> Decision:
@@ -252,6 +261,7 @@ def decide(
         table: see `routed_block`.
         held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
+        expert_mask: see `routed_block`.
         base_method: see `routed_block`.
         spread: see `routed_block`. The group is that of the device, or that of all devices, as `spread.group` says. A
             bias is one for all devices: the mean of what quantile balancing finds on each of them, or what it finds
@@ -261,10 +271,11 @@ def decide(
         `Decision`.
     """
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held, mask))
+        return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
     logits = _logits(params, group)  # SCORE
     together = None if spread is None else spread.balanced_over()
-    options = {"gate": config.gate, "held": held, "mask": mask}
+    masks = {"mask": mask, "expert_mask": expert_mask}
+    options = {"gate": config.gate, "held": held, **masks}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
     if config.router == "base":
@@ -272,50 +283,51 @@ def decide(
         return Decision(base_router(logits, config.choices, training=training, **options))
     if config.router == "quantile":
         routing = quantile_router(logits, params["bias"], config.choices, axis_name=together, **options)
-        return Decision(routing, bias=_quantile_bias(params, logits, config, training, mask, spread))
+        return Decision(routing, bias=_quantile_bias(params, logits, config, training, masks, spread))
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
-    return _decide_top_k(params, logits, config, training, noise, held, mask, spread)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
+    return _decide_top_k(params, logits, config, training, noise, held, masks, spread)
 
 
-def _quantile_bias(params, logits, config, training, mask, spread):
+def _quantile_bias(params, logits, config, training, masks, spread):
     """Return the bias for the next batch: of the group "global" from the scores of all devices."""
     if not training:
         return params["bias"]
     over = None if spread is None else spread.batch
     if spread is not None and spread.group == "global":
-        logits, mask, over = _gathered(logits, over), mask if mask is None else _gathered(mask, over), None
-    return quantile_bias(logits, params["bias"], config.choices, mask=mask, axis_name=over)
+        real = masks["mask"] if masks["mask"] is None else _gathered(masks["mask"], over)
+        logits, masks, over = _gathered(logits, over), masks | {"mask": real}, None
+    return quantile_bias(logits, params["bias"], config.choices, axis_name=over, **masks)
 
 
-def _decide_top_k(params, logits, config, training, noise, held, mask, spread):
+def _decide_top_k(params, logits, config, training, noise, held, masks, spread):
     """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
+        routing = gshard_router(logits, noise if training else None, held=held, **masks)
     else:
         options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
-        routing = top_k_router(logits, config.choices, **options, held=held, mask=mask)
+        routing = top_k_router(logits, config.choices, **options, held=held, **masks)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
         everyone = None if spread is None else spread.batch
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask, axis_name=everyone)
-        bias = balance.update_bias(bias, counts, rate=config.bias_rate)
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"], axis_name=everyone)
+        bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
     dialect = "first_choice" if config.sample_second else "assignments"
-    over = {"mask": mask, "axis_name": None if spread is None else spread.balanced_over()}
+    over = masks | {"axis_name": None if spread is None else spread.balanced_over()}
     uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, **over).loss
     added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **over)
     return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
+def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
+    return Decision(_mean_of_choices(routing, config, masks["mask"]), policy=policy)
 
 
 def _check_noise(training, noise, held):
@@ -325,11 +337,11 @@ def _check_noise(training, noise, held):
 
 def _mean_of_choices(routing, config, mask):
     """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
-    gate = jnp.full_like(routing.gate, 1 / config.k)
+    gate = jnp.where(jnp.isnan(routing.gate), routing.gate, 1 / config.k)
     return routing._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held, mask):
+def _hash_routing(tokens, config, table, held, mask, expert_mask):
     """Return the routing of HASH, which reads token ids [b, S], or positions, alone; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
@@ -340,9 +352,9 @@ def _hash_routing(tokens, config, table, held, mask):
     table = jnp.asarray(_default_table(config, tokens.shape[1]) if table is None else table)
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count, mask=mask)
+        routing = hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
     else:
-        routing = hashes.table_router(ids, table, config.expert_count, mask=mask)
+        routing = hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
     routing = _mean_of_choices(routing, config, mask)
     return routing if held is None else held._replace(gate=routing.gate)
 

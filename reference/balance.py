@@ -32,6 +32,11 @@ Padding: what takes a `mask` [T] bool, True for a real token, gives what it woul
 is in the other rows does not matter, not even NaN. Loads that are counted already (`update_bias`, `load_statistics`)
 have no padding in them.
 
+Masked experts: what takes an `expert_mask` [E] gives what a layer of the admitted experts alone gives; masked ones have
+0 in shares and probabilities. E is the number of the admitted experts, so that equal shares among them are balance:
+pass it to `value_at_balance`. What was counted for a masked expert is an error where experts are given, and ignored
+where counts are.
+
 What this file does not do: noise on the logits, and weights. Nothing here routes, so nothing leaks; but the bias that
 follows from the counts of one batch is for the next one.
 """
@@ -41,7 +46,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .notation import _check_group, _check_k, _real_tokens, check_finite, log_sum_exp, softmax
+from .notation import (
+    _admitted_experts,
+    _among_all,
+    _check_group,
+    _check_k,
+    _column_numbers,
+    _real_tokens,
+    check_finite,
+    log_sum_exp,
+    softmax,
+)
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
@@ -100,7 +115,13 @@ def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | No
     return counts
 
 
-def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.ndarray | None = None) -> np.ndarray:
+def mean_probability(
+    logits: np.ndarray,
+    score: str = "softmax",
+    *,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
+) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
     Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
@@ -110,15 +131,19 @@ def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.nda
         logits: [T, E], finite.
         score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Raises:
-        ValueError: a logit is not finite, the score is unknown, or the mask has another shape or no real token.
+        ValueError: a logit is not finite, the score is unknown, or a mask has another shape or nothing in it.
 
     Example:
         >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
         [0.375, 0.625]
     """
     _check_group("logits", logits)
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, logits.shape[1])
+        return _among_all(mean_probability(logits[:, admitted], score, mask=mask), admitted, logits.shape[1])
     logits = check_finite("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -135,6 +160,7 @@ def auxiliary_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
 
@@ -154,13 +180,14 @@ def auxiliary_loss(
         score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
 
     Returns:
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: a logit is not finite, an index is out of range, the dialect or the score is unknown, or the mask
-            has another shape or no real token.
+        ValueError: a logit is not finite, an index is out of range or of a masked expert, the dialect or the score is
+            unknown, or a mask has another shape or nothing in it.
 
     Example:
         Two tokens in balance, and three that are not, with a loss below 1:
@@ -173,6 +200,13 @@ def auxiliary_loss(
     """
     _check_dialect(dialect)
     logits, expert = _real_rows(logits, mask), _real_rows(expert, mask)
+    if expert_mask is not None:
+        num_experts = logits.shape[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        held = None if held is None else held._replace(share=held.share[admitted])
+        options = dict(dialect=dialect, score=score, held=held)
+        found = auxiliary_loss(logits[:, admitted], _column_numbers(expert, admitted), **options)
+        return AuxiliaryLoss(found.loss, *(_among_all(values, admitted, num_experts) for values in found[1:]))
     probability = mean_probability(logits, score)
     num_experts = len(probability)
     if held is None:
@@ -230,7 +264,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     return 1.0
 
 
-def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:
+def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None) -> float:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
     It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
@@ -238,20 +272,30 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:
     Args:
         logits: [T, E], finite.
         mask: [T] bool, the real tokens; None for all.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
 
     Raises:
-        ValueError: a logit is not finite, or the mask has another shape or no real token.
+        ValueError: a logit is not finite, or a mask has another shape or nothing in it.
 
     Example:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
         True
     """
     _check_group("logits", logits)
+    if expert_mask is not None:
+        logits = logits[:, _admitted_experts(expert_mask, logits.shape[1])]
     logits = check_finite("logits", _real_rows(logits, mask))
     return float((log_sum_exp(logits, axis=1) ** 2).mean())
 
 
-def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, recentre: str = "none") -> np.ndarray:
+def update_bias(
+    bias: np.ndarray,
+    counts: np.ndarray,
+    *,
+    rate: float = 1e-3,
+    recentre: str = "none",
+    expert_mask: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
 
     The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
@@ -266,12 +310,15 @@ def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, rec
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
         recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step are theirs, and the
+            bias of the others stays as it came (our choice).
 
     Returns:
         [E].
 
     Raises:
-        ValueError: the counts are not integers >= 0, the rate is negative or NaN, or `recentre` is unknown.
+        ValueError: the counts are not integers >= 0, the rate is negative or NaN, `recentre` is unknown, or the mask
+            has another shape or nothing in it.
 
     Example:
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0).tolist()
@@ -279,6 +326,11 @@ def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, rec
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0, recentre="step").tolist()
         [-0.75, 0.25, 1.25, -0.75]
     """
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, len(bias))
+        new = np.array(bias, dtype=np.float64)
+        new[admitted] = update_bias(new[admitted], np.asarray(counts)[admitted], rate=rate, recentre=recentre)
+        return new
     bias, counts = check_finite("bias", bias), np.asarray(counts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise ValueError("counts have to be integers of at least 0")
@@ -294,23 +346,31 @@ def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, rec
     return bias - bias.mean() if recentre == "bias" else bias
 
 
-def load_statistics(load: np.ndarray) -> LoadStatistics:
+def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) -> LoadStatistics:
     """Return how evenly the experts are used.
 
     Args:
         load: [E], counts or shares, at least 0, not all 0.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics are theirs.
 
     Returns:
         `LoadStatistics`.
 
     Raises:
-        ValueError: a load is negative or not finite, or all are 0.
+        ValueError: a load is negative or not finite, all are 0, or the mask has another shape or nothing in it.
 
     Example:
         >>> found = load_statistics(np.array([2, 2, 0, 0]))
         >>> found.max_over_mean, found.entropy == math.log(2), found.idle
         (2.0, True, 0.5)
+
+        Half of the experts are masked, and the others are in balance:
+
+        >>> load_statistics(np.array([2, 2, 0, 0]), expert_mask=np.array([True, True, False, False])).max_over_mean
+        1.0
     """
+    if expert_mask is not None:
+        load = np.asarray(load)[_admitted_experts(expert_mask, len(load))]
     load = check_finite("load", load)
     if load.ndim != 1 or not load.size:
         raise ValueError(f"load has shape {load.shape}; [E] with one expert at least is needed")

@@ -18,6 +18,8 @@ tokens want an expert than it has slots, the order in which they queue decides (
 So with a capacity "priority", and "choice" at k > 1, leak the future into training where one sequence has several
 tokens in the group. Evaluation drops nothing: it has no capacity, and is as causal as the router.
 
+Masked experts: with an `expert_mask` [E] the layer is one of the admitted experts alone, who share its slots.
+
 Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
 padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
 
@@ -39,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .accounting import ACTIVATIONS
-from .notation import _as_bool, _check_k, check_finite
+from .notation import _admitted_experts, _as_bool, _check_k, _column_numbers, check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -230,8 +232,8 @@ def _check_activation(activation, linear):
         raise ValueError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
 
 
-def _matrices(params: dict, e: int) -> dict:
-    """Return the matrices of expert e: up [d, f], down [f, d] and, where there is one, linear [d, f]."""
+def _matrices(params: dict, e: int | np.ndarray) -> dict:
+    """Return the matrices of expert e, or of several: up [d, f], down [f, d] and, where there is one, linear [d, f]."""
     return {name: params[name][e] for name in ("up", "down", "linear") if name in params}
 
 
@@ -270,6 +272,7 @@ def routed_ffn(
     order: str = "choice",
     priority: np.ndarray | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
     activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
@@ -284,13 +287,15 @@ def routed_ffn(
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
             tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
+        expert_mask: [E] bool, the experts that are there; None for all. E in the capacity is their number, and the
+            matrices of the others are not read.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, or see `dispatch` and `expert_ffn`.
+        ValueError: c <= 0, an assignment that asks is to a masked expert, or see `dispatch` and `expert_ffn`.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}
@@ -307,6 +312,10 @@ def routed_ffn(
         return RoutedOutput(np.zeros(x.shape), 0.0)
     num_experts = len(params["up"])
     asked = _asked(mask, expert.shape)
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, num_experts)
+        params, num_experts = _matrices(params, admitted), len(admitted)
+        expert = _column_numbers(np.where(asked, expert, admitted[0]), admitted)
     # PLACE
     num_real = int(asked.any(axis=1).sum())
     capacity = expert_capacity(num_real, num_experts, expert.shape[1], capacity_factor)

@@ -17,6 +17,11 @@ give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in Te
 A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
 calls them decides what the group is.
 
+An `expert_mask` [E] names the experts that may be chosen, where some are pruned or live elsewhere. The result is that
+of a layer that has these experts alone, with their numbers in the whole layer: choices, gates, shares, losses and
+capacities are those of their columns, E in every formula is their number, and masked experts have 0 everywhere. What
+stands in the columns of masked experts does not matter, not even NaN, and no gradient reaches them.
+
 Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error of every function that takes scores or
 logits from outside (`check_finite`); `top_k_indices` and the other helpers below leave that check to them.
 
@@ -64,7 +69,7 @@ class ExpertChoice(NamedTuple):
 def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
     """Return the routing of a group with padding: the router is asked about the real tokens alone.
 
-    Padded tokens get experts 0 … k−1 with gate 0 and nothing of the plan, and count in no load.
+    Padded tokens get the first k experts with gate 0 and nothing of the plan, and count in no load.
 
     Args:
         router: a function that returns a `Routing`; it is called without a mask.
@@ -81,13 +86,75 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
         options["held"] = held._replace(expert=held.expert[mask], plan=held.plan[mask])
     routing = router(np.asarray(values)[mask], **options)
     num_tokens, k = len(mask), routing.expert.shape[1]
-    expert = np.tile(np.arange(k), (num_tokens, 1))
+    first = range(k) if options.get("expert_mask") is None else np.flatnonzero(options["expert_mask"])[:k]
+    expert = np.tile(first, (num_tokens, 1))
     gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
     expert[mask], gate[mask], plan[mask] = routing.expert, routing.gate, routing.plan
     return routing._replace(expert=expert, gate=gate, plan=plan)
 
 
-def _as_bool(mask: np.ndarray) -> np.ndarray:
+def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_expert=None, **options) -> Routing:
+    """Return the routing of a group where some experts are masked: the router sees the columns of the others alone.
+
+    Args:
+        router: a function that returns a `Routing`; it is called without an expert mask.
+        expert_mask: [E] bool, True for an expert that may be chosen.
+        logits: [T, E], the first argument of the router, which gets the columns of these experts.
+        at_least: how many experts have to be admitted.
+        held: a `Routing` of the group or None; the router gets their columns.
+        per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
+        options: all other arguments of the router, passed on as they are.
+    """
+    num_experts = np.shape(logits)[1]
+    admitted = _admitted_experts(expert_mask, num_experts, at_least)
+    for name, columns in (per_expert or {}).items():
+        options[name] = None if columns is None else np.asarray(columns)[..., admitted]
+    if held is not None:
+        columns = {"load": held.load[admitted], "plan": held.plan[:, admitted]}
+        options["held"] = held._replace(expert=_column_numbers(held.expert, admitted), **columns)
+    return _in_whole_layer(router(np.asarray(logits)[:, admitted], **options), admitted, num_experts)
+
+
+def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int = 1) -> np.ndarray:
+    """Return [E'] integers, the experts that may be chosen, in rising order.
+
+    Raises:
+        ValueError: another shape, a mask of floats, or fewer experts than there have to be.
+    """
+    mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
+    if mask.shape != (num_experts,):
+        raise ValueError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
+    if mask.sum() < at_least:
+        raise ValueError(f"expert_mask admits {mask.sum()} of {num_experts} experts; {at_least} or more are needed")
+    return np.flatnonzero(mask)
+
+
+def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
+    """Return experts as numbers of their columns among those of the admitted [E'].
+
+    Raises:
+        ValueError: an expert is not among them.
+    """
+    masked = np.asarray(expert)[~np.isin(expert, admitted)]
+    if masked.size:
+        raise ValueError(f"expert {masked[0]} is chosen; expert_mask admits {admitted.tolist()} alone")
+    return np.searchsorted(admitted, expert)
+
+
+def _in_whole_layer(routing: Routing, admitted: np.ndarray, num_experts: int) -> Routing:
+    """Return the routing of the admitted experts with their numbers in the whole layer."""
+    load, plan = (_among_all(values, admitted, num_experts) for values in (routing.load, routing.plan))
+    return routing._replace(expert=admitted[routing.expert], load=load, plan=plan)
+
+
+def _among_all(values: np.ndarray, admitted: np.ndarray, num_experts: int, rest: float = 0.0) -> np.ndarray:
+    """Return [..., E] from the columns of the admitted experts, [..., E']; masked experts have `rest`."""
+    whole = np.full((*np.shape(values)[:-1], num_experts), rest, dtype=np.asarray(values).dtype)
+    whole[..., admitted] = values
+    return whole
+
+
+def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token") -> np.ndarray:
     """Return a mask as bool.
 
     Raises:
@@ -95,7 +162,7 @@ def _as_bool(mask: np.ndarray) -> np.ndarray:
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
-        raise ValueError(f"mask is {mask.dtype}; bool is needed, True for a real token")
+        raise ValueError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
     return mask.astype(bool)
 
 

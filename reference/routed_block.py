@@ -29,7 +29,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .experts import expert_capacity, routed_ffn
-from .notation import ExpertChoice, Routing, _as_bool
+from .notation import ExpertChoice, Routing, _admitted_experts, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -78,6 +78,7 @@ def routed_block(
     table: np.ndarray | None = None,
     held: Routing | ExpertChoice | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> BlockOutput:
     """Run a routed block.
 
@@ -92,33 +93,35 @@ def routed_block(
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
+        expert_mask: [E G] bool, the experts that are there; None for all. The layer is one of these alone.
 
     Returns:
         `BlockOutput`.
 
     Raises:
-        ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or no token is
-            real.
+        ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, no token is
+            real, or fewer experts are there than a token has.
     """
     if config.router == "mixture_of_tokens":
-        return _mixture_block(params, x, config, training, mask)
+        return _mixture_block(params, x, config, training, mask, expert_mask)
     if config.router == "expert_choice":
-        return _expert_choice_block(params, x, config, training, held, mask)
+        return _expert_choice_block(params, x, config, training, held, mask, expert_mask)
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = None if mask is None else mask.reshape(-1)
-    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held, mask=asks)
+    options = {"training": training, "noise": noise, "table": table, "held": held}
+    decided = decide(params, group, tokens, config, mask=asks, expert_mask=expert_mask, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         # A second expert that GShard's draw left out has gate 0 and asks for no slot; nor does padding.
         asks = routing.gate != 0
-    options = {"order": config.drop_order, "mask": asks, "activation": config.activation}
+    options = {"order": config.drop_order, "mask": asks, "expert_mask": expert_mask, "activation": config.activation}
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
     output = output.reshape(x.shape)
     return BlockOutput(output, routing, dropped, decided.auxiliary, decided.bias, decided.policy)
 
 
-def _mixture_block(params, x, config, training, mask):
+def _mixture_block(params, x, config, training, mask, expert_mask):
     """Run a Mixture of Tokens, group by group.
 
     A learned temperature is e^s times the one of the configuration, with one s for mixing and one for giving back
@@ -126,6 +129,7 @@ def _mixture_block(params, x, config, training, mask):
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
+    options["expert_mask"] = expert_mask
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * np.exp(params["log_temperature"])
@@ -147,7 +151,7 @@ def _groups(x, mask, config, training):
     return group(x, size), group(real, size), lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask):
+def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
     """Run expert choice, group by group.
 
     Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
@@ -157,21 +161,23 @@ def _expert_choice_block(params, x, config, training, held, mask):
     output, choices = np.zeros(groups.shape), []
     for i, group in enumerate(groups):
         held_here = None if held is None else ExpertChoice(*(field[i] for field in held))  # of group i
-        choices.append(_choose(group @ params["router"], config, held_here, real[i]))
-        output[i] = expert_choice_ffn(params, group, choices[i], activation=config.activation)
+        choices.append(_choose(group @ params["router"], config, held_here, real[i], expert_mask))
+        options = {"expert_mask": expert_mask, "activation": config.activation}
+        output[i] = expert_choice_ffn(params, group, choices[i], **options)
     choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))  # fields [groups, ...]
     unchosen = (choice.experts_per_token == 0)[real].mean()
     return BlockOutput(ungroup(output), choice, unchosen, 0.0, None, None)
 
 
-def _choose(logits, config, held, real):
+def _choose(logits, config, held, real, expert_mask):
     """Return the choice of the experts of one group; where it is padding alone they take its first token with gate 0,
     as they do in all columns beyond their capacity."""
     if real.any():
-        mask = None if real.all() else real
-        return expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=mask)
+        masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
+        return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
     num_tokens, num_experts = logits.shape
-    columns = expert_capacity(num_tokens, num_experts, 1, config.choices)
+    num_choosing = num_experts if expert_mask is None else len(_admitted_experts(expert_mask, num_experts))
+    columns = expert_capacity(num_tokens, num_choosing, 1, config.choices)
     token, gate = np.zeros((num_experts, columns), np.int64), np.zeros((num_experts, columns))
     return ExpertChoice(token, gate, np.zeros(num_tokens, np.int64))
 
@@ -187,6 +193,7 @@ def decide(
     table: np.ndarray | None = None,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Decision:
     """Let a router that gives experts to tokens decide for a group.
 
@@ -200,14 +207,16 @@ def decide(
         table: see `routed_block`.
         held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
+        expert_mask: see `routed_block`.
 
     Returns:
         `Decision`.
     """
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held, mask))
+        return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
     logits = group @ params["router"]  # SCORE
-    options = {"gate": config.gate, "held": held, "mask": mask}
+    masks = {"mask": mask, "expert_mask": expert_mask}
+    options = {"gate": config.gate, "held": held, **masks}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
     if config.router == "base":
@@ -215,39 +224,39 @@ def decide(
     if config.router == "quantile":
         bias = params["bias"]
         routing = quantile_router(logits, bias, config.choices, **options)
-        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, mask=mask) if training else bias)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, **masks) if training else bias)
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
-    return _decide_top_k(params, logits, config, training, noise, held, mask)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
+    return _decide_top_k(params, logits, config, training, noise, held, masks)
 
 
-def _decide_top_k(params, logits, config, training, noise, held, mask):
+def _decide_top_k(params, logits, config, training, noise, held, masks):
     """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
+        routing = gshard_router(logits, noise if training else None, held=held, **masks)
     else:
         options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
-        routing = top_k_router(logits, config.choices, **options, held=held, mask=mask)
+        routing = top_k_router(logits, config.choices, **options, held=held, **masks)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
-        bias = balance.update_bias(bias, counts, rate=config.bias_rate)
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"])
+        bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
     dialect = "first_choice" if config.sample_second else "assignments"
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, mask=mask).loss
-    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, **masks).loss
+    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **masks)
     return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
+def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
     """Return the decision of RL-R; `transformer.loss`, which knows the rewards, adds its terms of the loss."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
+    return Decision(_mean_of_choices(routing, config, masks["mask"]), policy=policy)
 
 
 def _check_noise(training, noise, held):
@@ -262,7 +271,7 @@ def _mean_of_choices(routing, config, mask):
     return routing._replace(gate=gate if mask is None else np.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held, mask):
+def _hash_routing(tokens, config, table, held, mask, expert_mask):
     """Return the routing of HASH, which reads token ids [b, S], or positions, alone; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
@@ -274,9 +283,9 @@ def _hash_routing(tokens, config, table, held, mask):
         table = _default_table(config, tokens.shape[1])
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count, mask=mask)
+        routing = hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
     else:
-        routing = hashes.table_router(ids, table, config.expert_count, mask=mask)
+        routing = hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
     routing = _mean_of_choices(routing, config, mask)
     return routing if held is None else held._replace(gate=routing.gate)
 

@@ -27,22 +27,24 @@ def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int
         max_newton: steps at most.
     """
     values = _masked_rows(group.logits + g, group.real)
-    spread = (values.max(axis=1) - values.min(axis=1)).max()
+    spread = (values.max(axis=1) - group.among(values, jnp.inf).min(axis=1)).max()
     if group.axis_name is not None:
         spread = jax.lax.pmax(spread, group.axis_name)
     temperature = jnp.maximum(spread / _WARM, 1).astype(g.dtype)
+    num_experts = group.num_experts
+    ground = jnp.full_like(g, _GROUND * jnp.finfo(g.dtype).eps) / num_experts
 
     def step(state):
         x, temperature, _, steps = state
         plan, mass, residual = row_step(group, x, temperature)
         weights = _total(jnp.matmul(plan.T, plan, precision="highest"), group.axis_name) * group.count
-        v = _solve_graph(weights, 1 / len(g) - mass, jnp.full_like(g, _GROUND * jnp.finfo(g.dtype).eps / len(g)))
-        reach = v.max() - v.min()
+        v = _solve_graph(weights, group.among(1 / num_experts - mass, 0), ground)
+        reach = group.among(v, -jnp.inf).max() - group.among(v, jnp.inf).min()
         x = x + temperature * jnp.where(reach > 0, jnp.log1p(reach) / reach, 1) * v
         done = (temperature == 1) & (residual <= tolerance)
         close = (reach <= _CLOSE) | (residual <= tolerance)
         cooler = jnp.where(close, jnp.maximum(temperature / 2, 1), temperature)
-        return x - x.mean(), cooler, done, steps + 1
+        return group.among(x - x.sum() / num_experts, 0), cooler, done, steps + 1
 
     def unfinished(state):
         return (state[3] < max_newton) & ~state[2]

@@ -36,12 +36,17 @@ import numpy as np
 from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
-    _at_least_float32,
+    _among,
     _check_group,
     _gathered,
+    _imbalance,
     _masked_rows,
+    _number_admitted,
+    _or_nan,
     _own_rows,
     _padded_experts,
+    _prepared,
+    _real_gates,
     _real_tokens,
     _total,
     one_hot,
@@ -85,6 +90,7 @@ def balanced_assignment(
     k: int = 1,
     *,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
 ) -> Assignment:
@@ -95,6 +101,7 @@ def balanced_assignment(
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
             count nowhere: T above is the number of real ones, and their scores alone have to be finite.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; of equally good assignments it finds
             any.
@@ -106,33 +113,32 @@ def balanced_assignment(
         gives it, then token 1 the lowest that is left to it, and so on.
 
     Raises:
-        ValueError: the scores are not [T, E], k is out of range, the method is unknown, or the mask has another shape.
+        ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has another shape.
 
-    Differs from the reference: scores below float32 are raised to float32. Where one is not finite, or no token is
-    real, objective, prices and gap are NaN.
+    Differs from the reference: scores below float32 are raised to float32. Where one is not finite, no token is real,
+    or a traced mask admits fewer than k experts, objective, prices and gap are NaN.
     """
     _check_group("scores", scores)
     if method not in METHODS:
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
     _check_k(k, scores.shape[1])
-    scores = jax.lax.stop_gradient(scores)
-    scores = _at_least_float32(scores)
+    scores, valid, admitted = _prepared(jax.lax.stop_gradient(scores), k, mask, expert_mask)
+    scores = _or_nan(scores, valid)
     mask = mask if mask is None else _real_tokens(mask, len(scores))
     if method == "host":
-        return _by_host(scores, k, mask)
-    finite = jnp.isfinite(scores).all()
+        return _by_host(scores, k, mask, admitted)
+    finite = valid.all()
     if mask is not None:
-        scores = _masked_rows(scores, mask)
-        finite = jnp.isfinite(scores).all() & mask.any()
-    clean = jnp.where(finite, scores, 0)
-    expert, prices = _auction(clean, k, mask, epsilon)
+        finite &= mask.any()
+    clean = _among(jnp.where(finite, scores, 0), admitted, -jnp.inf)
+    expert, prices = _auction(clean, k, mask, epsilon, admitted)
     if k > 1:
         expert = jnp.sort(expert, axis=1)
         order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
         expert = jnp.take_along_axis(expert, order, axis=1)
     own = jnp.take_along_axis(clean, expert, axis=1)
-    expert = _padded_experts(expert, mask)
-    numbers = own.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask)
+    expert = _padded_experts(expert, mask, admitted)
+    numbers = own.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, admitted)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
 
 
@@ -168,6 +174,7 @@ def base_router(
     gate: str = "sigmoid",
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
     axis_name=None,
@@ -182,6 +189,7 @@ def base_router(
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         method: see `balanced_assignment`.
         epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
@@ -192,7 +200,7 @@ def base_router(
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
 
     Raises:
-        ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or the mask has
+        ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or a mask has
             another shape.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
@@ -204,33 +212,33 @@ def base_router(
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits = _masked_rows(logits, mask)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
     # SELECT
     if held is None:
         if training:
-            expert, valid = _balanced(logits, k, mask, method, epsilon, axis_name)  # [T, k]
+            options = {"expert_mask": expert_mask, "method": method, "epsilon": epsilon}
+            expert, solved = _balanced(logits, k, mask, axis_name, **options)  # [T, k]
         else:
-            expert, valid = top_k_indices(jax.lax.stop_gradient(logits), k), True
+            expert, solved = top_k_indices(jax.lax.stop_gradient(logits), k), True
         num_real = _count_real(num_tokens, mask, axis_name)
         plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (num_real * k), mask)  # [T, E]
         load = _total(plan.sum(axis=0), axis_name)  # [E]
-        residual = jnp.where(valid, jnp.abs(load * num_experts - 1).max(), jnp.nan)
+        residual = jnp.where(solved, _imbalance(load, admitted), jnp.nan)
         held = Routing(expert, expert, load, plan, residual)
-    held = held._replace(expert=_padded_experts(held.expert, mask), plan=_masked_rows(held.plan, mask))
+    held = held._replace(expert=_padded_experts(held.expert, mask, admitted), plan=_masked_rows(held.plan, mask))
     # COMBINE
-    values = gate_values(logits, held.expert, gate)
-    values = jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan)
-    return held._replace(gate=_masked_rows(values, mask))
+    gates = gate_values(logits, held.expert, gate)
+    return held._replace(gate=_real_gates(gates, held.expert, valid, mask, admitted))
 
 
-def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, method: str, epsilon: float | None, axis_name):
+def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, axis_name, **options):
     """Return the experts [T, k] of these tokens in the whole group's balanced assignment, and whether it is one."""
     if axis_name is None:
-        found = balanced_assignment(logits, k, mask=mask, method=method, epsilon=epsilon)
+        found = balanced_assignment(logits, k, mask=mask, **options)
         return found.expert, jnp.isfinite(found.gap)
     scores = _gathered(jax.lax.stop_gradient(logits), axis_name)
     everyone = mask if mask is None else _gathered(_real_tokens(mask, len(logits)), axis_name)
-    found = balanced_assignment(scores, k, mask=everyone, method=method, epsilon=epsilon)
+    found = balanced_assignment(scores, k, mask=everyone, **options)
     return _own_rows(found.expert, len(logits), axis_name), jnp.isfinite(found.gap)
 
 
@@ -239,7 +247,7 @@ def _column(mask: jax.Array | None):
     return True if mask is None else mask[:, None]
 
 
-def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:
+def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
     """Return the assignment that the compiled loops find."""
     from ..kernels.assignment import assign  # brings numba, which takes a fifth of a second that no other router needs
 
@@ -253,14 +261,15 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:
     sizes = (num_tokens, k), (words,), (num_experts * words,), (words,)
     shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
     host = functools.partial(_on_host, assign, k=k, words=words, masked=mask is not None)
-    expert, *numbers = jax.pure_callback(host, shapes, *slices, vmap_method="sequential")
+    expert, *numbers = jax.pure_callback(host, shapes, admitted, *slices, vmap_method="sequential")
     shape = (-1, 2) if words == 2 else (-1,)
     numbers = [jax.lax.bitcast_convert_type(number.reshape(shape), scores.dtype) for number in numbers]
     return Assignment(expert, numbers[0][0], numbers[1], numbers[2][0])
 
 
-def _on_host(assign, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
-    """Return what `assign` finds for all rows of the slices; numbers come and go as the 32-bit words they consist of.
+def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
+    """Return what `assign` finds for all rows of the slices, and the columns of the admitted experts, if they are not
+    all; numbers come and go as the 32-bit words they consist of.
 
     JAX may run this in another thread than the one that asked. Whether 64-bit numbers are allowed is a setting of the
     thread, and where it is off they would be cut to 32 bits on their way in or out.
@@ -270,18 +279,27 @@ def _on_host(assign, *slices, k: int, words: int, masked: bool) -> list[np.ndarr
     if masked:
         real = rows[:, -1] != 0
         rows = np.ascontiguousarray(rows[real, :-1])
-    expert, *numbers = assign(rows.view(dtype), k)
+    scores = rows.view(dtype)
+    columns = np.arange(scores.shape[1], dtype=np.int32)
+    if admitted is not None:
+        columns = columns[np.asarray(admitted)]
+        scores = np.ascontiguousarray(scores[:, columns])
+    expert, *numbers = assign(scores, k)
     if masked:
         of_real, expert = expert, np.tile(np.arange(k, dtype=np.int32), (len(real), 1))
         expert[real] = of_real
+    if admitted is not None:
+        expert, prices = columns[expert], np.zeros(len(admitted), dtype)
+        prices[columns] = numbers[1]
+        numbers[1] = prices
     return [expert, *(np.atleast_1d(np.asarray(number, dtype)).view(np.int32) for number in numbers)]
 
 
-def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, admitted=None) -> jax.Array:
     """Return dual_bound less the objective, as a sum of terms of which none is negative."""
     k, num_experts = expert.shape[1], len(prices)
     num_real = len(scores) if mask is None else mask.sum()
-    everyone, more = divmod(num_real * k, num_experts)
+    everyone, more = divmod(num_real * k, _number_admitted(admitted, num_experts))
     value = scores - prices
     best, own = (jax.lax.top_k(v, k)[0] for v in (value, jnp.take_along_axis(value, expert, axis=1)))
     one_each = jnp.broadcast_to(jnp.asarray(_column(mask), prices.dtype), expert.shape)
@@ -290,38 +308,41 @@ def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask: jax.Arra
     return (best - own).sum(where=_column(mask)) + dearest.sum() - (surplus * prices).sum()
 
 
-def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None) -> tuple[jax.Array, jax.Array]:
-    """Return the experts [T, k] and prices [E] of an auction of finite scores [T, E]."""
+def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, admitted: jax.Array | None):
+    """Return the experts [T, k] and prices [E] of an auction of scores [T, E], finite or, of masked experts, −∞."""
     num_tokens, num_experts = scores.shape
     if num_experts == k:
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
     scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
-    spread = -scores.min()
-    expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts))
-    return expert, jnp.where(spread > 0, price - price.min(), 0)
+    spread = -_among(scores, admitted, 0).min()
+    expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts), admitted)
+    lowest = _among(price, admitted, jnp.inf).min()
+    return expert, _among(jnp.where(spread > 0, price - lowest, 0), admitted, 0)
 
 
-def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array):
+def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array, admitted):
     """Return the experts [T, k] and prices [E] that the bids end with; the increment falls from `first` to `last`."""
     num_tokens, num_experts = scores.shape
     sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
-    places = -(-sold // num_experts)
-    idle = places * num_experts - sold  # places that the additional bidder takes, one at each expert
+    num_sellers = _number_admitted(admitted, num_experts)
+    places = -(-sold // num_sellers)
+    idle = places * num_sellers - sold  # places that the additional bidder takes, one at each expert
     slots = num_tokens * k  # row t k + i: a place of token t
-    rows = slots + (0 if mask is None and idle == 0 else num_experts)  # row T k + e: the additional bidder's at e
+    even = mask is None and admitted is None and idle == 0
+    rows = slots + (0 if even else num_experts)  # row T k + e: the additional bidder's at e
     nowhere = num_experts
 
     def one_round(state):
         price, expert, level, step = state
-        choice, offer = _all_bids(scores, price, expert, k, mask, idle, step)
+        choice, offer = _all_bids(scores, price, expert, k, mask, idle, step, admitted)
         expert, level = (jnp.where(expert == nowhere, new, old) for new, old in ((choice, expert), (offer, level)))
         expert, price, full = _keep_highest(expert, level, price, places)
-        again = full.all() & (step > last)
+        again = _among(full, admitted, True).all() & (step > last)
         step = jnp.where(again, jnp.maximum(step / _SHRINK, last), step)
         return price, jnp.where(again, nowhere, expert), level, step
 
     def unfinished(state):
-        return (state[1] != nowhere).sum() < places * num_experts
+        return (state[1] != nowhere).sum() < places * num_sellers
 
     state = jnp.zeros(num_experts, scores.dtype), jnp.full(rows, nowhere, jnp.int32), jnp.zeros(rows, scores.dtype)
     state = *state, jnp.maximum(first, last)
@@ -350,14 +371,14 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
     return expert, jnp.where(full, -by_bid[jnp.minimum(last, len(index) - 1)], price), full
 
 
-def _all_bids(scores: jax.Array, price: jax.Array, expert: jax.Array, k: int, mask: jax.Array | None, idle, step):
+def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step, admitted: jax.Array | None):
     """Return where each row of `expert` bids, and how much: the tokens' places, then those of the additional bidder."""
     slots, nowhere = len(scores) * k, len(price)
     choice, offer = _bids(scores, price, expert[:slots].reshape(len(scores), k), step)
     choice, offer = jnp.where(_column(mask), choice, nowhere).ravel(), offer.ravel()
     if len(expert) == slots:
         return choice, offer
-    its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step)
+    its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step, admitted)
     return jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
 
 
@@ -370,7 +391,7 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
         choice = jnp.argmax(value, axis=1, keepdims=True).astype(jnp.int32)
         own = value.max(axis=1, keepdims=True)
         others = jnp.where(jnp.arange(num_experts, dtype=jnp.int32) == choice, -jnp.inf, value)
-        return choice, price[choice] + (own - others.max(axis=1, keepdims=True)) + step
+        return choice, price[choice] + _lead(own, others.max(axis=1, keepdims=True)) + step
     missing = expert == num_experts
     holds = (expert[:, :, None] == jnp.arange(num_experts)).any(axis=1)
     best, order = jax.lax.top_k(jnp.where(holds, -jnp.inf, value), k + 1)
@@ -378,17 +399,22 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
     choice = jnp.take_along_axis(order, rank, axis=1)
     own = jnp.take_along_axis(best, rank, axis=1)
     rest = jnp.take_along_axis(best, missing.sum(axis=1, keepdims=True), axis=1)
-    return choice, price[choice] + (own - rest) + step
+    return choice, price[choice] + _lead(own, rest) + step
 
 
-def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array):
+def _lead(own: jax.Array, rest: jax.Array) -> jax.Array:
+    """Return how much better the own experts are than the best other one; 0 where there is none, and room for all."""
+    return jnp.where(rest > -jnp.inf, own - rest, 0)
+
+
+def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array, admitted):
     """Return where the additional bidder bids, of the experts [E] (E: nowhere), and how much.
 
     It takes the cheapest of those that it does not hold, and would pay what the next one costs.
     """
     num_experts = len(price)
     index = jnp.arange(num_experts, dtype=jnp.int32)
-    others = jnp.where(held, jnp.inf, price)
+    others = _among(jnp.where(held, jnp.inf, price), admitted, jnp.inf)
     order = jnp.argsort(others)
     missing = idle - held.sum()
     takes = jnp.zeros(num_experts, bool).at[order].set(index < missing)

@@ -3,15 +3,26 @@
 Step by step, with sources and examples: `routelaws.reference.routers.expert_choice`.
 
 What differs: logits below float32 are raised to float32; the selection passes through `stop_gradient`; all experts run
-as one batched matrix product. A logit that is not finite does not raise: it is carried into the gates.
+as one batched matrix product. A logit that is not finite does not raise: all gates of its group are NaN, since every
+expert compared it with the others.
 """
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import InputError
-from ..experts import _capacity_of_real, _matrices, expert_capacity, expert_ffn
-from ..notation import ExpertChoice, _at_least_float32, _check_group, _masked_rows, _real_tokens, softmax, top_k_indices
+from ..experts import _capacity_of_known, _capacity_of_real, _matrices, expert_ffn
+from ..notation import (
+    ExpertChoice,
+    _admitted_experts,
+    _among,
+    _check_group,
+    _or_nan,
+    _prepared,
+    _real_tokens,
+    softmax,
+    top_k_indices,
+)
 from ..parallel import run_experts
 
 SCORES = ("softmax", "sigmoid")
@@ -25,6 +36,7 @@ def expert_choice_router(
     score: str = "softmax",
     held: ExpertChoice | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
@@ -36,41 +48,48 @@ def expert_choice_router(
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. C is counted over them.
+        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0,
+            with gate 0, in each of their places.
 
     Returns:
         `ExpertChoice`.
 
     Raises:
-        ValueError: the logits are not [T, E], c <= 0, the score is unknown, or the mask has another shape.
+        ValueError: the logits are not [T, E], c <= 0, the score is unknown, or a mask has another shape.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
-    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
-    With a mask the shapes stay those of T tokens.
+    Differs from the reference: logits below float32 are raised to float32. One that is not finite does not raise: all
+    gates are NaN. With a mask the shapes stay those of T tokens, and with a traced mask of experts those of one expert.
     """
     _check_group("logits", logits)
-    logits = _masked_rows(_at_least_float32(logits), mask)
+    logits, valid, admitted = _prepared(logits, 1, mask, expert_mask)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
-    capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
-    compared, taken = selection_scores(jax.lax.stop_gradient(logits), score), jnp.ones(capacity, bool)
+    columns, _ = _capacity_of_known(num_tokens, num_experts, 1, capacity_factor, expert_mask)
+    columns = columns if held is None else held.token.shape[1]
+    compared, taken = selection_scores(jax.lax.stop_gradient(logits), score), jnp.ones((num_experts, columns), bool)
+    num_real = num_tokens
     if mask is not None:
         mask = _real_tokens(mask, num_tokens)
-        compared = jnp.where(mask[:, None], compared, -jnp.inf)
-        num_real = mask.sum(dtype=jnp.int32)
-        taken = jnp.arange(capacity) < _capacity_of_real(num_real, num_tokens, num_experts, 1, capacity_factor)
+        compared, num_real = jnp.where(mask[:, None], compared, -jnp.inf), mask.sum(dtype=jnp.int32)
+    if mask is not None or admitted is not None:
+        places = _capacity_of_real(num_real, num_tokens, num_experts, 1, capacity_factor, admitted)
+        taken &= jnp.arange(columns) < places
+    if admitted is not None:
+        taken &= admitted[:, None]
     # SELECT
     if held is None:
-        token = top_k_indices(compared.T, capacity)  # [E, C]
-        token = token if mask is None else jnp.where(taken, token, token[:, :1])
-        counted = jnp.broadcast_to(taken, token.shape).astype(jnp.int32)
-        experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token].add(counted)
+        token = top_k_indices(compared.T, columns)  # [E, C]
+        token = jnp.where(taken, token, token[:, :1])
+        token = token if admitted is None else jnp.where(admitted[:, None], token, 0)
+        experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token].add(taken.astype(jnp.int32))
         held = ExpertChoice(token, token, experts_per_token)
     # COMBINE
     scores = softmax(logits) if score == "softmax" else jax.nn.sigmoid(logits)
-    gate = jnp.take_along_axis(scores.T, held.token, axis=1)
-    return held._replace(gate=gate if mask is None else jnp.where(taken, gate, 0))
+    gate = _or_nan(jnp.take_along_axis(scores.T, held.token, axis=1), valid.all())
+    return held._replace(gate=jnp.where(taken, gate, 0))
 
 
 def selection_scores(logits: jax.Array, score: str) -> jax.Array:
@@ -79,7 +98,13 @@ def selection_scores(logits: jax.Array, score: str) -> jax.Array:
 
 
 def expert_choice_ffn(
-    params: dict, x: jax.Array, choice: ExpertChoice, *, activation: str = "gelu", axis_name: str | None = None
+    params: dict,
+    x: jax.Array,
+    choice: ExpertChoice,
+    *,
+    expert_mask: jax.Array | None = None,
+    activation: str = "gelu",
+    axis_name: str | None = None,
 ) -> jax.Array:
     """Send the tokens that each expert chose through it, and add up what comes back.
 
@@ -87,6 +112,7 @@ def expert_choice_ffn(
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
+        expert_mask: [E] bool, the experts that are there; None for all. The matrices of the others do not matter.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are spread: `params` has those of this member, and the tokens
             travel, see `parallel.run_experts`; None if all experts are here.
@@ -94,10 +120,15 @@ def expert_choice_ffn(
     Returns:
         [T, d]; 0 for a token that nobody took.
     """
+    rows, admitted = x[choice.token], None  # [E, C, d]
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, len(rows))[0][:, None, None]
+    rows = _among(rows, admitted, 0)
     if axis_name is None:
-        outputs = expert_ffn(**_matrices(params), x=x[choice.token], activation=activation)  # [E, C, d]
+        outputs = expert_ffn(**_matrices(params), x=rows, activation=activation)
     else:
-        outputs = run_experts(params, x[choice.token], activation=activation, axis_name=axis_name)
+        outputs = run_experts(params, rows, activation=activation, axis_name=axis_name)
+    outputs = _among(outputs, admitted, 0)
     outputs = choice.gate[..., None] * outputs
     # Added up in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)

@@ -5,7 +5,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.hash_layer
 What differs: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative one wraps like any
 remainder; in `table_router` and `fixed_router` what is out of range gets a gate that is not a number, on which a
 training loop stops; in `bigram_experts` it gets expert -1. Repeated experts in a row are not looked for. With a mask
-that has no real token, plan and loads are NaN.
+that has no real token, plan and loads are NaN; with a traced mask of fewer than k experts the gates are.
 
 Tables are built once, on the host, by NumPy: arrays of int32. Distances between tokens and centres come from one
 matrix product, so two centres that are equally near are told apart by rounding unless the numbers are whole.
@@ -18,7 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InputError, _check_k
-from ..notation import Routing, _masked_rows, _padded_experts, _real_tokens, check_finite, one_hot
+from ..notation import (
+    Routing,
+    _admitted_experts,
+    _imbalance,
+    _masked_rows,
+    _padded_experts,
+    _real_tokens,
+    check_finite,
+    one_hot,
+)
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k, or 1 (for MultiHash)."""
@@ -43,19 +52,22 @@ class Clusters(NamedTuple):
     converged: bool
 
 
-def hash_layer(token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None) -> Routing:
+def hash_layer(
+    token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None, expert_mask: jax.Array | None = None
+) -> Routing:
     """Route every token by the remainder of its id.
 
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, or a mask of another shape.
+        ValueError: E < 1, ids that are not integers, or a mask of another shape or, not traced, with nothing in it.
 
     Differs from the reference: a negative id wraps, like any remainder. With a mask that has no real token, plan and
     loads are NaN.
@@ -64,7 +76,7 @@ def hash_layer(token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not jnp.issubdtype(token_ids.dtype, jnp.integer):
         raise InputError(f"token_ids have dtype {token_ids.dtype}; integers are needed")
-    return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask)
+    return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask, expert_mask=expert_mask)
 
 
 def table_router(
@@ -74,6 +86,7 @@ def table_router(
     *,
     gate: str = "mean",
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Route every token by the table's row for it.
 
@@ -83,6 +96,7 @@ def table_router(
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -96,10 +110,17 @@ def table_router(
     # A negative index would count from the end.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
     expert = jnp.take(jnp.asarray(table), ids, axis=0, mode="fill", fill_value=-1)
-    return fixed_router(expert, num_experts, gate=gate, mask=mask)
+    return fixed_router(expert, num_experts, gate=gate, mask=mask, expert_mask=expert_mask)
 
 
-def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mask: jax.Array | None = None) -> Routing:
+def fixed_router(
+    expert: jax.Array,
+    num_experts: int,
+    *,
+    gate: str = "mean",
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+) -> Routing:
     """Return the routing in which the experts are given.
 
     Args:
@@ -107,29 +128,49 @@ def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mas
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. A masked expert gives way to the next
+            admitted one, round the circle of experts, that its token does not have (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the gate is unknown, or the mask has another shape.
+        ValueError: the gate is unknown, a mask has another shape, or one that is not traced admits fewer than k
+            experts.
 
     Differs from the reference: an index that is out of range gets a gate that is NaN; repeated ones in a row are not
-    looked for. With a mask that has no real token, plan and loads are NaN.
+    looked for. With a mask that has no real token, plan and loads are NaN, and with a traced one of fewer than k
+    experts all gates.
     """
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     expert = jnp.asarray(expert, jnp.int32)
     num_tokens, k = expert.shape
-    expert = _padded_experts(expert, mask)
+    inside, admitted = (expert >= 0) & (expert < num_experts), None
+    if expert_mask is not None:
+        admitted, enough = _admitted_experts(expert_mask, num_experts, k)
+        inside &= enough
+        expert = jnp.where(inside, _next_admitted(expert, admitted), expert)
+    expert = _padded_experts(expert, mask, admitted)
     # SELECT
     num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
     plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask) / (num_real * k)  # [T, E]
     load = plan.sum(axis=0)  # [E]
     # COMBINE
-    inside = (expert >= 0) & (expert < num_experts)
     gates = jnp.where(inside, 1 / k if gate == "mean" else 1.0, jnp.nan).astype(plan.dtype)
-    return Routing(expert, _masked_rows(gates, mask), load, plan, jnp.abs(load * num_experts - 1).max())
+    return Routing(expert, _masked_rows(gates, mask), load, plan, _imbalance(load, admitted))
+
+
+def _next_admitted(expert, admitted):
+    """See reference."""
+    num_experts = len(admitted)
+    for choice in range(expert.shape[1]):
+        e = expert[:, choice, None]
+        free = admitted & ~(expert[:, :, None] == jnp.arange(num_experts)).any(axis=1)  # [T, E]
+        steps = jnp.where(free, (jnp.arange(num_experts) - e) % num_experts, num_experts)
+        nearest = jnp.argmin(steps, axis=1, keepdims=True).astype(expert.dtype)
+        expert = expert.at[:, choice].set(jnp.where(admitted[e], e, nearest)[:, 0])
+    return expert
 
 
 def _without_repeats(picks):

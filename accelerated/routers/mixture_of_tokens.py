@@ -3,9 +3,9 @@
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
 What differs: controller and weights are computed in float32 at least, the rest in the type of x. Under `vmap` over n
-groups the experts see all groups at once, one batched matrix product `[E, n, d] x [E, d, f]`. What is not a number
-does not raise: it is carried into the weights, and so is a traced temperature that is not above 0. A group without a
-real token gets 0.
+groups the experts see all groups at once, one batched matrix product `[E, n, d] x [E, d, f]`. What is not finite does
+not raise: the weights that it enters are NaN, as they are for a traced temperature that is not above 0. A group without
+a real token gets 0.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,15 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..experts import _activated, _matrices
-from ..notation import _as_bool, _at_least_float32, _check_group, top_k_indices
+from ..notation import (
+    _admitted_experts,
+    _among,
+    _as_bool,
+    _at_least_float32,
+    _check_group,
+    _or_nan,
+    top_k_indices,
+)
 from ..parallel import run_experts
 
 EMITS = ("mixing", "experts")
@@ -35,7 +43,12 @@ class MixtureOutput(NamedTuple):
 
 
 def mixing_weights(
-    logits: jax.Array, temperature: float = 1.0, *, one_hot: bool = False, mask: jax.Array | None = None
+    logits: jax.Array,
+    temperature: float = 1.0,
+    *,
+    one_hot: bool = False,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return how much of each token goes into the mixture of each expert.
 
@@ -45,29 +58,28 @@ def mixing_weights(
         one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
             temperature does not matter.
         mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+        expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
     Returns:
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: the logits are not [g, E], or the temperature is not one number above 0.
+        ValueError: the logits are not [g, E], the temperature is not one number above 0, or a mask has another shape.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
     Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
 
-    Differs from the reference: float32 at least. What is not finite is carried into the weights, and a traced
-    temperature that is not above 0 gives NaN. Where no token is real the weights are 0.
+    Differs from the reference: float32 at least. The weights of an expert with a logit that is not finite are NaN, and
+    all weights where a traced temperature is not above 0 or a traced mask admits no expert. Where no token is real the
+    weights are 0.
     """
-    _check_group("logits", logits)
-    _check_temperature(temperature)
-    logits = _at_least_float32(logits)
-    real = jnp.ones((len(logits), 1), bool) if mask is None else _as_bool(mask)[:, None]
+    logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=0)
     if one_hot:
         weights = _largest(jnp.where(real, logits, -jnp.inf))
     else:
         weights = jax.nn.softmax(jnp.where(real, _divided(logits, temperature, real), -jnp.inf), axis=0)
-    return jnp.where(real, weights, 0)  # where no token is real the weights were NaN
+    return _among(jnp.where(real, weights, 0), admitted, 0)  # where no token is real the weights were NaN
 
 
 def emit_weights(
@@ -77,6 +89,7 @@ def emit_weights(
     emit: str = "mixing",
     one_hot: bool = False,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return how much each token gets of what each expert returns.
 
@@ -87,27 +100,44 @@ def emit_weights(
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
         one_hot: the one-hot weights of the mixing, whatever `emit` says.
         mask: see `mixing_weights`.
+        expert_mask: see `mixing_weights`.
 
     Returns:
         [g, E]; each column sums to 1, or each row of a real token for "experts".
 
     Raises:
-        ValueError: `emit` is unknown, the logits are not [g, E], or the temperature is not one number above 0.
+        ValueError: `emit` is unknown, or as `mixing_weights`.
 
     Source: Antoniak et al. 2023, the authors' code: weights for emitting apart from those for merging.
 
-    Differs from the reference: see `mixing_weights`.
+    Differs from the reference: see `mixing_weights`; over the experts, the weights of a token with a logit that is not
+    finite are NaN.
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
     if emit == "mixing" or one_hot:
-        return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
+        return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask, expert_mask=expert_mask)
+    logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=1)
+    taking = real if admitted is None else real & admitted
+    divided = _among(_divided(logits.T, temperature, taking.T).T, admitted, -jnp.inf)  # but for a constant in each row
+    return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
+
+
+def _entering(logits, temperature, mask, expert_mask, axis):
+    """Return the logits, which of the tokens [g, 1] are real, and the experts that take part, [E] or None for all.
+
+    Float32 or more, with zeros for masked experts, and NaN along an axis on which the logit of a real token is not
+    finite.
+    """
     _check_group("logits", logits)
     _check_temperature(temperature)
-    logits = _at_least_float32(logits)
+    logits, admitted, enough = _at_least_float32(logits), None, True
     real = jnp.ones((len(logits), 1), bool) if mask is None else _as_bool(mask)[:, None]
-    divided = _divided(logits.T, temperature, real.T).T  # but for a constant in each row
-    return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
+    if expert_mask is not None:
+        admitted, enough = _admitted_experts(expert_mask, logits.shape[1])
+    logits = _among(logits, admitted, 0)
+    finite = enough & (jnp.isfinite(logits) | ~real).all(axis=axis, keepdims=True)
+    return _or_nan(logits, finite), real, admitted
 
 
 def _check_temperature(temperature):
@@ -128,7 +158,7 @@ def _divided(logits, temperature, real):
 
 
 def _largest(logits):
-    """Return [g, E], 1 at the largest logit of each expert, NaN for an expert with a logit that is NaN."""
+    """Return [g, E], 1 at the largest logit of each expert, NaN for an expert whose logits are NaN."""
     logits = jax.lax.stop_gradient(logits)
     token = top_k_indices(logits.T, 1)[:, 0]  # [E]
     chosen = jnp.arange(len(logits))[:, None] == token
@@ -145,6 +175,7 @@ def mixture_of_tokens(
     emit: str = "mixing",
     emit_temperature: float | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
@@ -160,6 +191,7 @@ def mixture_of_tokens(
         emit: see `emit_weights`.
         emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
+        expert_mask: [E] bool, the experts that take part; None for all. The matrices of the others are not read.
         axis_name: a mapped axis over which the experts are spread: up, down and linear are of those of this member, and
             the mixtures travel, see `parallel.run_experts`; None if all experts are here.
 
@@ -180,18 +212,20 @@ def mixture_of_tokens(
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
     logits = jnp.matmul(x.astype(wide), params["router"].astype(wide), precision="highest")
-    weights = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)  # [g, E]
+    masks = {"mask": mask, "expert_mask": expert_mask}
+    weights = mixing_weights(logits, temperature, one_hot=one_hot, **masks)  # [g, E]
     shares = weights
     if emit != "mixing" or emit_temperature is not None:
         own = temperature if emit_temperature is None else emit_temperature
-        shares = emit_weights(logits, own, emit=emit, one_hot=one_hot, mask=mask)
-    mixtures = jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x)  # MIX
+        shares = emit_weights(logits, own, emit=emit, one_hot=one_hot, **masks)
+    taking = None if expert_mask is None else _admitted_experts(expert_mask, weights.shape[1])[0][:, None]
+    mixtures = _among(jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x), taking, 0)  # MIX
     if axis_name is None:  # RUN
         into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}
         results = jnp.einsum("ef,efd->ed", _activated(into["up"], activation, into.get("linear")), matrices["down"])
     else:
         results = run_experts(matrices, mixtures[:, None], activation=activation, axis_name=axis_name)[:, 0]
-    return MixtureOutput(shares.astype(x.dtype) @ results, weights)  # COMBINE
+    return MixtureOutput(shares.astype(x.dtype) @ _among(results, taking, 0), weights)  # COMBINE
 
 
 def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:

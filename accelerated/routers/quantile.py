@@ -17,7 +17,21 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import _check_k
-from ..notation import Routing, _check_bias, _check_group, _masked_rows, _padded_experts, _total, one_hot, top_k_indices
+from ..notation import (
+    Routing,
+    _among,
+    _check_bias,
+    _check_group,
+    _imbalance,
+    _masked_rows,
+    _number_admitted,
+    _padded_experts,
+    _prepared,
+    _real_gates,
+    _total,
+    one_hot,
+    top_k_indices,
+)
 from .sinkhorn import _count_real, gate_values
 
 
@@ -28,6 +42,7 @@ def quantile_bias(
     *,
     num_steps: int = 1,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Return the bias after steps on one batch.
@@ -38,6 +53,8 @@ def quantile_bias(
         k: experts per token, 1 <= k <= E.
         num_steps: how many steps on these scores; a router takes one.
         mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+            The bias of the others stays as it came (our choice).
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are spread: each member takes the
             step on its own tokens, and the mean of the biases is what the step gives.
 
@@ -46,10 +63,10 @@ def quantile_bias(
         never rises.
 
     Raises:
-        ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or the mask has another shape.
+        ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has another shape.
 
-    Differs from the reference: float32 at least. An entry that is not finite makes the whole new bias NaN; a group
-    without a real token leaves the bias as it is.
+    Differs from the reference: float32 at least. An entry that is not finite, or a traced mask of fewer than k experts,
+    makes the whole new bias NaN; a group without a real token leaves the bias as it is.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])
@@ -57,19 +74,18 @@ def quantile_bias(
     _check_k(k, num_experts)
     dtype = jnp.promote_types(jnp.result_type(scores, bias), jnp.float32)
     scores, bias = (jax.lax.stop_gradient(values).astype(dtype) for values in (scores, bias))
-    if k == num_experts:
-        return bias
-    scores = _masked_rows(scores, mask)
+    scores, valid, admitted = _prepared(scores, k, mask, expert_mask)
     num_real = _count_real(num_tokens, mask)
 
     def step(_, bias):
-        new = _one_step(scores, bias, k, mask, num_real)
+        new = _one_step(scores, bias, k, mask, num_real, admitted)
         return new if axis_name is None else jax.lax.pmean(new, axis_name)
 
-    valid = jnp.isfinite(scores).all() & jnp.isfinite(bias).all()
+    valid = valid.all() & jnp.isfinite(_among(bias, admitted, 0)).all()
     if axis_name is not None:
         valid = jax.lax.pmin(valid.astype(jnp.int32), axis_name) > 0
-    return jnp.where(valid, jax.lax.fori_loop(0, num_steps, step, bias), jnp.nan)
+    new = bias if k == num_experts else jax.lax.fori_loop(0, num_steps, step, bias)
+    return jnp.where(valid, new, jnp.nan)
 
 
 def quantile_router(
@@ -79,6 +95,7 @@ def quantile_router(
     *,
     gate: str = "sigmoid",
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
@@ -90,6 +107,7 @@ def quantile_router(
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here. T, load and residual are then those of all; each member returns its own rows.
@@ -98,8 +116,8 @@ def quantile_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or the
-            mask has another shape.
+        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or a mask
+            has another shape.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
@@ -111,39 +129,41 @@ def quantile_router(
     _check_bias(bias, jnp.shape(logits)[1])
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits = _masked_rows(logits, mask)
-    scores = jax.lax.stop_gradient(logits - bias)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    bias, finite, _ = _prepared(bias[None], k, expert_mask=expert_mask)  # [1, E]
+    scores = _among(jax.lax.stop_gradient(logits - bias), admitted, -jnp.inf)
     # SELECT
     if held is None:
         expert = top_k_indices(scores, k)  # [T, k]
         plan = one_hot(expert, num_experts).sum(axis=1) / (_count_real(num_tokens, mask, axis_name) * k)
-        expert, plan = _padded_experts(expert, mask), _masked_rows(plan, mask)
+        expert, plan = _padded_experts(expert, mask, admitted), _masked_rows(plan, mask)
         load = _total(plan.sum(axis=0), axis_name)  # [E]
-        held = Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
+        held = Routing(expert, expert, load, plan, _imbalance(load, admitted))
     # COMBINE
-    values = gate_values(logits, held.expert, gate)
-    values = jnp.where(jnp.isfinite(scores).all(axis=1, keepdims=True), values, jnp.nan)
-    return held._replace(gate=_masked_rows(values, mask))
+    gates = gate_values(logits, held.expert, gate)
+    return held._replace(gate=_real_gates(gates, held.expert, valid & finite, mask, admitted))
 
 
-def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real) -> jax.Array:
+def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real, admitted) -> jax.Array:
     """Return the bias [E] after a step on the real tokens, num_real of them."""
     num_experts = len(bias)
-    alpha = _middle(scores - bias, k)  # [T]
+    alpha = _middle(scores - _among(bias, admitted, 0), k)  # [T]
     candidates = (scores - alpha[:, None]).T  # [E, T]
-    if mask is None:
+    if mask is None and admitted is None:
         everyone, more = divmod(num_real * k, num_experts)
         if more:
             gamma = jnp.broadcast_to(_middle(bias, more), (num_experts, 1))
             candidates = jnp.concatenate([candidates, gamma], axis=1)
         bias = _middle(candidates, everyone + (more > 0))
         return bias - bias.mean()
-    everyone, more = jnp.divmod(num_real * k, num_experts)
-    gamma = jnp.where(more > 0, _middle_of_sorted(bias, more), -jnp.inf)
-    candidates = jnp.where(mask, candidates, -jnp.inf)
+    num_priced = _number_admitted(admitted, num_experts)
+    everyone, more = jnp.divmod(num_real * k, num_priced)
+    gamma = jnp.where(more > 0, _middle_of_sorted(_among(bias, admitted, -jnp.inf), more), -jnp.inf)
+    candidates = candidates if mask is None else jnp.where(mask, candidates, -jnp.inf)
     candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
     new = _middle_of_sorted(candidates, everyone + (more > 0))
-    return jnp.where(num_real > 0, new - new.mean(), bias)
+    new = new - _among(new, admitted, 0).sum() / num_priced
+    return _among(jnp.where((num_real > 0) & (k < num_priced), new, bias), admitted, bias)
 
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:

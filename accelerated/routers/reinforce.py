@@ -20,8 +20,12 @@ from ..notation import (
     _as_bool,
     _at_least_float32,
     _check_group,
+    _imbalance,
     _masked_rows,
+    _or_nan,
     _padded_experts,
+    _prepared,
+    _real_gates,
     canonical_zero,
     one_hot,
     softmax,
@@ -57,6 +61,7 @@ def reinforce_router(
     nucleus: float = 1.0,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Draw the experts of each token from its policy, or take the most probable ones.
 
@@ -67,12 +72,13 @@ def reinforce_router(
         nucleus: see `log_policy`.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token; all are if None.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
 
     Raises:
-        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or the mask has another
+        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has another
             shape.
 
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
@@ -80,30 +86,34 @@ def reinforce_router(
 
     Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
-    Differs from the reference: float32 at least. A row of logits that is not finite gets gates and a plan that are NaN.
-    No gradient goes through any field.
+    Differs from the reference: float32 at least. A row of logits that is not finite gets gates and a plan that are NaN,
+    and one of noise gates. No gradient goes through any field.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
-    logits = _prepared(jax.lax.stop_gradient(logits), mask)
-    log_pi = log_policy(logits, k, nucleus)  # [T, E]
+    logits, valid, admitted = _prepared(jax.lax.stop_gradient(logits), k, mask, expert_mask)
+    log_pi, chosen_by = log_policy(logits, k, nucleus, expert_mask=expert_mask), logits  # [T, E]
     # SELECT
     if held is None:
         if gumbel is not None:
             _check_shape("gumbel", gumbel, logits.shape)
-        expert = top_k_indices(logits if gumbel is None else log_pi + jax.lax.stop_gradient(gumbel), k)  # [T, k]
+            noise, finite, _ = _prepared(jax.lax.stop_gradient(gumbel), k, mask, expert_mask)
+            chosen_by, valid = log_pi + noise, valid & finite
+        expert = top_k_indices(chosen_by, k)  # [T, k]
         counts = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask)
         plan = _masked_rows(jnp.exp(log_pi), mask)
-        expert = _padded_experts(expert, mask)
+        expert = _padded_experts(expert, mask, admitted)
         real = num_tokens if mask is None else _as_bool(mask).sum()
         load, plan = counts.sum(axis=0).astype(plan.dtype) / (real * k), plan / real
-        held = Routing(expert, expert, load, plan, jnp.abs(num_experts * plan.sum(axis=0) - 1).max())
+        held = Routing(expert, expert, load, plan, _imbalance(plan.sum(axis=0), admitted))
     # COMBINE
-    gate = jnp.where(jnp.isnan(logits[:, :1]), jnp.nan, jnp.ones((num_tokens, k), logits.dtype) / k)
-    return held._replace(gate=_masked_rows(gate, mask))
+    gate = jnp.ones((num_tokens, k), logits.dtype) / k
+    return held._replace(gate=_real_gates(gate, held.expert, valid, mask, admitted))
 
 
-def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
+def log_policy(
+    logits: jax.Array, k: int = 1, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
+) -> jax.Array:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
     The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
@@ -113,12 +123,13 @@ def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: mass to keep, 0 < nucleus <= 1.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. That of the others is −∞.
 
     Returns:
         [T, E]; exp of a row sums to 1.
 
     Raises:
-        ValueError: the logits are not [T, E], or k or the nucleus is out of range.
+        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has another shape.
 
     Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
     lower index.
@@ -126,7 +137,7 @@ def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array
     Differs from the reference: float32 at least. A row that is not finite gives NaN.
     """
     _check_group("logits", logits)
-    logits = _prepared(logits)
+    logits = _nan_or_finite(logits, k, expert_mask)
     return _log_softmax(logits, _nucleus(logits, k, nucleus))
 
 
@@ -149,7 +160,9 @@ def _nucleus(logits, k, nucleus):
     return inside | jnp.isnan(logits)
 
 
-def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) -> jax.Array:
+def log_probability(
+    logits: jax.Array, expert: jax.Array, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
+) -> jax.Array:
     """Return the log-probability of drawing these experts in this order, without replacement.
 
         Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
@@ -160,21 +173,23 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
         logits: [T, E], finite.
         expert: [T, k] integers in [0, E), distinct within a row.
         nucleus: see `log_policy`.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         [T]; −∞ where an expert is outside the nucleus.
 
     Raises:
-        ValueError: expert is not [T, k], or k or the nucleus is out of range.
+        ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has another shape.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
     Differs from the reference: float32 at least. A row that is not finite gives NaN, and an expert that is out of range
-    or repeated is not looked for. Entries are picked by a comparison, whose gradient, unlike that of a gather, is no
-    scatter.
+    or repeated is not looked for; a masked one has −∞. Entries are picked by a comparison, whose gradient, unlike that
+    of a gather, is no scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
-    logits, k = _prepared(logits), expert.shape[1]
+    k = expert.shape[1]
+    logits = _nan_or_finite(logits, k, expert_mask)
     left = _nucleus(logits, k, nucleus)
     total = jnp.zeros(len(logits), logits.dtype)
     for j in range(k):
@@ -184,13 +199,16 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
     return total
 
 
-def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
+def policy_entropy(
+    logits: jax.Array, k: int = 1, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
+) -> jax.Array:
     """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
 
     Args:
         logits: [T, E], finite.
         k: experts per token; the nucleus holds at least so many.
         nucleus: see `log_policy`.
+        expert_mask: see `log_policy`.
 
     Returns:
         [T], between 0 and log E.
@@ -200,7 +218,7 @@ def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.A
 
     Differs from the reference: float32 at least. A row that is not finite gives NaN.
     """
-    log_pi = log_policy(logits, k, nucleus)
+    log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
     finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, as 1 log 1 is, in the gradient too
     return -(jnp.exp(finite) * finite).sum(axis=1)
 
@@ -252,6 +270,7 @@ def policy_terms(
     nucleus: float = 1.0,
     held_advantage: jax.Array | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     axis_name=None,
 ) -> PolicyTerms:
     """Return what one routed block adds to the training loss.
@@ -272,6 +291,7 @@ def policy_terms(
         nucleus: that of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
+        expert_mask: [E] bool, the experts that could be drawn; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are spread; None if all are here. The balance loss is then that of all tokens, the same on every member; the
             other terms are means over a member's own tokens.
@@ -280,8 +300,8 @@ def policy_terms(
         `PolicyTerms`.
 
     Raises:
-        ValueError: value, reward or held_advantage is not [T], expert is not [T, k], the mask has another shape, or k
-            or the nucleus is out of range.
+        ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has another shape, or k or
+            the nucleus is out of range.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.
@@ -293,7 +313,7 @@ def policy_terms(
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):
         if values is not None:
             _check_shape(name, values, logits.shape[:1])
-    logits = _prepared(logits, mask)
+    logits = _masked_rows(logits, mask)
     value, reward = _at_least_float32(value), jax.lax.stop_gradient(_at_least_float32(reward))
     advantage = reward - value if held_advantage is None else _at_least_float32(held_advantage)
     advantage = _only_real(jax.lax.stop_gradient(advantage), mask)
@@ -301,10 +321,10 @@ def policy_terms(
     def mean(values):
         return values.mean() if mask is None else _only_real(values, mask).sum() / _as_bool(mask).sum()
 
-    policy = -mean(advantage * log_probability(logits, expert, nucleus))
+    policy = -mean(advantage * log_probability(logits, expert, nucleus, expert_mask=expert_mask))
     baseline = mean(_only_real(reward - value, mask) ** 2)
-    entropy = mean(policy_entropy(logits, expert.shape[1], nucleus))
-    balance = auxiliary_loss(logits, expert, mask=mask, axis_name=axis_name).loss
+    entropy = mean(policy_entropy(logits, expert.shape[1], nucleus, expert_mask=expert_mask))
+    balance = auxiliary_loss(logits, expert, mask=mask, expert_mask=expert_mask, axis_name=axis_name).loss
     loss = policy_weight * policy + baseline_weight * baseline - entropy_weight * entropy + balance_weight * balance
     return PolicyTerms(loss, policy, baseline, entropy, balance, advantage)
 
@@ -314,10 +334,10 @@ def _check_shape(name, values, shape):
         raise InputError(f"{name} has shape {jnp.shape(values)}; needed: {tuple(shape)}")
 
 
-def _prepared(logits, mask=None):
-    """Return the logits in float32 or more, padding as zeros, and a row that is not finite as NaN throughout."""
-    logits = _masked_rows(_at_least_float32(logits), mask)
-    return jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), logits, jnp.nan)
+def _nan_or_finite(logits, k, expert_mask):
+    """Return the logits of `_prepared`, with NaN throughout a row that is not valid."""
+    logits, valid, _ = _prepared(logits, k, expert_mask=expert_mask)
+    return _or_nan(logits, valid)
 
 
 def _log_softmax(logits, inside):

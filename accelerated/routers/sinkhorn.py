@@ -3,8 +3,8 @@
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
 What differs: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A logit
-that is not finite does not raise: it is carried into the residual and the gates. In a padded row it is left out, as
-everything else there.
+that is not finite does not raise: in training the residual is NaN, and so are the gates of its token. In a padded row
+it is left out, as everything else there.
 
 Sweeps begin in the scaling form (`_scaling_sweeps`): exp(z) is computed once, and a sweep is two products of that
 matrix with a vector. Where the scales leave a safe range, or an entry of the plan could be lost in what underflows, the
@@ -34,11 +34,17 @@ from ..errors import InputError, _check_k
 from ..loops import SWEEP, alike, call_loops, loops_run
 from ..notation import (
     Routing,
+    _among,
     _as_bool,
     _at_least_float32,
     _check_group,
+    _imbalance,
     _masked_rows,
+    _number_admitted,
+    _or_nan,
     _padded_experts,
+    _prepared,
+    _real_gates,
     _total,
     one_hot,
     top_k_indices,
@@ -77,8 +83,19 @@ class _Group(NamedTuple):
 
     logits: jax.Array  # [T, E], the largest of each row is 0
     real: jax.Array | None  # [T] bool; None: all of them
+    admitted: jax.Array | None  # [E] bool, the experts that may be chosen; None: all of them
     count: jax.Array | int  # [], real tokens on all devices
     axis_name: str | None
+
+    @property
+    def num_experts(self):
+        """How many experts may be chosen; traced, it is a float of the logits' type."""
+        number = _number_admitted(self.admitted, self.logits.shape[1])
+        return number if self.admitted is None else number.astype(self.logits.dtype)
+
+    def among(self, values: jax.Array, rest) -> jax.Array:
+        """Return [..., E] with `rest` for masked experts."""
+        return _among(values, self.admitted, rest)
 
 
 def sinkhorn_plan(
@@ -89,6 +106,7 @@ def sinkhorn_plan(
     max_newton: int = 200,
     num_sweeps: int | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> SinkhornPlan:
     """Share T tokens out among E experts, each token with mass 1/T and each expert with mass 1/E.
@@ -100,6 +118,7 @@ def sinkhorn_plan(
         max_newton: give up after this many of its steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
         mask: [T] bool, True for a real token; T is then the number of real ones.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here. T is then the number of all of them, and each member returns its own rows.
 
@@ -109,22 +128,22 @@ def sinkhorn_plan(
         as the logits in each row.
 
     Raises:
-        ValueError: the logits are not [T, E], or the mask has another shape.
+        ValueError: the logits are not [T, E], or a mask has another shape.
 
-    Differs from the reference: logits below float32 are raised to float32 and carry no gradient into the plan. A NaN
-    does not raise: it reaches the residual, and `converged` is False then.
+    Differs from the reference: logits below float32 are raised to float32 and carry no gradient into the plan. One that
+    is not finite does not raise: the residual is NaN, and `converged` is False then.
     """
     _check_group("logits", logits)
-    logits = jax.lax.stop_gradient(logits)
-    group = _group(logits, mask, axis_name)
+    prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask)
+    group = _group(*prepared, mask, axis_name)
 
     unfinished = functools.partial(_unfinished, tolerance, max_sweeps, num_sweeps)
 
     def with_logarithms(state):
         g, plan, _, sweeps, steps, _ = state
         # Without the barrier the shifted logits would be stored for loops that hardly ever run.
-        again, _ = jax.lax.optimization_barrier((logits, plan))
-        group = _group(again, mask, axis_name)
+        again, _ = jax.lax.optimization_barrier((prepared[0], plan))
+        group = _group(again, *prepared[1:], mask, axis_name)
         g, plan, residual, sweeps = _log_sweeps(group, g, sweeps, unfinished)
         if num_sweeps is None and max_newton > 0:
             g, plan, residual, steps = _newton_if_needed(group, (g, plan, residual, steps), tolerance, max_newton)
@@ -148,6 +167,7 @@ def sinkhorn_router(
     gate: str = "softmax",
     num_sweeps: int | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
@@ -160,6 +180,7 @@ def sinkhorn_router(
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here. T, load and residual are then those of all; each member returns its own rows.
@@ -168,34 +189,36 @@ def sinkhorn_router(
         `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or the mask has another shape.
+        ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has another shape.
 
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits (evaluation)
     are equal; ties go to the lower index.
 
-    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the
-    residual in training, and the gates where they are softmax or its expert is chosen.
+    Differs from the reference: logits below float32 are raised to float32. One that is not finite makes the gates of
+    its token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
-    logits = _masked_rows(logits, mask)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
     # SELECT
     if held is None:
-        group = _group(logits, mask, axis_name)
+        group = _group(logits, valid, admitted, mask, axis_name)
         solved = None
         if training:
-            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, mask=mask, axis_name=axis_name)
+            masks = {"mask": mask, "expert_mask": expert_mask}
+            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, axis_name=axis_name, **masks)
         expert = top_k_indices(group.logits + (solved.column_potential if training else 0), k)  # [T, k]
         chosen = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (group.count * k), mask)  # [T, E]
-        expert = _padded_experts(expert, mask)
+        expert = _padded_experts(expert, mask, admitted)
         load = _total(chosen.sum(axis=0), axis_name)  # [E]
         if training:
             held = Routing(expert, expert, load, solved.plan, solved.residual)
         else:
-            held = Routing(expert, expert, load, chosen, jnp.abs(num_experts * load - 1).max())
+            held = Routing(expert, expert, load, chosen, _imbalance(load, admitted))
     # COMBINE
-    return held._replace(gate=_masked_rows(gate_values(logits, held.expert, gate), mask))
+    gates = gate_values(logits, held.expert, gate)
+    return held._replace(gate=_real_gates(gates, held.expert, valid, mask, admitted))
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
@@ -243,12 +266,13 @@ def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None =
     return num_tokens if axis_name is None else num_tokens * jax.lax.axis_size(axis_name)
 
 
-def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> _Group:
-    """Return the group without gradients and without what its rows have in common, which no plan depends on."""
-    logits = _masked_rows(_at_least_float32(jax.lax.stop_gradient(logits)), mask)
-    count = _count_real(len(logits), mask, axis_name)
-    top = jax.lax.optimization_barrier(logits.max(axis=1, keepdims=True))  # or XLA stores the difference before its exp
-    return _Group(logits - top, mask, count, axis_name)
+def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None, axis_name: str | None) -> _Group:
+    """Return the group of `_prepared` logits, without gradients and without what its rows have in common, which no plan
+    depends on; NaN in a row that is not valid."""
+    logits, count = jax.lax.stop_gradient(logits), _count_real(len(logits), mask, axis_name)
+    top = _or_nan(logits.max(axis=1, keepdims=True), valid)
+    top = jax.lax.optimization_barrier(top)  # or XLA stores the difference before its exp
+    return _Group(logits - top, mask, admitted, count, axis_name)
 
 
 def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
@@ -276,12 +300,12 @@ def _scaling_sweeps(group: _Group, unfinished):
         g [E], the plan [T, E], its residual, the number of sweeps, and whether all entries of the plan are precise.
     """
     kernel = jnp.exp(group.logits)
-    num_experts, safe = kernel.shape[1], float(jnp.finfo(kernel.dtype).tiny) ** 0.25
+    safe = float(jnp.finfo(kernel.dtype).tiny) ** 0.25
 
     def evaluate(state):
         _, u, _, _, sweeps = state
         weights, sums = _products(kernel, u, group.real)
-        sums = num_experts * _total(sums, group.axis_name) / group.count
+        sums = group.among(group.num_experts * _total(sums, group.axis_name) / group.count, 1)
         return u, 1 / sums, weights, jnp.abs(u * sums - 1).max(), sweeps + 1
 
     def goes_on(state):
@@ -290,7 +314,7 @@ def _scaling_sweeps(group: _Group, unfinished):
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
     # Each round has the u of its own and the next one's; the first is no sweep, but has one copy of the products less.
-    u = jnp.ones(num_experts, kernel.dtype)
+    u = jnp.ones(kernel.shape[1], kernel.dtype)  # of a masked expert it stays 1
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
     u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
 
@@ -359,7 +383,8 @@ def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
     def evaluate(state):
         _, g, _, _, sweeps = state
         plan, mass, residual = _row_step(group, g)
-        return g, g - jnp.log(len(g)) - _log_mass(group, g, mass), plan, residual, sweeps + 1
+        new = group.among(g - jnp.log(group.num_experts) - _log_mass(group, g, mass), 0)
+        return g, new, plan, residual, sweeps + 1
 
     def goes_on(state):
         return (state[4] < before) | unfinished(state[3], state[4])
@@ -378,11 +403,12 @@ def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None)
     plan = jnp.exp(values - values.max(axis=1, keepdims=True))
     plan = _masked_rows(plan / (plan.sum(axis=1, keepdims=True) * group.count), group.real)
     mass = _total(plan.sum(axis=0), group.axis_name)
-    return plan, mass, jnp.abs(len(g) * mass - 1).max()
+    return plan, mass, _imbalance(mass, group.admitted)
 
 
 def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
     """Return log of the mass of each expert. Where that underflows, the sum is taken once more, shifted."""
+    mass = group.among(mass, 1)
 
     def shifted():
         values = group.logits + g

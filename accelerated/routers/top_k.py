@@ -2,8 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
-What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: it is carried into
-the gates. Selections pass through `stop_gradient`. With a mask that has no real token, plan and loads are NaN.
+What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: the gates of its
+token are NaN, and all gates where a bias is not finite. Selections pass through `stop_gradient`. With a mask that has
+no real token, plan and loads are NaN.
 """
 
 import jax
@@ -12,10 +13,12 @@ import jax.numpy as jnp
 from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
-    _at_least_float32,
     _check_bias,
     _check_group,
-    _masked_rows,
+    _imbalance,
+    _padded_experts,
+    _prepared,
+    _real_gates,
     _real_tokens,
     one_hot,
     softmax,
@@ -39,6 +42,7 @@ def top_k_router(
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
@@ -52,34 +56,39 @@ def top_k_router(
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score or the normalisation
-            is unknown, the gate would be constant, or the mask has another shape.
+            is unknown, the gate would be constant, or a mask has another shape.
 
     Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
 
-    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
+    Differs from the reference: logits below float32 are raised to float32. One that is not finite does not raise: the
+    gates of its token are NaN, and all gates where such a bias or a traced mask of fewer than k experts is given.
     With a mask that has no real token, plan and loads are NaN.
     """
     _check_group("logits", logits)
     if bias is not None:
         _check_bias(bias, jnp.shape(logits)[1])
-    logits = _masked_rows(_at_least_float32(logits), mask)
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    if bias is not None:
+        bias, finite, _ = _prepared(jax.lax.stop_gradient(bias)[None], k, expert_mask=expert_mask)  # [1, E]
+        valid &= finite
     # SELECT
     if held is None:
         chosen_by = jax.lax.stop_gradient(logits)
         if bias is not None:
-            chosen_by = _masked_rows(_scores(chosen_by, score) + jax.lax.stop_gradient(bias), mask)
-        expert = top_k_indices(chosen_by, k)  # [T, k]; of zeros, as in padding, the first k
-        held = _routing(expert, _kept(expert, mask), logits)
+            chosen_by = _scores(chosen_by, score) + bias
+        expert = _padded_experts(top_k_indices(chosen_by, k), mask, admitted)  # [T, k]
+        held = _routing(expert, _kept(expert, mask), logits, admitted)
     # COMBINE
     gate = chosen_gates(logits, held.expert, score, normalisation)
-    return held._replace(gate=_masked_rows(gate, mask))
+    return held._replace(gate=_real_gates(gate, held.expert, valid, mask, admitted))
 
 
 def _kept(expert, mask):
@@ -102,12 +111,12 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
         )
 
 
-def _routing(expert, kept, logits):
+def _routing(expert, kept, logits, admitted):
     num_experts = logits.shape[1]
     kept = kept.astype(logits.dtype)
     plan = (one_hot(expert, num_experts).astype(logits.dtype) * kept[:, :, None]).sum(axis=1) / kept.sum()
     load = plan.sum(axis=0)
-    return Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
+    return Routing(expert, expert, load, plan, _imbalance(load, admitted))
 
 
 def _log_scores(logits, score):
@@ -136,7 +145,13 @@ def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation
     return softmax(jnp.take_along_axis(log_scores, expert, axis=1))
 
 
-def switch_router(logits: jax.Array, *, held: Routing | None = None, mask: jax.Array | None = None) -> Routing:
+def switch_router(
+    logits: jax.Array,
+    *,
+    held: Routing | None = None,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
     It is `top_k_router` with its defaults.
@@ -145,18 +160,18 @@ def switch_router(logits: jax.Array, *, held: Routing | None = None, mask: jax.A
         logits: [T, E], finite; the raw router logits z.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing` with k = 1.
 
     Raises:
-        ValueError: the logits are not [T, E], or the mask has another shape.
+        ValueError: the logits are not [T, E], or a mask has another shape.
 
-    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
-    With a mask that has no real token, plan and loads are NaN.
+    Differs from the reference: see `top_k_router`.
     """
     _check_group("logits", logits)
-    return top_k_router(logits, held=held, mask=mask)
+    return top_k_router(logits, held=held, mask=mask, expert_mask=expert_mask)
 
 
 def gshard_router(
@@ -165,6 +180,7 @@ def gshard_router(
     *,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token its two best experts, and leave the second out at random when its gate is small.
 
@@ -180,31 +196,35 @@ def gshard_router(
         uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
         held: a routing of the same group whose selection, second experts left out included, is used.
         mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
+        expert_mask: see `top_k_router`.
 
     Returns:
         `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
 
     Raises:
-        ValueError: the logits are not [T, E], E < 2, or the mask has another shape.
+        ValueError: the logits are not [T, E], E < 2, or a mask has another shape.
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
     choice.
 
-    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
-    A uniform outside [0, 1) is taken as it is. With a mask that has no real token, plan and loads are NaN.
+    Differs from the reference: see `top_k_router`. A uniform outside [0, 1) is taken as it is, and one that is NaN
+    reaches the gates.
     """
     _check_group("logits", logits)
-    logits = _masked_rows(_at_least_float32(logits), mask)
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
-    expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert
+    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    if uniforms is not None:
+        valid &= ~jnp.isnan(uniforms)[:, None]
+    expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert  # in padding the first
     gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
+    gate = _real_gates(gate, expert, valid, mask, admitted)
     # SELECT
     if held is None:
         kept = _kept(expert, mask)
         if uniforms is not None:
-            kept = kept.at[:, 1].set(kept[:, 1] & (uniforms < 2 * gate[:, 1]))
-        held = _routing(expert, kept, logits)
+            kept = kept.at[:, 1].set(kept[:, 1] & ~(uniforms >= 2 * gate[:, 1]))  # true of NaN
+        held = _routing(expert, kept, logits, admitted)
     # COMBINE
     kept = jnp.take_along_axis(held.plan, held.expert, axis=1) > 0
     return held._replace(gate=jnp.where(kept, gate, 0))

@@ -1,4 +1,4 @@
-"""docs/own_layer.md: its three layers run as they stand there, and compute what the reference computes."""
+"""docs/own_layer.md: its layers run as they stand there, and compute what the reference computes."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,9 @@ from routelaws.reference.experts import routed_ffn
 from routelaws.reference.routers.sinkhorn import sinkhorn_router
 
 PAGE = (Path(accelerated.__file__).parents[1] / "docs" / "own_layer.md").read_text(encoding="utf-8")
-PLAIN, FLAX, EQUINOX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PLAIN, PRUNED, FLAX, EQUINOX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+WEIGHTS = ("router", "up", "down")
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +69,21 @@ def test_nan_in_padding_reaches_neither_output_nor_gradient(plain):
         assert np.isfinite(leaf).all() and np.array_equal(leaf, wanted[name]), name
 
 
+def test_a_pruned_layer_is_one_of_the_other_experts(plain):
+    names = dict(plain)
+    exec(compile(PRUNED, "own_layer.md", "exec"), names)
+    others = {name: plain["params"][name][:, :3] if name == "router" else plain["params"][name][:3] for name in WEIGHTS}
+    wanted = by_the_reference(others, plain["x"], training=True)
+    assert close(names["pruned"].output, wanted.output)
+    assert np.allclose(names["routing"].load, [1 / 3, 1 / 3, 1 / 3, 0], atol=0.02)
+
+
 @pytest.mark.library("flax")
 def test_the_flax_layer_is_the_plain_one(plain):
     pytest.importorskip("flax")
     names = dict(plain)
     exec(compile(FLAX, "own_layer.md", "exec"), names)
-    weights = {name: getattr(names["module"], name)[...] for name in ("router", "up", "down")}
+    weights = {name: getattr(names["module"], name)[...] for name in WEIGHTS}
     output, dropped = plain["layer"](weights, plain["x"], training=True)
     assert np.allclose(names["flax_output"], output, atol=1e-6) and names["flax_dropped"] == dropped
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["flax_gradient"]))
@@ -85,7 +96,7 @@ def test_the_equinox_layer_is_the_plain_one(plain):
     exec(compile(EQUINOX, "own_layer.md", "exec"), names)
     assert np.allclose(names["equinox_output"], plain["output"], atol=1e-6)
     assert names["equinox_dropped"] == plain["dropped"]
-    for name in ("router", "up", "down"):
+    for name in WEIGHTS:
         assert np.allclose(getattr(names["equinox_gradient"], name), plain["gradient"][name], atol=1e-6)
 
 

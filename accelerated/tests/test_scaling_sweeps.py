@@ -31,7 +31,7 @@ def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -
 
 def scaled(values: np.ndarray, num_sweeps: int) -> tuple[int, bool]:
     """Return how many of the sweeps were taken in the scaling form, and whether all its entries are precise."""
-    group = sinkhorn._group(jnp.asarray(values, jnp.float32), None, None)
+    group = sinkhorn._group(*sinkhorn._prepared(jnp.asarray(values, jnp.float32)), None, None)
     _, _, _, sweeps, precise = sinkhorn._scaling_sweeps(group, lambda _, sweeps: sweeps < num_sweeps)
     return int(sweeps), bool(precise)
 

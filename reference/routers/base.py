@@ -69,10 +69,13 @@ import numpy as np
 
 from ..notation import (
     Routing,
+    _admitted_experts,
+    _among_all,
     _check_group,
     _check_k,
     _equal_shares,
     _real_tokens,
+    _route_admitted,
     _route_real_tokens,
     check_finite,
     top_k_indices,
@@ -89,7 +92,9 @@ class Assignment(NamedTuple):
     gap: float  # dual_bound of the prices less the objective: at least 0 but for rounding, 0 at an optimum
 
 
-def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None) -> Assignment:
+def balanced_assignment(
+    scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None
+) -> Assignment:
     """Return the best of all assignments in which every expert has floor(T k / E) or ceil(T k / E) tokens.
 
     Args:
@@ -97,13 +102,14 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
             count nowhere: T above is the number of real ones, and their scores alone have to be finite.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Assignment`. Ties: of equally good assignments the one that gives token 0 the lowest expert that any of them
         gives it, then token 1 the lowest that is left to it, and so on.
 
     Raises:
-        ValueError: a score is not finite, k is out of range, or no token is real.
+        ValueError: a score is not finite, k is out of range, no token is real, or fewer than k experts may be chosen.
 
     Example:
         All four prefer expert 0, or do not mind. Tokens 1 and 2 lose 2 each by leaving; the earlier one stays.
@@ -120,6 +126,12 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
         [[0, 1], [1, 2], [0, 2]]
     """
     _check_group("scores", scores)
+    if expert_mask is not None:
+        num_experts = np.shape(scores)[1]
+        admitted = _admitted_experts(expert_mask, num_experts, k)
+        found = balanced_assignment(np.asarray(scores)[:, admitted], k, mask=mask)
+        prices = _among_all(found.prices, admitted, num_experts)
+        return found._replace(expert=admitted[found.expert], prices=prices)
     if mask is not None:
         real = _real_tokens(mask, len(scores))
         found = balanced_assignment(np.asarray(scores)[real], k)
@@ -182,6 +194,7 @@ def base_router(
     gate: str = "sigmoid",
     held: Routing | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Route a group of tokens by BASE.
 
@@ -193,12 +206,14 @@ def base_router(
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
 
     Raises:
-        ValueError: a logit is not finite, k is out of range, the gate is unknown, or no token is real.
+        ValueError: a logit is not finite, k is out of range, the gate is unknown, no token is real, or fewer than k
+            experts may be chosen.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
     are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
@@ -209,8 +224,11 @@ def base_router(
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
     _check_group("logits", logits)
+    options = dict(k=k, training=training, gate=gate)
     if mask is not None:
-        return _route_real_tokens(base_router, mask, logits, held=held, k=k, training=training, gate=gate)
+        return _route_real_tokens(base_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    if expert_mask is not None:
+        return _route_admitted(base_router, expert_mask, logits, k, held=held, **options)
     logits = check_finite("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)

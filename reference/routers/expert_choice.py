@@ -27,7 +27,17 @@ Experts compare the logarithms of the scores, which do not underflow; equal ones
 import numpy as np
 
 from ..experts import _matrices, expert_capacity, expert_ffn
-from ..notation import ExpertChoice, _check_group, _real_tokens, check_finite, log_sum_exp, softmax, top_k_indices
+from ..notation import (
+    ExpertChoice,
+    _admitted_experts,
+    _among_all,
+    _check_group,
+    _real_tokens,
+    check_finite,
+    log_sum_exp,
+    softmax,
+    top_k_indices,
+)
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -40,6 +50,7 @@ def expert_choice_router(
     score: str = "softmax",
     held: ExpertChoice | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
@@ -51,12 +62,14 @@ def expert_choice_router(
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. C is counted over them.
+        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0,
+            with gate 0, in each of their places.
 
     Returns:
         `ExpertChoice`.
 
     Raises:
-        ValueError: a logit is not finite, c <= 0, the score is unknown, or the mask has another shape or no real token.
+        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has another shape or nothing in it.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
@@ -75,6 +88,14 @@ def expert_choice_router(
         ([[0, 0], [2, 2]], [[0.6, 0.0], [0.8, 0.0]], [1, 0, 1])
     """
     _check_group("logits", logits)
+    if expert_mask is not None:
+        num_experts = np.shape(logits)[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        held = None if held is None else held._replace(token=held.token[admitted])
+        columns, options = np.asarray(logits)[:, admitted], dict(score=score, held=held, mask=mask)
+        choice = expert_choice_router(columns, capacity_factor, **options)
+        token, gate = (_among_all(rows.T, admitted, num_experts).T for rows in (choice.token, choice.gate))
+        return choice._replace(token=token, gate=gate)
     if mask is not None:
         return _choice_of_real(logits, capacity_factor, score, held, _real_tokens(mask, len(logits)))
     logits = check_finite("logits", logits)
@@ -122,22 +143,31 @@ def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:
     return shifted - log_sum_exp(shifted, axis=1)[:, None]
 
 
-def expert_choice_ffn(params: dict, x: np.ndarray, choice: ExpertChoice, *, activation: str = "gelu") -> np.ndarray:
+def expert_choice_ffn(
+    params: dict,
+    x: np.ndarray,
+    choice: ExpertChoice,
+    *,
+    expert_mask: np.ndarray | None = None,
+    activation: str = "gelu",
+) -> np.ndarray:
     """Send the tokens that each expert chose through it, and add up what comes back.
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
+        expert_mask: [E] bool, the experts that are there; None for all. The matrices of the others do not matter.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d]; 0 for a token that nobody took.
     """
     result = np.zeros_like(x)
-    for e, (tokens, gates) in enumerate(zip(choice.token, choice.gate, strict=True)):
-        outputs = expert_ffn(**_matrices(params, e), x=x[tokens], activation=activation)  # [C, d]
-        for t, gate, output in zip(tokens, gates, outputs, strict=True):
+    everyone = range(len(choice.token))
+    for e in everyone if expert_mask is None else _admitted_experts(expert_mask, len(everyone)):
+        outputs = expert_ffn(**_matrices(params, e), x=x[choice.token[e]], activation=activation)  # [C, d]
+        for t, gate, output in zip(choice.token[e], choice.gate[e], outputs, strict=True):
             result[t] += gate * output
     return result
 

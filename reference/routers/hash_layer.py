@@ -35,6 +35,10 @@ that the output keeps its size), the steps of `modulo_table` and `balanced_table
 id that stands before the first token, and dealing out the clusters of `dispersed_table` in turn. The exact form of
 MultiHash is our reading.
 
+Masked experts (`expert_mask`): a pruned expert gives way to the next admitted one, which then has the tokens of both;
+all other tokens keep the experts that they were trained with. A table that is made for the n admitted experts alone is
+more even: `np.flatnonzero(expert_mask)[balanced_table(counts, n)]`.
+
 What leaks in training: nothing. Causal, in training as in evaluation: the expert of a token depends on that token, the
 one before it or its position alone. (Roller et al. also try the token to come, as a bound; it is not causal and not
 here.)
@@ -47,7 +51,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _equal_shares, _route_real_tokens, check_finite, one_hot, top_k_indices
+from ..notation import (
+    Routing,
+    _admitted_experts,
+    _check_k,
+    _column_numbers,
+    _equal_shares,
+    _in_whole_layer,
+    _route_real_tokens,
+    check_finite,
+    one_hot,
+    top_k_indices,
+)
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k, or 1 (for MultiHash)."""
@@ -62,19 +77,22 @@ class Clusters(NamedTuple):
     converged: bool  # the last move changed no token's cluster
 
 
-def hash_layer(token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None) -> Routing:
+def hash_layer(
+    token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None
+) -> Routing:
     """Route every token by the remainder of its id.
 
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, a negative id, or a mask of another shape or without a real token.
+        ValueError: E < 1, ids that are not integers, a negative id, or a mask of another shape or with nothing in it.
 
     Example:
         >>> hash_layer(np.array([0, 1, 5, 7]), 4).expert.ravel().tolist()
@@ -85,11 +103,13 @@ def hash_layer(token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | No
     """
     token_ids = np.asarray(token_ids)
     if mask is not None:
-        return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts)
+        return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts, expert_mask=expert_mask)
     if num_experts < 1:
         raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
         raise ValueError("token_ids have to be integers of at least 0")
+    if expert_mask is not None:
+        return fixed_router((token_ids % num_experts)[:, None], num_experts, expert_mask=expert_mask)
     # SELECT
     expert = token_ids % num_experts  # [T]
     plan = one_hot(expert, num_experts) / len(token_ids)  # [T, E]
@@ -106,6 +126,7 @@ def table_router(
     *,
     gate: str = "mean",
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Route every token by the table's row for it.
 
@@ -115,6 +136,7 @@ def table_router(
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -128,15 +150,21 @@ def table_router(
         >>> found.expert.tolist(), found.gate[0].tolist()
         ([[2, 0], [2, 0], [0, 1]], [0.5, 0.5])
     """
+    options = dict(num_experts=num_experts, gate=gate, expert_mask=expert_mask)
     if mask is not None:
-        return _route_real_tokens(table_router, mask, token_ids, table=table, num_experts=num_experts, gate=gate)
+        return _route_real_tokens(table_router, mask, token_ids, table=table, **options)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
         raise ValueError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
-    return fixed_router(table[token_ids], num_experts, gate=gate)
+    return fixed_router(table[token_ids], **options)
 
 
 def fixed_router(
-    expert: np.ndarray, num_experts: int, *, gate: str = "mean", mask: np.ndarray | None = None
+    expert: np.ndarray,
+    num_experts: int,
+    *,
+    gate: str = "mean",
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Return the routing in which the experts are given.
 
@@ -145,16 +173,26 @@ def fixed_router(
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. A masked expert gives way to the next
+            admitted one, round the circle of experts, that its token does not have (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an index is out of range or repeated within a row, the gate is unknown, or the mask has another
-            shape or no real token.
+        ValueError: an index is out of range or repeated within a row, the gate is unknown, a mask has another shape, no
+            token is real, or fewer than k experts may be chosen.
+
+    Example:
+        Expert 1 is pruned. Its tokens go to expert 2, or to 3 where they have 2; the others stay where they are.
+
+        >>> mask = np.array([True, False, True, True])
+        >>> fixed_router(np.array([[0, 1], [1, 2], [3, 2]]), 4, expert_mask=mask).expert.tolist()
+        [[0, 2], [3, 2], [3, 2]]
     """
     if mask is not None:
-        return _route_real_tokens(fixed_router, mask, expert, num_experts=num_experts, gate=gate)
+        options = dict(num_experts=num_experts, gate=gate, expert_mask=expert_mask)
+        return _route_real_tokens(fixed_router, mask, expert, **options)
     if gate not in HASH_GATES:
         raise ValueError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
@@ -163,8 +201,23 @@ def fixed_router(
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
             raise ValueError(f"token {t} has experts {row.tolist()}; they have to be distinct")
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, num_experts, k)
+        columns = _column_numbers(_next_admitted(expert, admitted, num_experts), admitted)
+        return _in_whole_layer(fixed_router(columns, len(admitted), gate=gate), admitted, num_experts)
     gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
     return _equal_shares(expert, num_experts)._replace(gate=gates)
+
+
+def _next_admitted(expert, admitted, num_experts):
+    """Return [T, k] experts in which each masked one, from the first choice on, gave way to the next admitted one."""
+    replaced = expert.copy()
+    for row in replaced:
+        for choice, e in enumerate(row):
+            while e not in admitted or e in np.delete(row, choice):
+                e = (e + 1) % num_experts
+            row[choice] = e
+    return replaced
 
 
 def _without_repeats(picks, num_experts):

@@ -50,7 +50,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ..experts import _matrices, expert_ffn
-from ..notation import _as_bool, _check_group, _real_tokens, check_finite, softmax, top_k_indices
+from ..notation import (
+    _admitted_experts,
+    _among_all,
+    _as_bool,
+    _check_group,
+    _real_tokens,
+    check_finite,
+    softmax,
+    top_k_indices,
+)
 
 EMITS = ("mixing", "experts")
 """Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
@@ -64,7 +73,12 @@ class MixtureOutput(NamedTuple):
 
 
 def mixing_weights(
-    logits: np.ndarray, temperature: float = 1.0, *, one_hot: bool = False, mask: np.ndarray | None = None
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    *,
+    one_hot: bool = False,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return how much of each token goes into the mixture of each expert.
 
@@ -74,12 +88,14 @@ def mixing_weights(
         one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
             temperature does not matter.
         mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+        expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
     Returns:
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or no token is real.
+        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has another shape or nothing in
+            it.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
@@ -94,6 +110,11 @@ def mixing_weights(
     """
     _check_group("logits", logits)
     _check_temperature(temperature)
+    if expert_mask is not None:
+        num_experts = np.shape(logits)[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        weights = mixing_weights(np.asarray(logits)[:, admitted], temperature, one_hot=one_hot, mask=mask)
+        return _among_all(weights, admitted, num_experts)
     if mask is not None:
         mask = _real_tokens(mask, len(logits))
         weights = np.zeros(np.shape(logits))
@@ -117,6 +138,7 @@ def emit_weights(
     emit: str = "mixing",
     one_hot: bool = False,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return how much each token gets of what each expert returns.
 
@@ -127,6 +149,7 @@ def emit_weights(
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
         one_hot: the one-hot weights of the mixing, whatever `emit` says.
         mask: see `mixing_weights`.
+        expert_mask: see `mixing_weights`.
 
     Returns:
         [g, E]; each column sums to 1, or each row of a real token for "experts".
@@ -142,6 +165,11 @@ def emit_weights(
     """
     if emit not in EMITS:
         raise ValueError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
+    if expert_mask is not None:
+        num_experts = np.shape(logits)[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        weights = emit_weights(np.asarray(logits)[:, admitted], temperature, emit=emit, one_hot=one_hot, mask=mask)
+        return _among_all(weights, admitted, num_experts)
     mixing = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
     if emit == "mixing" or one_hot:
         return mixing
@@ -167,6 +195,7 @@ def mixture_of_tokens(
     emit: str = "mixing",
     emit_temperature: float | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
 
@@ -181,6 +210,7 @@ def mixture_of_tokens(
         emit: see `emit_weights`.
         emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
+        expert_mask: [E] bool, the experts that take part; None for all. The matrices of the others are not read.
 
     Returns:
         `MixtureOutput`.
@@ -198,10 +228,16 @@ def mixture_of_tokens(
         >>> np.round(mixture_of_tokens(params, np.array([[0.0], [1.0]]), activation="relu").output, 4).tolist()
         [[0.75], [2.25]]
     """
+    options = dict(one_hot=one_hot, activation=activation, emit=emit, emit_temperature=emit_temperature)
+    if expert_mask is not None:
+        num_experts = params["router"].shape[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        columns = _matrices(params, admitted) | {"router": params["router"][:, admitted]}
+        found = mixture_of_tokens(columns, x, temperature, mask=mask, **options)
+        return found._replace(weights=_among_all(found.weights, admitted, num_experts))
     if mask is not None:
-        emitting = {"emit": emit, "emit_temperature": emit_temperature}
         mask = _real_tokens(mask, len(x))
-        alone = mixture_of_tokens(params, x[mask], temperature, one_hot=one_hot, activation=activation, **emitting)
+        alone = mixture_of_tokens(params, x[mask], temperature, **options)
         output, weights = np.zeros(x.shape), np.zeros((len(x), params["router"].shape[1]))
         output[mask], weights[mask] = alone.output, alone.weights
         return MixtureOutput(output, weights)

@@ -48,11 +48,13 @@ import numpy as np
 
 from ..notation import (
     Routing,
+    _admitted_experts,
     _check_bias,
     _check_group,
     _check_k,
     _equal_shares,
     _real_tokens,
+    _route_admitted,
     _route_real_tokens,
     check_finite,
     top_k_indices,
@@ -61,7 +63,13 @@ from .sinkhorn import gate_values
 
 
 def quantile_bias(
-    scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps: int = 1, mask: np.ndarray | None = None
+    scores: np.ndarray,
+    bias: np.ndarray,
+    k: int = 1,
+    *,
+    num_steps: int = 1,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the bias after steps on one batch.
 
@@ -71,13 +79,16 @@ def quantile_bias(
         k: experts per token, 1 <= k <= E.
         num_steps: how many steps on these scores; a router takes one.
         mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+            The bias of the others stays as it came (our choice).
 
     Returns:
         [E] in units of the scores, mean 0 (at k = E the bias as it came). For k < E, `base.dual_bound`(scores, bias, k)
         never rises.
 
     Raises:
-        ValueError: an entry of a real token is not finite, k is out of range, or there is no real token.
+        ValueError: an entry of a real token is not finite, k is out of range, there is no real token, or fewer than k
+            experts may be chosen.
 
     Example:
         All four prefer expert 0, or do not mind. The step makes it dearer by 2.25, and two of them leave:
@@ -104,6 +115,11 @@ def quantile_bias(
     """
     _check_group("scores", scores)
     _check_bias(bias, np.shape(scores)[1])
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, len(bias), k)
+        new, columns = np.array(bias, dtype=np.float64), np.asarray(scores)[:, admitted]
+        new[admitted] = quantile_bias(columns, new[admitted], k, num_steps=num_steps, mask=mask)
+        return new
     if mask is not None:
         scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
     scores, bias = check_finite("scores", scores), check_finite("bias", bias)
@@ -130,6 +146,7 @@ def quantile_router(
     *,
     gate: str = "sigmoid",
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
     held: Routing | None = None,
 ) -> Routing:
     """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
@@ -140,13 +157,15 @@ def quantile_router(
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an entry of a real token is not finite, k is out of range, the gate is unknown, or no token is real.
+        ValueError: an entry of a real token is not finite, k is out of range, the gate is unknown, no token is real, or
+            fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
@@ -159,7 +178,11 @@ def quantile_router(
     _check_group("logits", logits)
     _check_bias(bias, np.shape(logits)[1])
     if mask is not None:
-        return _route_real_tokens(quantile_router, mask, logits, held=held, bias=bias, k=k, gate=gate)
+        options = dict(bias=bias, k=k, gate=gate, expert_mask=expert_mask)
+        return _route_real_tokens(quantile_router, mask, logits, held=held, **options)
+    if expert_mask is not None:
+        options = dict(per_expert={"bias": bias}, k=k, gate=gate)
+        return _route_admitted(quantile_router, expert_mask, logits, k, held=held, **options)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)

@@ -47,9 +47,13 @@ import numpy as np
 from ..balance import auxiliary_loss, expert_counts
 from ..notation import (
     Routing,
+    _admitted_experts,
+    _among_all,
     _check_group,
     _check_k,
+    _column_numbers,
     _real_tokens,
+    _route_admitted,
     _route_real_tokens,
     check_finite,
     log_sum_exp,
@@ -77,6 +81,7 @@ def reinforce_router(
     nucleus: float = 1.0,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Draw the experts of each token from its policy, or take the most probable ones.
 
@@ -87,13 +92,14 @@ def reinforce_router(
         nucleus: see `log_policy`.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token; all are if None.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
 
     Raises:
-        ValueError: a logit or noise is not finite, k or the nucleus is out of range, a shape is wrong, or no token is
-            real.
+        ValueError: a logit or noise is not finite, k or the nucleus is out of range, a shape is wrong, no token is
+            real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
     logits); ties go to the lower index.
@@ -111,9 +117,13 @@ def reinforce_router(
         [0, 0]
     """
     _check_group("logits", logits)
+    options = dict(k=k, nucleus=nucleus)
     if mask is not None:
-        options = dict(per_token={"gumbel": gumbel}, k=k, nucleus=nucleus)
+        options |= dict(per_token={"gumbel": gumbel}, expert_mask=expert_mask)
         return _route_real_tokens(reinforce_router, mask, logits, held=held, **options)
+    if expert_mask is not None:
+        options |= dict(per_expert={"gumbel": gumbel})
+        return _route_admitted(reinforce_router, expert_mask, logits, k, held=held, **options)
     # SELECT
     log_pi = log_policy(logits, k, nucleus)  # [T, E]
     num_tokens, num_experts = log_pi.shape
@@ -130,7 +140,9 @@ def reinforce_router(
     return held._replace(gate=np.full((num_tokens, k), 1 / k))
 
 
-def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
+def log_policy(
+    logits: np.ndarray, k: int = 1, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
+) -> np.ndarray:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
     The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
@@ -140,12 +152,13 @@ def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarr
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: mass to keep, 0 < nucleus <= 1.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. That of the others is −∞.
 
     Returns:
         [T, E]; exp of a row sums to 1.
 
     Raises:
-        ValueError: a logit is not finite, or k or the nucleus is out of range.
+        ValueError: a logit is not finite, k or the nucleus is out of range, or fewer than k experts may be chosen.
 
     Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
     lower index.
@@ -160,6 +173,11 @@ def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarr
         [[0.4444, 0.2222, 0.3333, 0.0]]
     """
     _check_group("logits", logits)
+    if expert_mask is not None:
+        num_experts = np.shape(logits)[1]
+        admitted = _admitted_experts(expert_mask, num_experts, k)
+        log_pi = log_policy(np.asarray(logits)[:, admitted], k, nucleus)
+        return _among_all(log_pi, admitted, num_experts, rest=-np.inf)
     logits = check_finite("logits", logits)
     inside = _nucleus(logits, k, nucleus)
     log_pi = np.full(logits.shape, -np.inf)
@@ -186,7 +204,9 @@ def _nucleus(logits, k, nucleus):
     return inside
 
 
-def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0) -> np.ndarray:
+def log_probability(
+    logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
+) -> np.ndarray:
     """Return the log-probability of drawing these experts in this order, without replacement.
 
         Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
@@ -197,12 +217,14 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
         logits: [T, E], finite.
         expert: [T, k] integers in [0, E), distinct within a row.
         nucleus: see `log_policy`.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         [T]; −∞ where an expert is outside the nucleus.
 
     Raises:
-        ValueError: a logit is not finite, an expert is out of range or repeated, or the nucleus is out of range.
+        ValueError: a logit is not finite, an expert is out of range, repeated or masked, or the nucleus is out of
+            range.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
@@ -212,6 +234,9 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
         >>> np.round(np.exp(log_probability(np.log([[1.0, 2.0, 3.0]]), np.array([[2, 1]]))), 4).tolist()
         [0.3333]
     """
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, np.shape(logits)[1])
+        return log_probability(np.asarray(logits)[:, admitted], _column_numbers(expert, admitted), nucleus)
     logits, expert = check_finite("logits", logits), np.asarray(expert)
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     expert_counts(expert, logits.shape[1])  # says so when an index is out of range
@@ -230,13 +255,16 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
     return total
 
 
-def policy_entropy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
+def policy_entropy(
+    logits: np.ndarray, k: int = 1, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
+) -> np.ndarray:
     """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
 
     Args:
         logits: [T, E], finite.
         k: experts per token; the nucleus holds at least so many.
         nucleus: see `log_policy`.
+        expert_mask: see `log_policy`.
 
     Returns:
         [T], between 0 and log E.
@@ -248,7 +276,7 @@ def policy_entropy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.n
         >>> (policy_entropy(np.zeros((1, 4))) / np.log(2)).tolist()
         [2.0]
     """
-    log_pi = log_policy(logits, k, nucleus)
+    log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
     return np.array([-sum(np.exp(entry) * entry for entry in row if entry > -np.inf) for row in log_pi])
 
 
@@ -314,6 +342,7 @@ def policy_terms(
     nucleus: float = 1.0,
     held_advantage: np.ndarray | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> PolicyTerms:
     """Return what one routed block adds to the training loss.
 
@@ -333,13 +362,14 @@ def policy_terms(
         nucleus: that of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
+        expert_mask: [E] bool, the experts that could be drawn; None for all.
 
     Returns:
         `PolicyTerms`.
 
     Raises:
-        ValueError: an entry is not finite, a shape is wrong, an index or the nucleus is out of range, or no token is
-            real.
+        ValueError: an entry is not finite, a shape is wrong, an index or the nucleus is out of range, no token is
+            real, or an expert is masked.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.
@@ -365,6 +395,9 @@ def policy_terms(
         mask = _real_tokens(mask, len(logits))
         logits, expert, value, reward = logits[mask], expert[mask], value[mask], reward[mask]
         held_advantage = None if held_advantage is None else held_advantage[mask]
+    if expert_mask is not None:
+        admitted = _admitted_experts(expert_mask, logits.shape[1])
+        logits, expert = logits[:, admitted], _column_numbers(expert, admitted)
     value, reward = check_finite("value", value), check_finite("reward", reward)
     advantage = reward - value if held_advantage is None else check_finite("held_advantage", held_advantage)
     policy = float(-(advantage * log_probability(logits, expert, nucleus)).mean())

@@ -64,9 +64,12 @@ import numpy as np
 
 from ..notation import (
     Routing,
+    _admitted_experts,
+    _among_all,
     _check_group,
     _check_k,
     _real_tokens,
+    _route_admitted,
     _route_real_tokens,
     check_finite,
     log_sum_exp,
@@ -99,6 +102,7 @@ def sinkhorn_plan(
     max_newton: int = 200,
     num_sweeps: int | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> SinkhornPlan:
     """Share T tokens out among E experts, each token with mass 1/T and each expert with mass 1/E.
 
@@ -109,6 +113,7 @@ def sinkhorn_plan(
         max_newton: give up after this many of its steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
         mask: [T] bool, True for a real token; T is then the number of real ones.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits, because a token's row is shifted by
@@ -116,7 +121,7 @@ def sinkhorn_plan(
         as the logits in each row.
 
     Raises:
-        ValueError: a logit of a real token is not finite, or there is no real token.
+        ValueError: a logit of a real token is not finite, or a mask has another shape or nothing in it.
 
     Example:
         Two tokens that both prefer expert 0, the first one more strongly. Each expert gets half of the mass:
@@ -150,9 +155,15 @@ def sinkhorn_plan(
         [14, 19, 17]
     """
     _check_group("logits", logits)
+    options = dict(tolerance=tolerance, max_sweeps=max_sweeps, max_newton=max_newton, num_sweeps=num_sweeps)
+    if expert_mask is not None:
+        num_experts = np.shape(logits)[1]
+        admitted = _admitted_experts(expert_mask, num_experts)
+        solved = sinkhorn_plan(np.asarray(logits)[:, admitted], mask=mask, **options)
+        plan, potential = (_among_all(values, admitted, num_experts) for values in solved[:2])
+        return solved._replace(plan=plan, column_potential=potential)
     if mask is not None:
         real = _real_tokens(mask, len(logits))
-        options = dict(tolerance=tolerance, max_sweeps=max_sweeps, max_newton=max_newton, num_sweeps=num_sweeps)
         solved = sinkhorn_plan(np.asarray(logits)[real], **options)
         plan = np.zeros(np.shape(logits))
         plan[real] = solved.plan
@@ -206,6 +217,7 @@ def sinkhorn_router(
     gate: str = "softmax",
     num_sweeps: int | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
     held: Routing | None = None,
 ) -> Routing:
     """Route a group of tokens by S-BASE.
@@ -217,13 +229,15 @@ def sinkhorn_router(
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
 
     Returns:
         `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: a logit of a real token is not finite, k is out of range, the gate is unknown, or no token is real.
+        ValueError: a logit of a real token is not finite, k is out of range, the gate is unknown, no token is real, or
+            fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits
     (evaluation) are equal; ties go to the lower index.
@@ -234,9 +248,11 @@ def sinkhorn_router(
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
     _check_group("logits", logits)
+    options = dict(k=k, training=training, gate=gate, num_sweeps=num_sweeps)
     if mask is not None:
-        options = dict(k=k, training=training, gate=gate, num_sweeps=num_sweeps)
-        return _route_real_tokens(sinkhorn_router, mask, logits, held=held, **options)
+        return _route_real_tokens(sinkhorn_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    if expert_mask is not None:
+        return _route_admitted(sinkhorn_router, expert_mask, logits, k, held=held, **options)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)

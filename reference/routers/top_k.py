@@ -43,6 +43,7 @@ from ..notation import (
     _check_group,
     _check_k,
     _equal_shares,
+    _route_admitted,
     _route_real_tokens,
     check_finite,
     one_hot,
@@ -57,7 +58,13 @@ NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
 
 
-def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
+def switch_router(
+    logits: np.ndarray,
+    *,
+    held: Routing | None = None,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
+) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
     The router to read first. It is `top_k_router` with its defaults, written out.
@@ -66,12 +73,13 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.n
         logits: [T, E], finite; the raw router logits z.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing` with k = 1.
 
     Raises:
-        ValueError: a logit is not finite, or the mask has another shape or no real token.
+        ValueError: a logit is not finite, or a mask has another shape or nothing in it.
 
     Example:
         >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
@@ -80,7 +88,9 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.n
     """
     _check_group("logits", logits)
     if mask is not None:
-        return _route_real_tokens(switch_router, mask, logits, held=held)
+        return _route_real_tokens(switch_router, mask, logits, held=held, expert_mask=expert_mask)
+    if expert_mask is not None:
+        return _route_admitted(switch_router, expert_mask, logits, 1, held=held)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     # SELECT
@@ -103,6 +113,7 @@ def top_k_router(
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
@@ -116,13 +127,14 @@ def top_k_router(
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
         ValueError: a logit or a bias is not finite, k is out of range, the score or the normalisation is unknown, the
-            gate would be constant, or the mask has another shape or no real token.
+            gate would be constant, a mask has another shape, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
 
@@ -139,9 +151,12 @@ def top_k_router(
     _check_group("logits", logits)
     if bias is not None:
         _check_bias(bias, np.shape(logits)[1])
+    options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=allow_constant_gate)
     if mask is not None:
-        options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
-        return _route_real_tokens(top_k_router, mask, logits, held=held, k=k, **options)
+        options |= dict(bias=bias, expert_mask=expert_mask)
+        return _route_real_tokens(top_k_router, mask, logits, held=held, **options)
+    if expert_mask is not None:
+        return _route_admitted(top_k_router, expert_mask, logits, k, held=held, per_expert={"bias": bias}, **options)
     logits = check_finite("logits", logits)
     num_experts = logits.shape[1]
     _check_options(k, num_experts, score, normalisation, allow_constant_gate)
@@ -209,6 +224,7 @@ def gshard_router(
     *,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token its two best experts, and leave the second out at random when its gate is small.
 
@@ -224,13 +240,14 @@ def gshard_router(
         uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
         held: a routing of the same group whose selection, second experts left out included, is used.
         mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
+        expert_mask: see `top_k_router`.
 
     Returns:
         `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
 
     Raises:
-        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, or the mask has another shape or no real
-            token.
+        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, a mask has another shape, or no token is
+            real.
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
     choice.
@@ -244,7 +261,10 @@ def gshard_router(
     """
     _check_group("logits", logits)
     if mask is not None:
-        return _route_real_tokens(gshard_router, mask, logits, held=held, per_token={"uniforms": uniforms})
+        options = dict(per_token={"uniforms": uniforms}, expert_mask=expert_mask)
+        return _route_real_tokens(gshard_router, mask, logits, held=held, **options)
+    if expert_mask is not None:
+        return _route_admitted(gshard_router, expert_mask, logits, 2, held=held, uniforms=uniforms)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:

@@ -1,0 +1,134 @@
+"""What cannot be routed: logits that are not finite, and masks of experts that do not fit; the same of every router.
+
+The reference raises. The fast twin, which cannot under jit, gives gates and losses that are NaN.
+"""
+
+import functools
+import itertools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws import reference
+from routelaws.conformance.compare import assert_same
+from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite.test_expert_mask import CALLS, E, T, ask, values_of
+
+ROUTERS = {
+    "sinkhorn, training True": ("gate", "residual"),
+    "sinkhorn, training False": ("gate",),
+    "base, training True": ("gate", "residual"),
+    "base, training False": ("gate",),
+    "assignment": ("objective", "gap"),
+    "quantile": ("gate",),
+    "step": ("",),
+    "switch": ("gate",),
+    "top_k, softmax": ("gate",),
+    "top_k, sigmoid, bias": ("gate",),
+    "gshard": ("gate",),
+    "draws": ("gate",),
+    "policy": ("",),
+    "probability": ("",),
+    "entropy": ("",),
+    "terms": ("loss",),
+    "choice, {'capacity_factor': 0.75, 'score': 'softmax'}": ("gate",),
+    "choice, {'capacity_factor': 0.75, 'score': 'sigmoid'}": ("gate",),
+    "mixing": ("",),
+    "one-hot": ("",),
+    "emitted": ("",),
+    "mean, softmax": ("",),
+    "mean, sigmoid": ("",),
+    "loss, tokens": ("loss",),
+    "z": ("",),
+}
+"""What of a result is NaN where a logit is no number, by call."""
+
+
+def nan_in(backend, name: str, values: dict, **more) -> list[np.ndarray]:
+    """Return where the fields of `ROUTERS` are NaN."""
+    found = ask(backend, name, values, "float32", **more)
+    return [np.isnan(getattr(found, field) if field else found) for field in ROUTERS[name]]
+
+
+def refusal(name: str, values: dict, **more) -> str:
+    """Return the words of the reference's error."""
+    with pytest.raises(ValueError) as error:
+        public_functions()[CALLS[name].path](
+            **{part: values[part] for part in CALLS[name].arrays}, **CALLS[name].options, **more
+        )
+    return str(error.value)
+
+
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.twin
+@pytest.mark.parametrize("path, name", [(CALLS[name].path, name) for name in ROUTERS])
+def test_what_is_not_finite_is_nan_in_the_gates(backend, path, name):
+    """One entry of one token, and a whole column, as of an expert that is masked by −∞."""
+    values = values_of(4, np.arange(E))
+    for row, bad in itertools.product((2, slice(None)), (np.nan, np.inf, -np.inf)):
+        z = values["logits"].copy()
+        z[row, 3] = bad
+        given_ = values | {"logits": z, "scores": z}
+        assert refusal(name, given_).startswith(("logits: entry (", "scores: entry ("))
+        for nan in nan_in(backend, name, given_):
+            nan = nan[row] if nan.ndim and len(nan) == T else nan
+            nan = nan[..., 3] if name in ("mixing", "one-hot") else nan
+            assert nan.all(), f"{path}, {name}: {bad} in row {row}: {nan}"
+
+
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.twin
+@pytest.mark.parametrize(
+    "path, name",
+    [
+        pytest.param(CALLS[name].path, name, marks=() if CALLS[name].quick else pytest.mark.slow)
+        for name in ROUTERS
+        if "expert" not in CALLS[name].arrays
+    ],
+)
+def test_too_few_experts(backend, path, name):
+    """One line where the entries of a mask are known, NaN where it is traced."""
+    values, needed = values_of(4, np.arange(E)), CALLS[name].options.get("k", 2 if name == "gshard" else 1)
+    bits = np.arange(E) < needed - 1
+    message = refusal(name, values, expert_mask=bits)
+    assert message == f"expert_mask admits {needed - 1} of {E} experts; {needed} or more are needed"
+    function = functools.partial(operator.attrgetter(path)(backend), **CALLS[name].options)
+    arrays = {part: jnp.asarray(values[part]) for part in CALLS[name].arrays}
+    with pytest.raises(ValueError, match=message):
+        function(**arrays, expert_mask=bits)
+    found = jax.jit(function)(**arrays, expert_mask=bits) if "choice" in name else None
+    nan = np.isnan(found.gate[:, 0]) if found else nan_in(backend, name, values, expert_mask=bits)[0]
+    assert nan.all(), f"{path}, {name}: {nan}"
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+@pytest.mark.twin
+def test_a_mask_that_does_not_fit_is_named(backend):
+    z = np.zeros((4, 3), np.float32)
+    wrong = {
+        r"expert_mask has shape \(4,\); \[3\] is needed, an entry for each expert": np.ones(4, bool),
+        "expert_mask is float32; bool is needed, True for an expert that may be chosen": np.array([0, 0, -np.inf], "f"),
+    }
+    for message, mask in wrong.items():
+        for library in (backend, reference):
+            with pytest.raises(ValueError, match=message):
+                library.routers.top_k.top_k_router(z, expert_mask=mask)
+
+
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router", "experts.routed_ffn")
+@pytest.mark.twin
+def test_a_choice_that_the_mask_leaves_out(backend):
+    """An error in the reference, in the fast twin a gate and an output that are NaN, of this token alone."""
+    values, bits, name = values_of(6, np.arange(E)), np.arange(E) != 3, "sinkhorn, training False"
+    held = reference.routers.sinkhorn.sinkhorn_router(values["logits"], 2, training=False)
+    wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits [0, 1, 2, 4, 5] alone"
+    assert refusal(name, values, held=held, expert_mask=bits) == message
+    routing = ask(backend, name, values, "float32", held=backend.notation.Routing(*held), expert_mask=bits)
+    assert_same(np.isnan(routing.gate), held.expert == 3, what="gates of a held choice that is masked")
+    values["expert"] = held.expert
+    assert refusal("experts, 1.0", values, expert_mask=bits) == message
+    output = ask(backend, "experts, 1.0", values, "float32", expert_mask=bits).output
+    assert_same(np.isnan(output).all(axis=1), wrong, what="outputs of tokens with a masked expert")
