@@ -58,6 +58,8 @@ def draw_case(seed: int) -> dict:
     else:
         case |= {"T": max(1, size(3000)), "E": max(1, size(70)), "masked": bool(random.integers(2))}
     case["how"] = str(random.choice(HOW, p=[0.6, 0.16, 0.08, 0.08, 0.08]))
+    if case["how"] in ("shard_map", "elsewhere") and case.get("E") == 1:
+        case["E"] = 2  # a layer of one expert has a place for each token, not for each of its choices
     if case["misfit"] or case["kind"] in ("gradient", "sweep"):
         case["how"] = "eager" if case["how"] == "eager" and not case["misfit"] else "jit"
     return case
@@ -199,7 +201,7 @@ def changed(value, change):
     if change == "axis more":
         return value[None]
     if change == "axis less":
-        return value.reshape(-1)[: len(value)] if value.ndim == 1 else value.reshape(-1, *value.shape[2:])
+        return value.reshape(value.shape[0] * value.shape[1], *value.shape[2:])
     kind, _, axis = change.partition(" ")
     if kind == "shorter" and value.shape[int(axis)]:
         return np.delete(value, 0, int(axis))
