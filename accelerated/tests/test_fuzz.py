@@ -497,14 +497,14 @@ IDLE = {"--distributed", "--coordinator", "--processes", "--process-id", "--mesh
 
 
 @functools.cache
-def flags_of(command: str) -> list[str]:
-    """Return the flags of a command but those that wait for others, or that every input gives."""
-    found = re.findall(r"^[│ ] (--[a-z][\w-]*)", ended([command, "--help"])[1], re.MULTILINE)
-    return [flag for flag in found if flag not in IDLE]
+def flags_of(command: str) -> dict[str, bool]:
+    """Return the flags of a command, and whether their values are numbers; without those that wait for others."""
+    found = re.findall(r"^[│ ] (--[a-z][\w-]*)(.*)", ended([command, "--help"])[1], re.MULTILINE)
+    return {flag: bool(re.search("INT|FLOAT", rest)) for flag, rest in found if flag not in IDLE}
 
 
 def flags(draw: Random, world: "World", folder: Path) -> Case:
-    """A command with some of its flags, and values that are hostile."""
+    """A command with some of its flags, and values that are hostile: what is no number is not taken for one."""
     out, bilinear = ["--out", folder / "out.csv", "--corpus", world.text], ["--law", "bilinear"]
     command, *arguments = draw.choice((
         ["train", *out], ["sweep", "smoke", *out], ["fit", world.table], ["predict", world.table, *bilinear],
@@ -512,16 +512,37 @@ def flags(draw: Random, world: "World", folder: Path) -> Case:
         ["convert", world.table, *out[:2]], ["report", world.run], ["downstream", world.accuracies, "--cut", "1e20"],
         ["bench", "--list"], ["evaluate", world.run], ["generate", world.run, "--tokens", "2"], ["export", *out[:2]],
     ))  # fmt: skip
+    there, no_number = flags_of(command), False
     paths = [folder, world.table, world.run, folder / ("x" * 300), folder / "a\x1bb", "/dev/null"]
-    pool = draw.choice((NUMBERS[:14], NUMBERS, [*NAMES, *paths]))
-    for flag in draw.sample(flags_of(command), min(len(flags_of(command)), draw.choice((1, 1, 2, 3)))):
+    pool = draw.choice((("0", "1", "2", "3", "0.5", "2147483648", "9" * 44), NUMBERS, [*NAMES, *paths]))
+    for flag in draw.sample(list(there), min(len(there), draw.choice((1, 1, 2, 3)))):
         value = draw.choice(pool)
-        arguments += draw.choice(
-            ([flag, value], [f"{flag}={value}"], [flag, value], [flag], [flag, value, flag, value])
-        )
+        no_number |= there[flag] and value in ("1_0", "３", "0x10", " ", "x")
+        arguments += draw.choice(([flag, value], [f"{flag}={value}"], [flag, value, flag, value]))
     if draw.random() < 0.2:
         arguments[draw.randrange(len(arguments))] = pick(draw, NAMES, NUMBERS, paths)
-    return Case([command, *(str(argument).replace("\0", "") for argument in arguments)])
+    arguments = [command, *(str(argument).replace("\0", "") for argument in arguments)]
+    return Case(arguments, lambda out, err: "takes it for a number" if no_number else "")
+
+
+def inputs(draw: Random, world: "World", folder: Path) -> Case:
+    """A hostile file in the place of questions, texts, guess rates, embeddings, a table of runs or a law."""
+    evaluate, name = ["evaluate", world.run], draw.choice(("t.jsonl", "t.txt", "t.txt.gz", "t.csv", "t.npy", "t.py"))
+    task = '{"context": "ba ke", "choices": [" lo", " mi"], "answer": 1}\n' * 3
+    good = written(folder / "task.jsonl", task)
+    train, array = ["train", "--out", folder / "new", *world.flags, "--hash", "clustered"], io.BytesIO()
+    np.save(array, np.ones((RUN["vocab_size"], 4)))
+    table = "run,params,tokens,acc_task\nrun,1,2,0.5\n"
+    contents, commands = draw.choice((
+        (task, [*evaluate, "--task"]), ("ba ke lo. " * 300, [*evaluate, "--corpus"]),
+        ('{"text": "ba ke lo."}\n' * 99, [*evaluate, "--corpus"]), (table, [*evaluate, "--task", good, "--table"]),
+        ("task,random_accuracy\npower,0.25\n", ["downstream", world.accuracies, "--cut", "1e20", "--tasks"]),
+        ("import math\n", ["fit", world.table, "--law"]), (array.getvalue(), [*train, "--hash-embeddings"]),
+    ))  # fmt: skip
+    contents = contents if isinstance(contents, bytes) else contents.encode()
+    hostile = mutated(draw, contents) if draw.random() < 0.7 else draw.choice(JSON).encode()
+    path = written(folder / name, hostile)
+    return Case([*commands, f"{path}:x" if "--law" in commands else path])
 
 
 # ACCURACIES
@@ -584,7 +605,8 @@ def folders(draw: Random, world: "World", folder: Path) -> Case:
         run.rename(folder / "runs" / f"000-{world.name}")
         if draw.random() < 0.5:
             written(folder / draw.choice(("sweep.json", "sessions.json")), draw.choice(JSON))
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "tfevents" not in path.name}
+    kept = [path for path in run.rglob("*") if path.is_file() and not re.match("events|config", path.name)]
+    before = {path: path.read_bytes() for path in kept}
 
     def judge(out: str, err: str) -> str:
         whole = world.answers.get(name, out).replace("RUN", str(run))
@@ -690,7 +712,7 @@ def untrained():
 
 KINDS = {
     forms: 25, units: 20, twice: 10, cells: 60, files: 25, conditions: 40, conversions: 30, grids: 25, amounts: 20,
-    flags: 30, accuracies: 15, folders: 10,
+    flags: 30, inputs: 10, accuracies: 15, folders: 10,
 }  # fmt: skip
 """How many inputs of each kind a batch has."""
 
