@@ -192,6 +192,13 @@ def test_weights_are_not_lent_to_another_table_or_tokenizer(small_fields, tmp_pa
         weights.check_lender(tmp_path / "lender", tmp_path / "other.model", lender.table)
 
 
+@pytest.mark.parametrize("embeddings", [np.zeros((10, 4)), np.full((300, 4), 1e200), np.full((300, 4), np.nan), 3.0])
+def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
+    np.save(tmp_path / "wrong.npy", embeddings)
+    with pytest.raises(InputError, match=r"shape .*; numbers \[300, d\] below 1e.100 needed"):
+        hashing.read_embeddings(tmp_path / "wrong.npy", 300, tmp_path)
+
+
 @pytest.mark.slow
 def test_clusters_come_from_another_run(small_fields, tmp_path):
     make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
@@ -201,7 +208,7 @@ def test_clusters_come_from_another_run(small_fields, tmp_path):
     run = make_run(fields, tmp_path / "run", hash_embeddings=str(tmp_path / "dense"))
     assert np.bincount(run.table.ravel()).tolist() == [75] * 4
     np.save(tmp_path / "wrong.npy", np.zeros((10, 4)))
-    with pytest.raises(InputError, match=r"shape \(10, 4\); finite numbers \[300, d\] needed"):
+    with pytest.raises(InputError, match=r"shape \(10, 4\); numbers \[300, d\] below 1e.100 needed"):
         make_run(fields, tmp_path / "wrong", hash_embeddings=str(tmp_path / "wrong.npy"))
     (tmp_path / "dense" / "tokenizer.model").write_bytes(b"another")
     with pytest.raises(InputError, match="has another tokenizer"):

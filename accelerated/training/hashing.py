@@ -22,6 +22,9 @@ from .weights import load_run
 COUNTED = 1 << 24
 """Tokens that are counted at a time."""
 
+LARGEST = 1e100
+"""Of the numbers of embeddings."""
+
 
 def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
     """Return the table of a run: the one in its folder, once experts were trained by it, else a new one.
@@ -100,6 +103,8 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
     if not isinstance(embeddings, np.ndarray) or not np.issubdtype(embeddings.dtype, np.number):
         raise InputError(f"hash_embeddings {path}: is no array of numbers")
-    if embeddings.ndim != 2 or len(embeddings) != vocab_size or not np.isfinite(embeddings).all():
-        raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; finite numbers [{vocab_size}, d] needed")
+    # The squares of larger ones may be infinite.
+    if embeddings.ndim != 2 or len(embeddings) != vocab_size or not (np.abs(embeddings) < LARGEST).all():
+        needed = f"numbers [{vocab_size}, d] below {LARGEST:g} needed"
+        raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; {needed}")
     return embeddings
