@@ -17,8 +17,8 @@ from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_records
 from routelaws.conformance.suite.test_records import LOGITS, MASK, ROUTERS, cases, check_record
 
-TRIPLES = 1894
-"""Routers, fields and combinations of options; a new router or option makes them more."""
+TRIPLES = {2: 1872, np.inf: 3788}
+"""Routers, fields and combinations of so many options; a new router or option makes them more."""
 
 
 def off(values: np.ndarray, row: int) -> np.ndarray:
@@ -61,18 +61,19 @@ def call_right(backend, path: str, case) -> bool:
     return True
 
 
-def test_every_field_of_every_call():
+@pytest.mark.parametrize("most", [2, pytest.param(np.inf, marks=pytest.mark.slow)])
+def test_every_field_of_every_call(most):
     """And what is not spoilt is right."""
     triples = 0
     for path in ROUTERS:
-        for case in cases(path):
+        for case in (case for case in cases(path) if case.changed <= most):
             assert call_right(spoilt(path, case.wanted._fields[0], np.array), path, case)
             for field, value in case.wanted._asdict().items():
                 ways = {name: spoil for name, spoil in SPOILT.items() if not np.array_equal(spoil(value), value)}
                 missed = [name for name, spoil in ways.items() if call_right(spoilt(path, field, spoil), path, case)]
                 assert ways and not missed, f"{path}, {case}: {field} spoilt by {missed}, and the suite says right"
                 triples += 1
-    assert triples >= TRIPLES, triples
+    assert triples >= TRIPLES[most], triples
 
 
 def test_every_value_of_every_option_is_in_a_call():
