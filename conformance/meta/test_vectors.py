@@ -224,8 +224,8 @@ GIVEN_ELSEWHERE = ("held", "level", "huber", "starts")
 """Options that tests of the suite give: held selections, levels of intervals, Huber's sum and starts of fits."""
 
 GIVEN_BY_THE_SUITE = {
-    "routers.base.balanced_assignment": {"mask"},
-    "routers.sinkhorn.sinkhorn_plan": {"mask", "tolerance", "max_sweeps", "max_newton"},
+    "routers.base.balanced_assignment": {"mask", "expert_mask"},
+    "routers.sinkhorn.sinkhorn_plan": {"mask", "expert_mask", "tolerance", "max_sweeps", "max_newton"},
 }
 
 

@@ -19,6 +19,8 @@ from routelaws.conformance.vectors.checks import (
     LOGITS,
     MASK,
     SEVEN,
+    WITHOUT_1,
+    WITHOUT_3,
     Answer,
     Case,
     call,
@@ -96,17 +98,22 @@ def softmax() -> Answer:
 
 def hash_layer() -> Answer:
     cases = []
-    for name, ids, num_experts, mask in (
-        ("7 ids, 4 experts", [0, 1, 5, 7, 31_999, 4, 4], 4, None),
-        ("one token", [11], 3, None),
-        ("one expert", [3, 9], 1, None),
-        ("padding", [0, 1, 5, 7, 31_999, 4, 4], 4, MASK),
+    for name, ids, num_experts, masks in (
+        ("7 ids, 4 experts", [0, 1, 5, 7, 31_999, 4, 4], 4, {}),
+        ("one token", [11], 3, {}),
+        ("one expert", [3, 9], 1, {}),
+        ("padding", [0, 1, 5, 7, 31_999, 4, 4], 4, {"mask": MASK}),
+        ("masked experts", [0, 1, 5, 7, 31_999, 4, 4], 4, {"expert_mask": WITHOUT_3}),
     ):
-        inputs = dict(token_ids=np.array(ids), num_experts=num_experts) | ({} if mask is None else {"mask": mask})
+        inputs = dict(token_ids=np.array(ids), num_experts=num_experts) | masks
         found = call("routers.hash_layer.hash_layer", inputs)
         checks = routing_checks(found, None, "hash.plan", [equal("expert", found.expert)])
         cases.append(Case(name, inputs, checks))
-    return Answer("routers.hash_layer.hash_layer", "Expert = id mod E, gate 1; 0 for padding.", cases)
+    return Answer(
+        "routers.hash_layer.hash_layer",
+        "Expert = id mod E, or the next that is admitted, gate 1; 0 for padding.",
+        cases,
+    )
 
 
 def modulo_table() -> Answer:
@@ -211,6 +218,7 @@ def routed_ffn() -> Answer:
         "drops by a priority of its own": dict(capacity_factor=0.6, order="priority", priority=1 - gate),
         "ReLU": dict(activation="relu"),
         "padding": dict(capacity_factor=0.75, mask=MASK),
+        "masked experts": dict(capacity_factor=0.75, mask=CROWDED != 2, expert_mask=WITHOUT_3[1:]),
     }
     cases = []
     for name, more in menu.items():
@@ -243,6 +251,7 @@ def auxiliary_loss() -> Answer:
     z, expert = SEVEN, CROWDED
     cases.append(_auxiliary("sigmoid", dict(logits=z, expert=expert, score="sigmoid")))
     cases.append(_auxiliary("padding", dict(logits=z, expert=expert, dialect="tokens", mask=MASK)))
+    cases.append(_auxiliary("masked experts", dict(logits=z, expert=expert, expert_mask=WITHOUT_3)))
     return Answer(
         "balance.auxiliary_loss",
         "The loss of the dialect, the shares and the mean probabilities, each within its bound.",
@@ -262,6 +271,7 @@ def _auxiliary(name: str, inputs: dict) -> Case:
 
 def z_loss() -> Answer:
     menu = [(name, dict(logits=z)) for name, z in LOGITS.items()] + [("padding", dict(logits=SEVEN, mask=MASK))]
+    menu += [("masked experts", dict(logits=SEVEN, expert_mask=WITHOUT_1))]
     cases = []
     for name, inputs in menu:
         found = call("balance.z_loss", inputs)
@@ -278,11 +288,13 @@ def update_bias() -> Answer:
         ("balance", [2, 2, 2], "none"),
         ("one expert", [7], "none"),
         ("large counts", [333_333_333, 333_333_334, 333_333_333], "none"),
+        ("masked experts", [5, 3, 0, 4], "bias"),
     )
     cases = []
     for name, counts, recentre in menu:
         bias = free(15, len(counts), scale=0.25)
         inputs = dict(bias=bias, counts=np.array(counts), rate=0.125, recentre=recentre)
+        inputs |= {"expert_mask": WITHOUT_1} if name == "masked experts" else {}
         found = call("balance.update_bias", inputs)
         cases.append(Case(name, inputs, [close("", found, "balance.bias", np.abs(bias).max() + 0.125)]))
     return Answer(

@@ -144,6 +144,7 @@ EXTREME = np.array([[100.0, -100.0, 0.0, 99.0], [-30.0, 60.0, 30.0, -60.0], [-80
 ONE = np.array([[0.25, -1.5, 0.75]])
 SEVEN, FIVE, PADDED = free(9, 7, 4), free(5, 5, 3), free(5, 7, 4)
 MASK = np.array([True, False, True, True, False, True, True])
+WITHOUT_1, WITHOUT_3 = np.array([True, False, True, True]), np.array([True, True, True, False])
 CROWDED = np.array([[0, 1], [0, 2], [1, 0], [0, 1], [2, 1], [0, 1], [1, 2]])
 
 LOGITS = {

@@ -17,6 +17,8 @@ from routelaws.conformance.vectors.checks import (
     PADDED,
     SEVEN,
     TIED,
+    WITHOUT_1,
+    WITHOUT_3,
     Answer,
     Case,
     at,
@@ -84,6 +86,7 @@ def sinkhorn_router() -> Answer:
         ("two experts, sigmoid", dict(logits=FIVE, k=2, gate="sigmoid", num_sweeps=20)),
         ("one token", dict(logits=ONE, training=False)),
         ("padding", dict(logits=PADDED, num_sweeps=20, mask=MASK)),
+        ("masked experts", dict(logits=SEVEN, num_sweeps=20, expert_mask=WITHOUT_1)),
         ("evaluation", dict(logits=FIVE, k=2, training=False)),
         ("evaluation, ties", dict(logits=TIED, k=2, training=False)),
         ("evaluation, extreme", dict(logits=EXTREME, training=False)),
@@ -91,9 +94,11 @@ def sinkhorn_router() -> Answer:
     for name, inputs in menu:
         found, z, k = call("routers.sinkhorn.sinkhorn_router", inputs), inputs["logits"], inputs.get("k", 1)
         if inputs.get("training", True):
-            real = inputs.get("mask", np.ones(len(z), dtype=bool))
-            solved = call("routers.sinkhorn.sinkhorn_plan", dict(logits=z[real], num_sweeps=inputs.get("num_sweeps")))
-            assert gap(z[real] + solved.column_potential, k) > 2e-2, name
+            real, there = (np.ones(number, dtype=bool) for number in z.shape)
+            real, there = inputs.get("mask", real), inputs.get("expert_mask", there)
+            alone = z[real][:, there]
+            solved = call("routers.sinkhorn.sinkhorn_plan", dict(logits=alone, num_sweeps=inputs.get("num_sweeps")))
+            assert gap(alone + solved.column_potential, k) > 2e-2, name
             checks = [equal("expert", found.expert)]
             if "num_sweeps" in inputs:
                 checks.append(close("plan", found.plan, "sinkhorn.plan", _sinkhorn_size(z) * found.plan))
@@ -178,6 +183,7 @@ def quantile_bias() -> Answer:
         ("k = E", FIVE, 3, {}),
         ("extreme", EXTREME, 1, {}),
         ("padding", PADDED, 2, {"mask": MASK}),
+        ("masked experts", SEVEN, 2, {"expert_mask": WITHOUT_1}),
     ):
         inputs = dict(scores=z, bias=free(14, z.shape[1], scale=0.5), k=k) | more
         found = call("routers.quantile.quantile_bias", inputs)
@@ -197,6 +203,7 @@ def top_k_router() -> Answer:
     menu += [
         ("a bias", dict(logits=SEVEN, bias=bias, score="sigmoid")),
         ("padding", dict(logits=PADDED, k=2, normalisation="sum", mask=MASK)),
+        ("masked experts", dict(logits=SEVEN, k=2, expert_mask=WITHOUT_1)),
         ("a constant gate", dict(logits=ONE, normalisation="sum", allow_constant_gate=True)),
     ]
     cases = []
@@ -208,7 +215,7 @@ def top_k_router() -> Answer:
         if "bias" in inputs:
             assert gap(1 / (1 + np.exp(-inputs["logits"])) + bias, 1) > 1e-2
             selected = [equal("expert", found.expert)]
-        elif "mask" in inputs:
+        elif {"mask", "expert_mask"} & set(inputs):
             selected = [equal("expert", found.expert)]
         cases.append(Case(name, inputs, routing_checks(found, inputs["logits"], "top_k.gate", selected)))
     return Answer(
@@ -227,12 +234,14 @@ def gshard_router() -> Answer:
         ("ties", dict(logits=TIED)),
         ("one token", dict(logits=ONE, uniforms=exact([0.5]))),
         ("padding", dict(logits=z, uniforms=draws, mask=MASK)),
+        ("masked experts", dict(logits=z, expert_mask=WITHOUT_1)),
     ):
         found = call("routers.top_k.gshard_router", inputs)
         if "uniforms" in inputs:
             second = call("routers.top_k.gshard_router", dict(logits=inputs["logits"])).gate[:, 1]
             assert np.abs(inputs["uniforms"] - 2 * second).min() > 1e-3
-        selected = [equal("expert", found.expert)] if "mask" in inputs else choices(inputs["logits"], found.expert)
+        masked = {"mask", "expert_mask"} & set(inputs)
+        selected = [equal("expert", found.expert)] if masked else choices(inputs["logits"], found.expert)
         cases.append(Case(name, inputs, routing_checks(found, inputs["logits"], "top_k.gate", selected)))
     return Answer(
         "routers.top_k.gshard_router",
@@ -252,6 +261,7 @@ def expert_choice_router() -> Answer:
         ("one token", dict(logits=ONE)),
         ("ties", dict(logits=by_column, capacity_factor=1.0, score="sigmoid")),
         ("padding", dict(logits=PADDED, capacity_factor=1.5, mask=MASK)),
+        ("masked experts", dict(logits=SEVEN, capacity_factor=1.0, expert_mask=WITHOUT_1)),
     )
     cases = []
     for name, inputs in menu:
@@ -261,7 +271,7 @@ def expert_choice_router() -> Answer:
         checks = [equal("token", found.token)]
         if name == "ties":
             checks = [top_k("token", compared), *by_tie_rule(checks)]
-        elif "mask" not in inputs:
+        elif not {"mask", "expert_mask"} & set(inputs):
             assert gap(compared, found.token.shape[1]) > 1e-3, name
         size = np.take_along_axis(spread(z).T, found.token, axis=1) * found.gate
         checks.append(close("gate", found.gate, "expert_choice.gate", size))
@@ -285,6 +295,7 @@ def mixing_weights() -> Answer:
         ("extreme", dict(logits=EXTREME)),
         ("one hot", dict(logits=z, one_hot=True)),
         ("padding", dict(logits=z, temperature=2.0, mask=MASK)),
+        ("masked experts", dict(logits=z, expert_mask=WITHOUT_1)),
     )
     cases = []
     for name, inputs in menu:
@@ -302,6 +313,7 @@ def mixing_weights() -> Answer:
 def log_policy() -> Answer:
     menu = [(name, dict(logits=z)) for name, z in LOGITS.items()]
     menu += [("nucleus", dict(logits=SEVEN, nucleus=0.5)), ("nucleus of 3", dict(logits=SEVEN, k=3, nucleus=0.25))]
+    menu += [("masked experts", dict(logits=SEVEN, expert_mask=WITHOUT_1))]
     cases = []
     for name, inputs in menu:
         found = call("routers.reinforce.log_policy", inputs)
@@ -323,6 +335,7 @@ def log_probability() -> Answer:
         ("one token", dict(logits=ONE, expert=[[1, 0, 2]])),
         ("ties", dict(logits=TIED, expert=[[3, 0], [1, 2], [1, 3], [0, 1]])),
         ("outside the nucleus", dict(logits=ONE, expert=[[1]], nucleus=0.5)),
+        ("masked experts", dict(logits=SEVEN, expert=CROWDED, expert_mask=WITHOUT_3)),
     )
     cases = []
     for name, inputs in menu:
@@ -347,6 +360,7 @@ def policy_terms() -> Answer:
         ("one token", one | weights),
         ("advantage given", base | dict(held_advantage=free(18, 7))),
         ("padding", base | dict(mask=MASK)),
+        ("masked experts", base | dict(expert_mask=WITHOUT_3)),
         ("nucleus", base | weights | dict(expert=SEVEN.argmax(axis=1)[:, None], nucleus=0.5)),
     )
     cases = []
