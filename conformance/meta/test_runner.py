@@ -191,7 +191,8 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
     assert any("test_dialects" in line and "none of the" in line for line in row.besides), "after the plain words"
     assert all(line.startswith("test_") for line in row.besides) and f"    besides {row.besides[0]}"[:500] in printed
     for name, unchecked in (
-        ("z_loss", "offered, never checked: mask"),  # its test asks for another function too, which is not there
+        # The test of mask asks for another function too, which is not there.
+        ("z_loss", "not offered by your function, so not checked: expert_mask; offered, never checked: mask"),
         ("value_at_balance", "not offered by your function, so not checked: dialect"),
     ):
         assert (found[name].verdict, found[name].unchecked) == ("right", unchecked)
@@ -273,8 +274,8 @@ def test_an_option_of_an_answered_call_is_checked():
     other.add(json.loads(json.dumps(backend.ledger.as_lists())))
     for ledger in (backend.ledger, other):
         assert report.build(backend, ledger, {}, [path], {})[path].unchecked == (
-            "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask;"
-            " offered, never checked: bias"
+            "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask,"
+            " expert_mask; offered, never checked: bias"
         )
 
 
@@ -292,8 +293,8 @@ def test_an_option_that_stands_beside_a_declined_one_is_not_said_to_be_declined(
         backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid", mask=np.ones(3, bool))
     backend.ledger.ended()
     assert report.build(backend, backend.ledger, {}, [path], {})[path].unchecked == (
-        "not offered by your function, so not checked: score, normalisation, bias, allow_constant_gate, held;"
-        " offered, never checked: mask"
+        "not offered by your function, so not checked: score, normalisation, bias, allow_constant_gate, held,"
+        " expert_mask; offered, never checked: mask"
     )
 
 
