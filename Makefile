@@ -27,8 +27,8 @@ help:  ## this list
 demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
 	$(BIN)/routelaws sweep demo --out demo
 
-test: lint  ## a few generated examples of each property; minutes
-	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL)
+test: lint  ## a few generated examples of each property; minutes; TESTS="FOLDER ..." for some
+	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) $(TESTS)
 
 test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of test-all; minutes
 	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
