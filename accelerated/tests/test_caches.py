@@ -84,6 +84,14 @@ def test_what_others_may_write_to_is_refused(root, place, mode, told):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("mode", [0o710, 0o701])
+def test_a_folder_that_others_come_past_does_not_protect_what_is_in_it(root, mode):
+    (root / "programs").chmod(0o777)
+    root.chmod(mode)
+    with pytest.raises(InputError, match="/programs: .* mode is 0777"):
+        private_folder(root, "programs")
+
+
 @pytest.mark.parametrize("place", ["cache", "cache/programs", "cache/programs/one"])
 def test_what_another_user_owns_is_refused(root, place):
     os.chown(root.parent / place, OTHER, OTHER)

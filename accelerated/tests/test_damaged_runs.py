@@ -244,6 +244,8 @@ ERRORS = {
                       "results.csv: vocab_size at step 16 is '301', but '300' in "),
     "the last loss": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
                       "results.csv: loss_validation at step 24 is '1.2345', but '"),
+    "a blank cell filled": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
+                            "results.csv: loss_curation_corpus at step 24 is '7', but '' in "),
     "a row that is lost": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
                            "results.csv: has no row of step 8, but "),
     "a row twice": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows, rows[-1]]),
@@ -290,6 +292,11 @@ ERRORS = {
                       "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
 }  # fmt: skip
 """What was done to a folder: the folder, the commands, the change and the line that each command ends with."""
+
+
+def _filled(rows: list[str]) -> str:
+    """Return the last row with a number in its first blank cell."""
+    return rows[-1].replace(",,", ",7,", 1)
 
 
 def _other_loss(rows: list[str]) -> str:
