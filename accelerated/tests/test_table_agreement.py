@@ -167,3 +167,10 @@ def test_one_run_that_is_far_off_is_named(tmp_path):
     [said] = remarks(runs(tokens=tokens), tmp_path)
     assert said.startswith("tokens: far off in 1 of 4 rows (row 2: 7,864,320,000, but 2,621,440,000 by ")
     assert remarks(runs(step=[0, 1, 0, 1], tokens=[0, 7, 0, 9e9]), tmp_path) == []
+
+
+def test_a_refusal_names_the_row_that_is_a_thousandfold_off(tmp_path):
+    """And not one before it that is merely off."""
+    frame = runs(tokens=[TOKENS * 10.0, TOKENS, TOKENS * 1e4, TOKENS])
+    with pytest.raises(InputError, match=f"row 3, column tokens: '{TOKENS * 10_000}'"):
+        remarks(frame, tmp_path)
