@@ -44,6 +44,13 @@ def other_ways(frame) -> dict:
         "6 N D by steps": (bare.drop(columns="tokens").assign(batch_size=128, sequence_length=4096, scale=whole), True),
         "flops in part": (bare.assign(flops=frame["training_flops"].where(frame.index % 2 == 0)), True),
         "in part": (frame.assign(training_flops=frame["training_flops"].where(frame.index % 2 == 0)), True),
+        "in part, of a step elsewhere": (
+            frame.assign(
+                training_flops=frame["training_flops"].where(frame.index % 2 == 0),
+                flops_per_step=frame["training_flops"] / (3 * frame["step"]),
+            ),
+            False,
+        ),
     }
 
 
