@@ -354,11 +354,13 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
 @pytest.mark.parametrize("column", ["epochs", "unique_tokens"])
 def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, column):
     frame = make_table(0)
-    own = frame.index[frame["router_type"] == kind]
+    own, tokens = frame.index[frame["router_type"] == kind], frame["tokens"]
     passes = pandas.Series(np.where(frame["router_type"] == "Dense", 8.0, 4.0), index=frame.index)
     for over in (0, 1):  # as often as does no harm, and two runs once more
         passes[own[:2]] = most + over
-        frame[column] = passes if column == "epochs" else frame["tokens"] / passes
+        frame[column] = passes if column == "epochs" else tokens / passes
+        if column == "unique_tokens":  # tokens that follow from steps, batch and length
+            frame = frame.assign(tokens=np.nan, step=1000, batch_size=tokens / 1e6, sequence_length=1000)
         said = warned(frame, tmp_path, "separable")
         start = f"2 {kind.lower().replace('hash', 'routed')} runs have more than {most} passes over the text (hyper_id"
         wanted = f"{start} {own[0]}: {most + 1}; {own[1]}: {most + 1}): repeated text"

@@ -102,7 +102,7 @@ def _compiled(capacity_factor, options):
 
 
 CASES = [
-    ({"group": "shard", "order": "choice"}, 1.0),
+    ({"group": "shard", "order": "choice", "group_axes": parallel._DEVICES}, 1.0),  # axes that "global" would take
     ({"group": "shard", "order": "priority"}, 0.7),
     ({"group": "global", "order": "choice"}, 1.0),
     ({"group": "global", "order": "priority"}, 0.7),
@@ -120,7 +120,7 @@ def test_routed_layer(seed, case, real):
     given = layer(seed, 2)
     mask = np.random.default_rng(seed).random((DEVICES, TOKENS, 2)) < real
     mask[:, 0] = True
-    known = {name: value for name, value in options.items() if name != "ragged"}
+    known = {name: value for name, value in options.items() if name not in ("ragged", "group_axes")}
     wanted = reference.routed_ffn_on_devices(**given, capacity_factor=factor, mask=mask, **known)
     with jax.enable_x64(True):
         found = _compiled(factor, tuple(options.items()))(*jax.tree.map(jnp.asarray, list(given.values())), mask)
