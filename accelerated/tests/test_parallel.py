@@ -94,15 +94,17 @@ def layer(seed: int, k: int) -> dict:
 
 @functools.cache
 def _compiled(capacity_factor, options):
-    return jax.jit(
-        lambda params, x, expert, gate, mask: parallel.routed_ffn_on_devices(
-            params, x, expert, gate, capacity_factor, mask=mask, **dict(options)
-        )
-    )
+    def layer(params, x, expert, gate, mask):
+        return parallel.routed_ffn_on_devices(params, x, expert, gate, capacity_factor, mask=mask, **dict(options))
 
+    return jax.jit(jax.vmap(layer, axis_name="devices") if "axis_name" in dict(options) else layer)
+
+
+MAPPED = {"axis_name": "devices", "group_axes": "devices"}
+"""How a block calls the layer; "shard" makes no use of the axes that "global" is spread over."""
 
 CASES = [
-    ({"group": "shard", "order": "choice", "group_axes": parallel._DEVICES}, 1.0),  # axes that "global" would take
+    ({"group": "shard", "order": "choice", **MAPPED}, 1.0),
     ({"group": "shard", "order": "priority"}, 0.7),
     ({"group": "global", "order": "choice"}, 1.0),
     ({"group": "global", "order": "priority"}, 0.7),
@@ -120,7 +122,7 @@ def test_routed_layer(seed, case, real):
     given = layer(seed, 2)
     mask = np.random.default_rng(seed).random((DEVICES, TOKENS, 2)) < real
     mask[:, 0] = True
-    known = {name: value for name, value in options.items() if name not in ("ragged", "group_axes")}
+    known = {name: value for name, value in options.items() if name not in {"ragged", *MAPPED}}
     wanted = reference.routed_ffn_on_devices(**given, capacity_factor=factor, mask=mask, **known)
     with jax.enable_x64(True):
         found = _compiled(factor, tuple(options.items()))(*jax.tree.map(jnp.asarray, list(given.values())), mask)
