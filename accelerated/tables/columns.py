@@ -5,14 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from .schema import Problems, to_numbers
-from .units import FLOPS, MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, PARAMETERS, TOKENS, UNITS_OF
-
-_MOST = {id(PARAMETERS): MOST_PARAMETERS, id(TOKENS): MOST_TOKENS, id(FLOPS): MOST_FLOPS}
+from .units import SIZES, UNITS_OF
 
 
 def _possible(name: str) -> tuple[float, float]:
     """Return the least and the most that a column of numbers above 0 may hold; all else is taken for a slip."""
-    return (1.0, _MOST[id(UNITS_OF[name])]) if name in UNITS_OF else (1e-12, 1e9)
+    return (1.0, SIZES[name].most) if name in SIZES else (1e-12, 1e9)
 
 
 class CheckedColumns:

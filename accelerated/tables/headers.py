@@ -6,28 +6,14 @@ the numbers are possible in one way alone. Everything else is refused. All of th
 """
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
 from .cells import Cells, in_rows
 from .schema import shorten, to_numbers
-from .units import FLOPS, PARAMETERS, TOKENS, UNITS_OF, amount, written_out
+from .units import FLOPS, SIZES, TOKENS, amount, written_out
 
-
-class _Kind(NamedTuple):
-    """What the largest number of a column may be: of a toy model, and some ten times that of the largest models."""
-
-    low: float
-    high: float
-    example: str
-
-
-_KINDS = {
-    id(PARAMETERS): _Kind(1e4, 1e13, "20M or 7B"), id(TOKENS): _Kind(1e5, 1e15, "300B or 1.5T"),
-    id(FLOPS): _Kind(1e6, 1e32, "3ZFLOPs or 1e21"),
-}  # fmt: skip
 _LETTERS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18, "z": 1e21}
 _WORDS = {"thousand": 1e3, "million": 1e6, "mln": 1e6, "billion": 1e9, "bn": 1e9, "trillion": 1e12}
 _SI = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
@@ -58,7 +44,7 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
     Raises:
         InputError: a header does not say clearly what its numbers are.
     """
-    for name in (name for name in columns if name in UNITS_OF):
+    for name in (name for name in columns if name in SIZES):
         cells, header = table.cells[name], shorten(columns[name])
         numbers, _ = to_numbers(cells)
         rows = np.flatnonzero(np.isfinite(numbers) & (numbers > 0))
@@ -75,12 +61,12 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
 
 def _scale(where: str, name: str, header: str, largest: float) -> float:
     """Return what the numbers of a column, of which the largest is given, are to be multiplied by."""
-    kind = _KINDS[id(UNITS_OF[name])]
-    certain, uncertain = _units_in(header, UNITS_OF[name] is FLOPS, UNITS_OF[name] is TOKENS)
+    size = SIZES[name]
+    certain, uncertain = _units_in(header, size.units is FLOPS, size.units is TOKENS)
     scales = sorted(certain or {1.0} | uncertain)
-    low = kind.low if len(scales) > 1 else 0.0
-    possible = [scale for scale in scales if low <= largest * scale <= kind.high] if len(certain) < 2 else scales
-    remedy = f"needed: another header, such as {name}, or cells such as {kind.example}"
+    low = size.low if len(scales) > 1 else 0.0
+    possible = [scale for scale in scales if low <= largest * scale <= size.high] if len(certain) < 2 else scales
+    remedy = f"needed: another header, such as {name}, or cells such as {size.example}"
     if _is_no_count(header):
         raise InputError(f"{where}: says a rate, a time or bytes, but {name} is a count; {remedy}")
     if scales != [1.0] and len(possible) != 1:

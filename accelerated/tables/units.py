@@ -14,6 +14,7 @@ decimal number: 4.6M is 4600000.
 import decimal
 import math
 import re
+from typing import NamedTuple
 
 from ..errors import InputError
 
@@ -50,13 +51,31 @@ MOST_FLOPS = 1e35
 MOST_BYTES = 1e18
 """Larger numbers are taken for a slip."""
 
-UNITS_OF = {
-    **dict.fromkeys(("dense_parameter_count", "total_parameter_count", "params"), PARAMETERS),
-    **dict.fromkeys(("dense_parameters", "total_parameters", "active_parameters", "parameters"), PARAMETERS),
-    **dict.fromkeys(("tokens", "evaluation_tokens", "unique_tokens"), TOKENS),
-    **dict.fromkeys(("flops_per_step", "training_flops", "flops"), FLOPS),
+
+class Size(NamedTuple):
+    """What a column of sizes may hold: its units, and the range of its largest number in a table that is plausible."""
+
+    units: dict[str, float]
+    most: float  # larger numbers are taken for a slip
+    low: float  # a toy model
+    high: float  # some ten times that of the largest models
+    example: str
+
+
+_PARAMETERS = Size(PARAMETERS, MOST_PARAMETERS, 1e4, 1e13, "20M or 7B")
+_TOKENS = Size(TOKENS, MOST_TOKENS, 1e5, 1e15, "300B or 1.5T")
+_FLOPS = Size(FLOPS, MOST_FLOPS, 1e6, 1e32, "3ZFLOPs or 1e21")
+
+SIZES = {
+    **dict.fromkeys(("dense_parameter_count", "total_parameter_count", "params"), _PARAMETERS),
+    **dict.fromkeys(("dense_parameters", "total_parameters", "active_parameters", "parameters"), _PARAMETERS),
+    **dict.fromkeys(("tokens", "evaluation_tokens", "unique_tokens"), _TOKENS),
+    **dict.fromkeys(("flops_per_step", "training_flops", "flops"), _FLOPS),
 }
-"""The units of columns that hold sizes: those of results tables, of tables of accuracies, and of laws."""
+"""The columns that hold sizes: those of results tables, of tables of accuracies, and of laws."""
+
+UNITS_OF = {name: size.units for name, size in SIZES.items()}
+"""The units of these columns."""
 
 
 def amount(text: str, units: dict[str, float]) -> float:
