@@ -92,7 +92,7 @@ def read_cells(path) -> Cells:
     """Return every cell of a table as text; one that a row of JSON lines lacks is "".
 
     Raises:
-        InputError: the file cannot be read, a row cannot be taken apart, or there are no rows.
+        InputError: the file cannot be read, a row cannot be taken apart, or there are no rows or no columns.
     """
     problems, parts = Problems(path), []
 
@@ -107,6 +107,8 @@ def read_cells(path) -> Cells:
     if not rows:
         raise InputError(f"{path}: no rows below the header")
     names = dict.fromkeys(name for part in parts for name in part.columns)
+    if not names:
+        raise InputError(f"{path}: every row is empty; needed: JSON objects with a name for each value")
     columns = {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
     return Cells(rows, columns)
 

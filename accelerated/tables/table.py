@@ -72,21 +72,23 @@ def read_table(path):
 
 def _read(path, *, careful: bool = False):
     """Read a table; where `careful` is on, every block is taken cell by cell, with the same result."""
-    problems, parts, names = Problems(path), [], {}
+    problems, parts, names, objects = Problems(path), [], {}, 0
 
     def take(block: Block) -> int:
+        nonlocal objects
         if block.names and not parts:
             _check_columns(path, block.names)
         part, count = None if careful else _fast_part(block), 0
         if part is None:
             cells, count = take_apart(block, problems)
             names.update(cells.columns)
+            objects += len(cells.rows)
             part = _careful_part(cells, problems)
         parts.append(part)
         return count or len(part.rows)
 
     read_blocks(path, take)
-    if is_json(path) and names:
+    if is_json(path) and objects:
         _check_columns(path, names)
     return with_numbers(_checked(path, parts, problems))
 

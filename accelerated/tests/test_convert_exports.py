@@ -707,3 +707,9 @@ def test_sessions_that_start_at_a_step_are_those_of_tensorboard(here):
     kept = [event.step for event in theirs.Tensors("val/loss")] if "val/loss" in theirs.Tags()["tensors"] else []
     kept = kept or [event.step for event in theirs.Scalars("val/loss")]
     assert found["step"].tolist() == kept == [1000]
+
+
+def test_rows_without_a_name_are_no_table(here):
+    Path("empty.jsonl").write_text("{}\n{}\n")
+    with pytest.raises(InputError, match="empty.jsonl: every row is empty"):
+        converted("empty.jsonl")

@@ -394,6 +394,7 @@ def bad_tables(folder):
     yield "empty", text("empty.csv", ""), "is empty"
     yield "blank lines", text("blank.csv", "\n\n\n"), "is empty"
     yield "empty json", text("empty.jsonl", ""), "is empty"
+    yield "empty objects", text("objects.jsonl", "{}\n{}\n"), "columns hyper_id"
     yield "semicolons", text("semicolon.csv", plain.replace(",", ";")), "separated by semicolons; needed: commas"
     yield "tabs", text("tabs.csv", plain.replace(",", "\t")), "separated by tabs; needed: commas"
     yield "cut gzip", text("cut.csv.gz", packed[:-300]), "cannot be unpacked"
