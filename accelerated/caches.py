@@ -3,15 +3,27 @@
 Whoever can write to a cache can exchange the compiled programs and the tokens in it, and so what a command computes.
 """
 
+import contextlib
 import errno
 import os
 import stat
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from .errors import InputError
 
 CACHE = "ROUTELAWS_CACHE"
 """The environment variable that names the folder of all caches."""
+
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+"""JAX's own variable for its cache of compiled programs; empty turns the cache off."""
+
+_PROGRAM_LIMITS = {
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(1 << 30),  # bytes; JAX deletes the least recently used
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+}
+_FIRST_JAXLIB = (0, 10, 2)  # earlier ones refuse on CPU what they have written themselves
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these no other user comes past a folder
@@ -33,6 +45,28 @@ def cache_folder() -> Path:
     """Return the folder of caches: ROUTELAWS_CACHE, or else `user_cache`."""
     named = os.environ.get(CACHE)
     return Path(named) if named else user_cache()
+
+
+def keep_programs() -> None:
+    """Let JAX cache compiled programs in `cache_folder`/programs, or where the user says; call before importing JAX.
+
+    Processes started later inherit the settings. Without a folder to write to, nothing is cached.
+
+    Raises:
+        InputError: others could write to the folder.
+    """
+    named = os.environ.get(PROGRAMS)
+    if named is None and "jax" not in sys.modules and _jaxlib() >= _FIRST_JAXLIB:
+        with contextlib.suppress(OSError):
+            os.environ[PROGRAMS] = str(private_folder(cache_folder(), "programs"))
+            os.environ |= {name: os.environ.get(name, limit) for name, limit in _PROGRAM_LIMITS.items()}
+    elif named and "://" not in named:  # a folder and no bucket
+        with contextlib.suppress(OSError):
+            private_folder(Path(named), variable=PROGRAMS)
+
+
+def _jaxlib() -> tuple[int, ...]:
+    return tuple(int(part) for part in version("jaxlib").split(".")[:3] if part.isdigit())
 
 
 def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:

@@ -10,10 +10,9 @@ import os
 import sys
 import warnings
 
-from .commands.programs import keep_loops, keep_programs
+from .caches import keep_programs
 from .errors import InputError, WorkerDiedError
 from .files import file_line
-from .training.allocator import start_again_with_huge_pages
 from .training.stopping import Resumable, stoppable
 from .wording import in_line
 
@@ -35,7 +34,7 @@ NEEDED = {
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
-"""The commands that compile a model, and keep the programs for the next time."""
+"""The commands that compile a model, with JAX's cache of compiled programs."""
 
 RESUMABLE = ("train", "sweep")
 """The commands that SIGTERM and Ctrl-C stop with a checkpoint, exit code 0."""
@@ -64,10 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: the command and its flags; those of the process if None.
     """
-    if arguments is None:
-        arguments = sys.argv[1:]
-        if arguments[:1] == ["train"]:
-            start_again_with_huge_pages()
+    arguments = sys.argv[1:] if arguments is None else arguments
     if hasattr(sys.stdout, "reconfigure"):  # an output without Greek letters, as Windows has them, gets their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
     command = ""
@@ -137,7 +133,6 @@ def _obey(command: str, arguments: list[str]) -> None:
         raise InputError("an argument has a character of value 0; no name of a file and no number has one")
     if command not in COMMANDS:
         raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
-    keep_loops()
     if command in TRAINING:
         keep_programs()
     with stoppable() if command in RESUMABLE else contextlib.nullcontext():

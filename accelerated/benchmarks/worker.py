@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 
 from ..cores import available_cores
-from ..training.allocator import compute_where_called, huge_pages, keep_freed_memory
+from ..training.allocator import HUGE_PAGES, compute_where_called, keep_freed_memory
 
 SLOW = 2.0
 """Seconds from which a call is so long that a block has no call before it that does not count."""
@@ -156,7 +156,7 @@ def environment(threads: int) -> dict[str, str]:
         flags = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     counts = dict.fromkeys(_THREAD_COUNTS, str(threads))
     own = {"JAX_ENABLE_COMPILATION_CACHE": "false", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    return counts | own | huge_pages() | {"XLA_FLAGS": flags, "TOKENIZERS_PARALLELISM": "false"}
+    return counts | own | HUGE_PAGES | {"XLA_FLAGS": flags, "TOKENIZERS_PARALLELISM": "false"}
 
 
 def serve(orders, answers) -> None:

@@ -12,7 +12,6 @@ import tyro
 
 from ..errors import InputError
 from ..findings.registered import check_untouched, held_out, register
-from ..report.ahead import compiled_ahead
 from ..report.engine import write_report
 from ..training.board import Board
 from ..training.grid import MOST_RUNS, Grid, read_grid
@@ -61,16 +60,15 @@ def sweep(
     if index is not None or of is not None:
         _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, told)
         return
-    with compiled_ahead():
-        if hold_out is not None:
-            later = held_out(chosen.runs)
-            check_untouched(out)
-            with Progress(chosen.runs) as watch:
-                run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
-            print(printable(str(register(out))))
+    if hold_out is not None:
+        later = held_out(chosen.runs)
+        check_untouched(out)
         with Progress(chosen.runs) as watch:
-            run_sweep(chosen, out, jobs=jobs, watch=told(watch))
-        print(printable(str(write_report(out))))
+            run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
+        print(printable(str(register(out))))
+    with Progress(chosen.runs) as watch:
+        run_sweep(chosen, out, jobs=jobs, watch=told(watch))
+    print(printable(str(write_report(out))))
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:

@@ -11,7 +11,7 @@ import os
 import threading
 from multiprocessing import connection
 
-from .allocator import huge_pages, keep_freed_memory
+from .allocator import HUGE_PAGES, keep_freed_memory
 from .stopping import obey
 
 _THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
@@ -23,8 +23,12 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables that give a process this many compute threads, and huge pages."""
-    settings = {name: value.format(threads=threads) for name, value in _THREAD_SETTINGS.items()} | huge_pages()
+    """Return the environment variables that give a process this many compute threads, and pages of 2 MB.
+
+    A GLIBC_TUNABLES of the user stays.
+    """
+    settings = {name: value.format(threads=threads) for name, value in _THREAD_SETTINGS.items()}
+    settings |= {name: os.environ.get(name, value) for name, value in HUGE_PAGES.items()}
     flags = [os.environ.get("XLA_FLAGS", ""), _QUICK_COMPILE_XLA, *([_SINGLE_THREAD_XLA] if threads == 1 else [])]
     return {**settings, "XLA_FLAGS": " ".join(filter(None, flags))}
 
