@@ -9,7 +9,7 @@ import platform
 import sys
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""The environment variable with which a process starts with pages of 2 MB; glibc 2.35 or newer reads it at the start."""
+"""The environment variable that gives a process pages of 2 MB; glibc 2.35 or newer reads it when a process starts."""
 
 _MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 """glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD. M_ARENA_MAX stays: threads with one arena wait for each other."""
