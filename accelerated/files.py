@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import filelock
+import numpy as np
 
 from .errors import InputError, StorageError
 
@@ -103,6 +104,23 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     """Return the content of a file that a user has named, see `opened`."""
     with opened(path) as file:
         return file.read()
+
+
+def read_npy(path: str | os.PathLike) -> np.ndarray:
+    """Return the array in a .npy file; archives and pickled objects are errors.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no such array, in one line.
+    """
+    with opened(path) as file:
+        try:
+            return np.lib.format.read_array(file, allow_pickle=False)
+        except OSError:
+            raise
+        except Exception as error:  # of NumPy's reader: also those of Python's tokenizer, which it calls
+            line = " ".join(str(error).split())[:200]
+            raise ValueError(f"holds no array as NumPy saves it ({line or type(error).__name__})") from error
 
 
 def remove_left(folder: Path) -> None:

@@ -10,11 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from routelaws import accelerated, conformance
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.files import append_to, locked, remove_left, write_atomically, write_once
+from routelaws.accelerated.files import append_to, locked, read_npy, remove_left, write_atomically, write_once
 
 HOLDER = """
 import sys, time
@@ -174,3 +175,29 @@ def test_of_several_that_write_a_file_once_the_first_counts(tmp_path):
         write_once(path, content)
         assert path.read_bytes() == b"first\n"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def npy(header: str, data: bytes = b"") -> bytes:
+    """Return a .npy file of version 1.0 with this header, true or not."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"PK\x03\x04" + bytes(40), b"\x80\x04N.", b"a text\n", npy("{'descr': '<f8',\n"), npy("((((((((("),
+    npy("{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }", bytes(8)), b"\x93NUMPY\x09\x00\x0a\x00",
+    *(npy(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({size},), }}") for size in ("10**99", 10**17, -1)),
+    npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04N."),
+])  # fmt: skip
+def test_a_file_without_an_array_is_named_in_one_line(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(ValueError, match="holds no array as NumPy saves it") as error:
+        read_npy(tmp_path / "x.npy")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_array_is_read_as_it_was_saved(tmp_path):
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)[:, ::2]
+    np.save(tmp_path / "x.npy", array)
+    assert np.array_equal(read_npy(tmp_path / "x.npy"), array)
+    with pytest.raises(FileNotFoundError):
+        read_npy(tmp_path / "y.npy")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..files import opened
+from ..files import read_npy
 from ..routed_block import hash_table
 from .configuration import TrainConfig
 from .record import WRITTEN_ANEW
@@ -96,12 +96,11 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
         embeddings = np.asarray(lender.params["embedding"], np.float64)
     else:
         try:
-            with opened(path) as file:
-                embeddings = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError, MemoryError) as error:
+            embeddings = read_npy(path)
+        except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
-    if not isinstance(embeddings, np.ndarray) or not np.issubdtype(embeddings.dtype, np.number):
+    if not np.issubdtype(embeddings.dtype, np.number):
         raise InputError(f"hash_embeddings {path}: is no array of numbers")
     # The squares of larger ones may be infinite.
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not (np.abs(embeddings) < LARGEST).all():

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..configuration import ModelConfig
 from ..errors import InputError
-from ..files import append_to, read_bytes, write_atomically
+from ..files import append_to, read_bytes, read_npy, write_atomically
 from ..json_files import NUMBER, misfit, parse_json, read_json
 from .configuration import TrainConfig, from_mapping
 from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_log, check_rows, digest, read_record
@@ -152,12 +152,11 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
     if shape is None or not os.path.exists(path):
         return None
     try:
-        table = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+        table = read_npy(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {WRITTEN_ANEW}") from error
-    if not isinstance(table, np.ndarray) or table.dtype != np.int32 or table.shape != shape:
-        what = f"{table.dtype} {table.shape}" if isinstance(table, np.ndarray) else type(table).__name__
-        raise InputError(f"{path}: holds {what}; int32 {shape} is needed; {WRITTEN_ANEW}")
+    if table.dtype != np.int32 or table.shape != shape:
+        raise InputError(f"{path}: holds {table.dtype} {table.shape}; int32 {shape} is needed; {WRITTEN_ANEW}")
     if table.min() < 0 or table.max() >= model.expert_count:
         raise InputError(
             f"{path}: has experts from {table.min()} to {table.max()}; the model has 0 to {model.expert_count - 1}; "
