@@ -117,7 +117,8 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
     [
         (("d_model = 12", "d_model = 13"), r"run 1: .*even"),
         (("experts = 4", "experts = 0"), r"run 2: experts is 0"),
-        (("steps = 40", "step = 40"), "unknown field 'step'"),
+        (("steps = 40", "step = 40"), "unknown field 'step'; did you mean steps"),
+        (("steps = 40", "zzz = 40"), "unknown field 'zzz'; the fields are the flags of routelaws train"),
         (("steps = 40", 'steps = "many"'), "steps is 'many'"),
         (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),

@@ -5,6 +5,7 @@ Files (config.json, sweep.json, TOML) hold the fields of the model and those of 
 """
 
 import dataclasses
+import difflib
 import json
 import math
 import tomllib
@@ -15,6 +16,7 @@ from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
 from ..json_files import shown
+from ..wording import LONGEST_NAME
 from .mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
@@ -309,7 +311,9 @@ def read_fields(values: dict, where: str) -> dict:
     kinds = RUN_FIELDS | MODEL_FIELDS
     for name in values:
         if name not in kinds:
-            raise InputError(f"{where}: unknown field {name!r}; allowed: {', '.join(kinds)}")
+            near = difflib.get_close_matches(name[:LONGEST_NAME], kinds)
+            hint = f"did you mean {' or '.join(near)}?" if near else "the fields are the flags of routelaws train"
+            raise InputError(f"{where}: unknown field {shown(name)}; {hint}")
     fields = {name: _convert(name, value, kinds[name], where) for name, value in values.items()}
     try:
         check_sizes(fields)
