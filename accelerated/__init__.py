@@ -3,10 +3,10 @@
 Letters in shapes, such as [T, E], are explained in `routelaws.accelerated.notation`.
 """
 
-from ._lazy import lazy
+from routelaws.reference._lazy import lazy
 
 _MODULES = (
     'accounting', 'balance', 'configuration', 'experts', 'laws', 'notation', 'parallel', 'routed_block', 'routers',
     'transformer',
 )  # fmt: skip
-__all__, __getattr__, __dir__ = lazy(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy(__name__, _MODULES, other="routelaws.reference")

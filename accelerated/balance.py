@@ -16,7 +16,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .errors import InputError, _check_k
+from routelaws.reference.notation import _check_k
+
+from .errors import InputError
 from .notation import (
     _admitted_experts,
     _among,

@@ -11,10 +11,9 @@ import sys
 import warnings
 
 from .caches import keep_programs
-from .errors import InputError, WorkerDiedError
+from .errors import InputError, WorkerDiedError, in_line
 from .files import file_line
 from .training.stopping import Resumable, stoppable
-from .wording import in_line
 
 EXTRAS = {
     "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),

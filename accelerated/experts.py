@@ -24,7 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import InputError, _check_k
+from routelaws.reference.notation import _check_k
+
+from .errors import InputError
 from .grouped import _check_activation, grouped_ffn, position_in_queue
 from .loops import EXPERTS, alike, loops_run
 from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .accounting import ACTIVATIONS
+from routelaws.reference.accounting import ACTIVATIONS
+
 from .errors import InputError
 from .loops import EXPERTS, UNWRITTEN, call_loops
 from .shapes import shape_of, sizes_of

@@ -26,7 +26,8 @@ import math
 import re
 from typing import NamedTuple
 
-from .configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import GROUPED, ModelConfig
+
 from .errors import InputError
 from .experts import expert_capacity
 from .transformer import parameter_shapes

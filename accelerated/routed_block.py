@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.configuration import ModelConfig
+
 from . import balance
-from .configuration import ModelConfig
 from .errors import InputError
 from .experts import _matrices, loops_take, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.configuration import UNGATED, ModelConfig
+
 from .attention import attend
 from .attention_kernels import attend_by
 from .attention_rows import attend_rows
-from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
 from .experts import _matrices

@@ -1,44 +1,14 @@
 """Counts, lists and names as sentences hold them: what messages, tables of text and reports of every room share."""
 
-import re
-import unicodedata
 from collections.abc import Iterable, Sequence
+
+from routelaws.reference.errors import in_line
 
 SHOWN = 4
 """Names or paths that a message lists; of more the first three, and how many there are besides."""
 
-LONGEST_NAME, LONGEST_WORD, LONGEST_LINE = 100, 240, 2000
-"""Characters of a name in a table, of a word in a message (a path, for instance), and of a whole line."""
-
-
-def printable(text: str) -> str:
-    """Return a text with escapes for characters that move the cursor, hide, or turn the direction of writing.
-
-    Example:
-        >>> printable("a\\nb"), printable("\\x1b[2Jé"), printable("\\u202eabc")
-        ('a\\\\nb', '\\\\x1b[2Jé', '\\\\u202eabc')
-    """
-    if text.isprintable():
-        return text
-    kept = (char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
-    return "".join(
-        char if keep else char.encode("unicode_escape").decode() for char, keep in zip(text, kept, strict=True)
-    )
-
-
-def in_line(text: str) -> str:
-    """Return a text as one line that others cannot forge: printable, with the middle of long words cut out.
-
-    Example:
-        >>> in_line("one\\nroutelaws: two"), len(in_line("router " + "a" * 20_000))
-        ('one\\\\nroutelaws: two', 186)
-    """
-    text = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda found: _cut(found[0], 100, 60), printable(text))
-    return text if len(text) <= LONGEST_LINE else _cut(text, LONGEST_LINE // 2, LONGEST_LINE // 4)
-
-
-def _cut(text: str, head: int, tail: int) -> str:
-    return f"{text[:head]}...({len(text) - head - tail:,} more)...{text[-tail:]}"
+LONGEST_NAME = 100
+"""Characters of a name in a table."""
 
 
 def plural(number: int, noun: str, form: str = "") -> str:

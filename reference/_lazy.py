@@ -1,9 +1,10 @@
 """Parts of the package that are imported when they are first asked for."""
 
 import importlib
+import importlib.util
 
 
-def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None):
+def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None, other: str = ""):
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when they are named.
 
     Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). So the first use of
@@ -13,15 +14,20 @@ def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...
         package: its `__name__`.
         modules: those it has.
         names: {module: names of it that are found in the package too}.
+        other: package in which a module is found that has no file in this one.
     """
     home = {name: module for module, own in (names or {}).items() for name in own}
     public = sorted([*modules, *home])
 
+    def module(name: str):
+        here = not other or importlib.util.find_spec(f"{package}.{name}")
+        return importlib.import_module(f"{package if here else other}.{name}")
+
     def get(name: str):
         if name in modules:
-            return importlib.import_module(f"{package}.{name}")
+            return module(name)
         if name in home:
-            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+            return getattr(module(home[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return public, get, lambda: public

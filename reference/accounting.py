@@ -36,6 +36,7 @@ paper may print in its appendix, which was not at hand, have not been compared.
 
 from typing import NamedTuple
 
+from .errors import InputError
 from .notation import _check_k
 
 TABLE_VOCAB_SIZE = 32_000
@@ -65,13 +66,21 @@ ROUNDING = 1e-3
 
 
 class Shape(NamedTuple):
-    """The five numbers that fix a dense model of the paper, and its N."""
+    """The five numbers that fix a dense model of the paper, and its N.
 
-    d_model: int  # d
-    num_blocks: int  # L
-    num_heads: int  # H
-    kqv_size: int  # width of one head
-    dense_parameters: int  # N, without the embedding
+    Attributes:
+        d_model: d
+        num_blocks: L
+        num_heads: H
+        kqv_size: width of one head
+        dense_parameters: N, without the embedding
+    """
+
+    d_model: int
+    num_blocks: int
+    num_heads: int
+    kqv_size: int
+    dense_parameters: int
 
 
 SIZES = {
@@ -86,12 +95,19 @@ SIZES = {
 
 
 class Accounting(NamedTuple):
-    """The size and the cost of one model."""
+    """The size and the cost of one model.
 
-    dense_parameters: int  # N
-    total_parameters: int  # P
-    flops_per_token: int  # F, forward pass
-    utilisation: float  # B = P / F, parameters per FLOP per token
+    Attributes:
+        dense_parameters: N
+        total_parameters: P
+        flops_per_token: F, forward pass
+        utilisation: B = P / F, parameters per FLOP per token
+    """
+
+    dense_parameters: int
+    total_parameters: int
+    flops_per_token: int
+    utilisation: float
 
 
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
@@ -104,10 +120,10 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
         ValueError: R is not in (0, 1], or R L is further than that from a whole number, or that is 0.
     """
     if not 0 < routing_frequency <= 1:
-        raise ValueError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
+        raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
     product = routing_frequency * num_blocks
     if abs(product - round(product)) > ROUNDING * max(1, product) or round(product) < 1:
-        raise ValueError(
+        raise InputError(
             f"routing_frequency {routing_frequency:g} times blocks {num_blocks} is {product:g}; "
             "it has to be a whole number of routed blocks, at least 1"
         )
@@ -200,29 +216,29 @@ def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
 
 
 def _check(router_type, num_experts, k, flop_increase, granularity, group_size) -> None:
-    """Raise ValueError where the configuration means no model."""
+    """Raise InputError where the configuration means no model."""
     if router_type not in ROUTER_TYPES.values():
-        raise ValueError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
+        raise InputError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
     if num_experts < 1:
-        raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
+        raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if router_type == "Dense" and num_experts != 1:
-        raise ValueError(f"num_experts is {num_experts}; a dense model has 1")
+        raise InputError(f"num_experts is {num_experts}; a dense model has 1")
     if router_type != "Dense":
         _check_k(k, num_experts)
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
-        raise ValueError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
+        raise InputError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
     if granularity < 1 or (router_type == "Dense" and granularity != 1):
-        raise ValueError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
+        raise InputError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
     if group_size is not None and group_size < 1:
-        raise ValueError(f"group_size is {group_size}; at least 1 is needed")
+        raise InputError(f"group_size is {group_size}; at least 1 is needed")
 
 
 def _check_options(router_type, activation, positions, output_norm, learned_temperature) -> None:
-    """Raise ValueError where an option is unknown, or of another kind of model."""
+    """Raise InputError where an option is unknown, or of another kind of model."""
     for name, value, allowed in (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS)):
         if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+            raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
     if output_norm and router_type == "Dense":
-        raise ValueError("output_norm is True; a dense model has no routed layers")
+        raise InputError("output_norm is True; a dense model has no routed layers")
     if learned_temperature and router_type != "MoT":
-        raise ValueError("learned_temperature is True; it is an option of MoT")
+        raise InputError("learned_temperature is True; it is an option of MoT")

@@ -46,6 +46,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .errors import InputError
 from .notation import (
     _admitted_experts,
     _among_all,
@@ -108,7 +109,7 @@ def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | No
     """
     expert = _real_rows(expert, mask)
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     counts = np.zeros(num_experts, dtype=np.int64)
     for e in expert.ravel():
         counts[e] += 1
@@ -146,7 +147,7 @@ def mean_probability(
         return _among_all(mean_probability(logits[:, admitted], score, mask=mask), admitted, logits.shape[1])
     logits = check_finite("logits", _real_rows(logits, mask))
     if score not in SCORES:
-        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if score == "sigmoid":
         logits = -np.logaddexp(0, -logits)
     return softmax(logits).mean(axis=0)
@@ -229,15 +230,15 @@ def _share(expert, num_experts, dialect):
 
 
 def _check_choices(expert):
-    """Raise ValueError unless there is a choice whose share can be counted."""
+    """Raise InputError unless there is a choice whose share can be counted."""
     if not expert.size:
-        raise ValueError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
+        raise InputError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
 
 
 def _check_dialect(dialect):
-    """Raise ValueError unless the dialect is known."""
+    """Raise InputError unless the dialect is known."""
     if dialect not in DIALECTS:
-        raise ValueError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
+        raise InputError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
@@ -333,11 +334,11 @@ def update_bias(
         return new
     bias, counts = check_finite("bias", bias), np.asarray(counts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
-        raise ValueError("counts have to be integers of at least 0")
+        raise InputError("counts have to be integers of at least 0")
     if not rate >= 0:
-        raise ValueError(f"rate is {rate}; it has to be at least 0")
+        raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
-        raise ValueError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
+        raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
     total = sum(int(count) for count in counts)
     step = np.array([np.sign(total - len(counts) * int(count)) for count in counts], dtype=np.float64)
     if recentre == "step":
@@ -373,9 +374,9 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         load = np.asarray(load)[_admitted_experts(expert_mask, len(load))]
     load = check_finite("load", load)
     if load.ndim != 1 or not load.size:
-        raise ValueError(f"load has shape {load.shape}; [E] with one expert at least is needed")
+        raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")
     if load.min() < 0 or load.sum() == 0:
-        raise ValueError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
+        raise InputError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
     share = load / load.sum()
     entropy = sum(s * math.log(1 / s) for s in share if s > 0)
     return LoadStatistics(float(share.max() * len(share)), float(entropy), float((load == 0).mean()))

@@ -24,6 +24,7 @@ import math
 import warnings
 
 from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
+from .errors import InputError
 from .experts import DROP_ORDERS
 from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
@@ -108,6 +109,10 @@ _NAMES = {
 """Fields that are one of several names."""
 
 
+_FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size")
+"""Options whose default, None, stands for a value that other fields decide."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
@@ -116,90 +121,101 @@ class ModelConfig:
     those that follow from what is replaced (kqv_size from d_model and heads, group_size from experts, the
     options of a router from the router, k, granularity and bias_rate).
 
+    Attributes:
+        vocab_size: V, the number of token ids: pieces of the SentencePiece tokenizer that is trained on the corpus.
+        d_model: d, the width of the model; even.
+        blocks: L, the number of blocks.
+        heads: H, the number of attention heads.
+        kqv_size: Width of one head; d_model / heads if not given.
+        router: dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or
+            mixture_of_tokens.
+        experts: E, the number of experts, each as large as a dense FFN; 1 for a dense model.
+        k: Experts per token; for expert_choice their mean number.
+        routing_frequency: R, the share of blocks that are routed; R times the number of blocks has to be whole.
+        granularity: G, into how many narrower ones each expert is cut: E G experts, k G of them for each token.
+        flop_increase: How many times wider the FFN of a dense model is in R of its blocks.
+        capacity_factor: Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for
+            base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
+        drop_order: Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens
+            first whatever the choice (token), or the largest gate (priority; not for hash and reinforce).
+        gate: softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and
+            mixture_of_tokens have none.
+        normalisation: Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per
+            token, else sum.
+        sample_second: Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate).
+        balance_weight: Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default:
+            0.01, or 0 with a bias.
+        z_weight: Of the z-loss of top_k.
+        bias_rate: Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias.
+        policy_weight: Of the policy gradient of reinforce.
+        baseline_weight: Of the squared error of reinforce's baseline.
+        entropy_weight: Of the entropy bonus of reinforce.
+        nucleus: Reinforce draws from the most probable experts that together have this probability.
+        reward_to_go: Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a
+            policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms.
+        hash: Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
+        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence
+            (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective).
+        group_size: Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or
+            the sequence length where neighbours are grouped. Default: E.
+        temperature: Of the mixing weights of mixture_of_tokens.
+        one_hot: Of mixture_of_tokens: mixtures of one token each, for evaluation; there is no gradient then.
+        objective: What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for
+            reinforce).
+        mask_rate: Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn
+            at random.
+        mask_token: Of the masked objective: the token id that stands where a token is hidden.
+        activation: Of experts and dense FFNs: gelu, relu or swiglu, whose three matrices have width 3d and not 4d.
+        positions: How attention knows positions: relative (a key projection of distances) or rotary (queries and keys
+            are turned).
+        layout: Which blocks are routed, or wide: every 1/R-th (spread) or the last R L (upper).
+        output_norm: LayerNorm on what a routed layer adds to the residual stream.
+        emit: Of mixture_of_tokens: give outputs back by the weights of the mixing, or by a softmax over the experts.
+        learned_temperature: Of mixture_of_tokens: learn two factors on the temperature in each block, of mixing and of
+            giving back.
+
     Raises:
         ValueError: the combination means no model; the message names the field and what is allowed.
     """
 
     vocab_size: int = 32_000
-    """V."""
     d_model: int = 512
-    """d; even, for the sinusoids."""
     blocks: int = 6
-    """L."""
     heads: int = 8
-    """H."""
     kqv_size: int | None = None
-    """Width of one head; d / H where not given."""
     router: str = "dense"
-    """One of `ROUTERS`."""
     experts: int = 1
-    """E, the weights of all experts of a block in units of a dense FFN; their number too where G = 1."""
     k: int = 1
-    """Experts per token, in units of a dense FFN: k G of the E G experts; the mean number for expert_choice."""
     routing_frequency: float = 0.5
-    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L whole, 0.1667 is 1/6."""
     granularity: int = 1
-    """G, into how many narrower ones each expert is cut."""
     flop_increase: int = 1
-    """X, how many times wider the FFN is in R of the blocks of a dense model."""
     capacity_factor: float | None = None
-    """Slots of an expert in training, in units of k T / E; inf drops nothing; `DEFAULT_CAPACITY_FACTOR` if None."""
     drop_order: str = "choice"
-    """Who keeps a slot when an expert has too few: one of `experts.DROP_ORDERS`."""
     gate: str | None = None
-    """Gate of S-BASE, BASE and quantile, score of top_k and expert_choice: "softmax" or "sigmoid"; `DEFAULT_GATE`."""
     normalisation: str | None = None
-    """Of the gates of top_k, see `top_k.NORMALISATIONS`; if None "none" for one expert per token, else "sum"."""
     sample_second: bool = False
-    """Of top_k with two experts per token, as GShard: the second is kept with probability min(1, 2 · its gate)."""
     balance_weight: float | None = None
-    """Of the balance loss of top_k and reinforce, 1 where all experts have the same load; 0.01, or 0 with a bias."""
     z_weight: float = 0.0
-    """Of the z-loss of top_k's logits."""
     bias_rate: float = 0.0
-    """Of top_k: by how much each batch moves the bias of an expert against its load; 0 for no bias."""
     policy_weight: float = 0.01
-    """Of the policy gradient of reinforce."""
     baseline_weight: float = 0.01
-    """Of the squared error of its baseline."""
     entropy_weight: float = 0.0
-    """Of the entropy of its policy, which is a bonus."""
     nucleus: float = 1.0
-    """It draws from the most probable experts that together have this probability; 1 for all."""
     reward_to_go: bool = False
-    """Reward each choice by the sum of the rewards from its token on, not by that of its token alone. Such sums grow
-    with S: a policy_weight about 1/S and a baseline_weight about 1/S² as large keep the size of the terms."""
     hash: str = "modulo"
-    """Which hash, one of `HASHES`."""
     grouping: str = "position"
-    """How expert_choice and mixture_of_tokens group tokens, one of `GROUPINGS`; "sequence" is not causal, and where the
-    objective is causal expert_choice uses it in training alone and mixture_of_tokens not at all."""
     group_size: int | None = None
-    """g, tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch, or the sequence
-    for neighbours of one; E if None."""
     temperature: float = 1.0
-    """Of the mixing weights of mixture_of_tokens."""
     one_hot: bool = False
-    """Mixtures of one token each: the limit of temperature 0, for evaluation; it has no gradient."""
     objective: str = "causal"
-    """One of `OBJECTIVES`; reinforce has no masked one, since only a token with a prediction has a reward."""
     mask_rate: float = 0.15
-    """Of the masked objective: the share of each sequence that is hidden."""
     mask_token: int = 0
-    """Of the masked objective: the id in [0, V) that the model reads where a token is hidden."""
     activation: str = "gelu"
-    """Of experts and dense FFNs alike, one of `accounting.ACTIVATIONS`. SwiGLU has three matrices of width 3d / G in
-    place of two of width 4d / G: 9d² weights and not 8d²."""
     positions: str = "relative"
-    """One of `POSITIONS`; rotary ones have no weights and need an even kqv_size."""
     layout: str = "spread"
-    """One of `LAYOUTS`; for the wide blocks of a dense model too. Spread blocks need 1/R to be whole."""
     output_norm: bool = False
-    """LayerNorm on what a routed layer adds to the residual stream."""
     emit: str = "mixing"
-    """Of mixture_of_tokens: how outputs are given back to the tokens, one of `mixture_of_tokens.EMITS`."""
     learned_temperature: bool = False
-    """Of mixture_of_tokens: two factors on the temperature, of mixing and of giving back, are learned in each block."""
 
     def __post_init__(self):
         self._check_counts_and_names()
@@ -214,28 +230,28 @@ class ModelConfig:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
     def _check_counts_and_names(self):
-        """Raise ValueError where a count is no whole number above 0, or a name is none of those allowed."""
+        """Raise InputError where a count is no whole number above 0, or a name is none of those allowed."""
         for name in _COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
+                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
         for name, allowed in _NAMES.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+                raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
     def _check_dense(self):
         """Check what a dense model has to satisfy."""
         if self.experts != 1 or self.k != 1 or self.granularity != 1:
-            raise ValueError(
+            raise InputError(
                 f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; a dense model has 1 of each"
             )
         if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
-            raise ValueError(
+            raise InputError(
                 f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
                 "ones only with flop_increase above 1"
             )
         if self.flop_increase == 1 and self.layout != "spread":
-            raise ValueError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
+            raise InputError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
 
     def _whole_frequency(self):
         """Return the fraction that R stands for: R L, the number of routed blocks, and 1/R of spread ones are whole."""
@@ -243,7 +259,7 @@ class ModelConfig:
         if self.layout == "upper":
             return routed / self.blocks
         if abs(self.routing_frequency * self.period - 1) > ROUNDING:
-            raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
+            raise InputError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
         return 1 / self.period
 
     def _check_options(self):
@@ -251,7 +267,7 @@ class ModelConfig:
         for field in dataclasses.fields(self):
             routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
             if self.router not in routers and value not in (field.default, self._default(field.name)):
-                raise ValueError(
+                raise InputError(
                     f"{field.name} is {value!r}; it is an option of {', '.join(routers)}, not of {self.router}"
                 )
 
@@ -270,87 +286,87 @@ class ModelConfig:
         """Set the fields whose default depends on others, in a record that is frozen for everybody else."""
         if self.kqv_size is None:
             if self.d_model % self.heads:
-                raise ValueError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
+                raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.heads)
         if self.positions == "rotary" and self.kqv_size % 2:
-            raise ValueError(f"kqv_size is {self.kqv_size}; it has to be even for rotary positions, which turn pairs")
+            raise InputError(f"kqv_size is {self.kqv_size}; it has to be even for rotary positions, which turn pairs")
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
-            raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
-        for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
+            raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
+        for name in _FILLED_IN:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self._default(name))
 
     def _check_numbers(self):
-        """Raise ValueError where a factor, a weight or an option of one router is out of its range."""
+        """Raise InputError where a factor, a weight or an option of one router is out of its range."""
         if not self.capacity_factor > 0:
-            raise ValueError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
+            raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
         if self.gate not in GATES:
-            raise ValueError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
+            raise InputError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
         if self.normalisation not in NORMALISATIONS:
-            raise ValueError(f"normalisation is {self.normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+            raise InputError(f"normalisation is {self.normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
         for name in ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
+                raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
         if not 0 < self.nucleus <= 1:
-            raise ValueError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
+            raise InputError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
         if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it has to be above 0 and finite")
+            raise InputError(f"temperature is {self.temperature}; it has to be above 0 and finite")
         if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
-            raise ValueError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
+            raise InputError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
         self._check_objective()
 
     def _check_objective(self):
-        """Raise ValueError where an option of the masked objective is out of its range, or the objective is causal."""
+        """Raise InputError where an option of the masked objective is out of its range, or the objective is causal."""
         if not 0 < self.mask_rate <= 1:
-            raise ValueError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
+            raise InputError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
         if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
-            raise ValueError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
+            raise InputError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
         for name in ("mask_rate", "mask_token"):
             if self.objective == "causal" and getattr(self, name) != getattr(ModelConfig, name):
-                raise ValueError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
+                raise InputError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
-            raise ValueError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
+            raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
         if self.ffn_width % self.granularity:
             times = self.ffn_width // self.d_model
-            raise ValueError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
+            raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.router == "reinforce" and self.d_model < 8:
-            raise ValueError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
+            raise InputError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
         if self.router == "top_k":
             self._check_top_k()
         if self.drop_order == "priority" and self.router in UNGATED:
-            raise ValueError(f"drop_order is 'priority'; {self.router} has no gates to go by, allowed: choice, token")
+            raise InputError(f"drop_order is 'priority'; {self.router} has no gates to go by, allowed: choice, token")
         if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
-            raise ValueError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
+            raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
-            raise ValueError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
+            raise InputError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
         if self.router in GROUPED:
             self._check_groups()
 
     def _check_top_k(self):
         """Check that gates are not constant, and that GShard's second expert has the form that it is defined for."""
         if self.choices == 1 and self.normalisation != "none":
-            raise ValueError(
+            raise InputError(
                 f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
                 "and the router without a gradient; allowed: none"
             )
         usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
         if self.sample_second and not usual:
-            raise ValueError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
+            raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
 
     def _check_groups(self):
         """Check the groups: an expert of expert choice takes k g / E tokens of a group, and a mixture has no k."""
         if self.router == "mixture_of_tokens":
             if self.k != 1:
-                raise ValueError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+                raise InputError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
             if self.grouping == "sequence" and self.objective == "causal":
-                raise ValueError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
+                raise InputError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
             return
         if self.groups_by_position(training=False) and self.k * self.group_size % self.experts:
-            raise ValueError(
+            raise InputError(
                 f"k {self.k} times group_size {self.group_size} over experts {self.experts} is the number of "
                 "tokens of an expert; it has to be whole"
             )
@@ -360,6 +376,12 @@ class ModelConfig:
                 "earlier one has; evaluation groups by position",
                 stacklevel=5,  # the line that made the configuration
             )
+
+    def given(self) -> dict:
+        """Return the fields as they can be given: None where a field holds what None stands for."""
+        usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
 
     @property
     def ffn_width(self) -> int:

@@ -41,6 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .accounting import ACTIVATIONS
+from .errors import InputError
 from .notation import _admitted_experts, _as_bool, _check_k, _column_numbers, check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
@@ -76,7 +77,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     """
     _check_k(1, num_experts)
     if not capacity_factor > 0:
-        raise ValueError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
+        raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
     if math.isinf(capacity_factor):
         return num_tokens
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))
@@ -129,7 +130,7 @@ def dispatch(
     """
     num_tokens, k = expert.shape
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     asked = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
@@ -149,7 +150,7 @@ def _asked(mask, shape):
         return np.ones(shape, dtype=bool)
     mask = _as_bool(mask)
     if mask.shape not in (shape, shape[:1]) or not mask.any():
-        raise ValueError(
+        raise InputError(
             f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "
             f"is needed, and one entry that is true at least"
         )
@@ -159,10 +160,10 @@ def _asked(mask, shape):
 def _queue(asked, order, priority):
     """Return the pairs (token, choice) that ask for a slot, the first to be served first."""
     if order not in DROP_ORDERS:
-        raise ValueError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
+        raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
         given = "missing" if priority is None else "given"
-        raise ValueError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
+        raise InputError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
     num_tokens, k = asked.shape
     pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if asked[t, choice]]
     if order == "choice":
@@ -170,7 +171,7 @@ def _queue(asked, order, priority):
     if order == "token":
         return sorted(pairs)
     if priority.shape != asked.shape:
-        raise ValueError(f"priority has shape {priority.shape}; {asked.shape} is needed")
+        raise InputError(f"priority has shape {priority.shape}; {asked.shape} is needed")
     priority = check_finite("priority", np.where(asked, priority, 0))
     return sorted(pairs, key=lambda pair: -priority[pair])  # stable, so equal ones stay in the order "choice"
 
@@ -224,12 +225,12 @@ def expert_ffn(
 
 
 def _check_activation(activation, linear):
-    """Raise ValueError unless the activation is known, and `linear` is given for SwiGLU and for no other."""
+    """Raise InputError unless the activation is known, and `linear` is given for SwiGLU and for no other."""
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):
         given = "missing" if linear is None else "given"
-        raise ValueError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
+        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
 
 
 def _matrices(params: dict, e: int | np.ndarray) -> dict:
@@ -331,18 +332,18 @@ def routed_ffn(
 
 
 def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray) -> None:
-    """Raise ValueError unless the parameters and arrays of `routed_ffn` fit each other."""
+    """Raise InputError unless the parameters and arrays of `routed_ffn` fit each other."""
     missing = [name for name in ("up", "down") if name not in params]
     if missing:
-        raise ValueError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
+        raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
     up, down, tokens = np.shape(params["up"]), np.shape(params["down"]), np.shape(x)
     if len(up) != 3 or not up[0] or down != (up[0], up[2], up[1]):
-        raise ValueError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
+        raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
     if "linear" in params and np.shape(params["linear"]) != up:
-        raise ValueError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, that of up")
+        raise InputError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, that of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
-        raise ValueError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
+        raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if np.ndim(expert) != 2 or len(expert) != tokens[0]:
-        raise ValueError(f"expert has shape {np.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
+        raise InputError(f"expert has shape {np.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
     if np.shape(gate) != np.shape(expert):
-        raise ValueError(f"gate has shape {np.shape(gate)}; {np.shape(expert)} is needed, that of expert")
+        raise InputError(f"gate has shape {np.shape(gate)}; {np.shape(expert)} is needed, that of expert")

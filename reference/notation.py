@@ -37,6 +37,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .errors import InputError
+
 
 class Routing(NamedTuple):
     """What a router decided for one group of tokens.
@@ -123,9 +125,9 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
     """
     mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
     if mask.shape != (num_experts,):
-        raise ValueError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
+        raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
     if mask.sum() < at_least:
-        raise ValueError(f"expert_mask admits {mask.sum()} of {num_experts} experts; {at_least} or more are needed")
+        raise InputError(f"expert_mask admits {mask.sum()} of {num_experts} experts; {at_least} or more are needed")
     return np.flatnonzero(mask)
 
 
@@ -137,7 +139,7 @@ def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
     """
     masked = np.asarray(expert)[~np.isin(expert, admitted)]
     if masked.size:
-        raise ValueError(f"expert {masked[0]} is chosen; expert_mask admits {admitted.tolist()} alone")
+        raise InputError(f"expert {masked[0]} is chosen; expert_mask admits {admitted.tolist()} alone")
     return np.searchsorted(admitted, expert)
 
 
@@ -162,7 +164,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
-        raise ValueError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
+        raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
     return mask.astype(bool)
 
 
@@ -174,7 +176,7 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     """
     mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
-        raise ValueError(
+        raise InputError(
             f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one real token "
             "at least"
         )
@@ -182,28 +184,28 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
 
 
 def _check_group(name: str, values: np.ndarray) -> None:
-    """Raise ValueError unless values are those of one group of tokens, [T, E], with one of each at least."""
+    """Raise InputError unless values are those of one group of tokens, [T, E], with one of each at least."""
     if np.ndim(values) != 2:
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
             "[b S, E], or go over its groups one by one"
         )
     if 0 in np.shape(values):
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {np.shape(values)}; [T, E] with one token and one expert at least is needed"
         )
 
 
 def _check_bias(bias: np.ndarray, num_experts: int) -> None:
-    """Raise ValueError unless there is one bias for each expert."""
+    """Raise InputError unless there is one bias for each expert."""
     if np.shape(bias) != (num_experts,):
-        raise ValueError(f"bias has shape {np.shape(bias)}; {(num_experts,)} is needed")
+        raise InputError(f"bias has shape {np.shape(bias)}; {(num_experts,)} is needed")
 
 
 def _check_k(k: int, num_experts: int) -> None:
-    """Raise ValueError unless a token can have k of E experts."""
+    """Raise InputError unless a token can have k of E experts."""
     if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and the number of experts, {num_experts}")
+        raise InputError(f"k is {k}; it has to be between 1 and the number of experts, {num_experts}")
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:
@@ -222,7 +224,7 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):  # a lone number gives one empty index
         where = tuple(int(i) for i in bad[0])
-        raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
+        raise InputError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
     return values
 
 

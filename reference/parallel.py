@@ -39,6 +39,7 @@ import math
 
 import numpy as np
 
+from .errors import InputError
 from .experts import RoutedOutput, combine, dispatch, expert_capacity, expert_ffn
 
 GROUPS = ("shard", "global")
@@ -134,7 +135,7 @@ def part(rows: np.ndarray, i: int, n: int) -> np.ndarray:
         ValueError: the rows cannot be cut into n parts.
     """
     if len(rows) % n:
-        raise ValueError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
+        raise InputError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
     m = len(rows) // n
     return rows[i * m : (i + 1) * m]
 
@@ -179,9 +180,9 @@ def ragged_all_to_all(
         [[1, 3, 0, 0], [2, 2, 4, 0]]
     """
     if not np.array_equal(recv_sizes, send_sizes.T):
-        raise ValueError("recv_sizes is not send_sizes transposed: some device waits for rows that nobody sends")
+        raise InputError("recv_sizes is not send_sizes transposed: some device waits for rows that nobody sends")
     if (input_offsets + send_sizes > x.shape[1]).any() or (output_offsets + send_sizes > output.shape[1]).any():
-        raise ValueError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
+        raise InputError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
     output = output.copy()
     n = len(x)
     for i in range(n):
@@ -289,7 +290,7 @@ def routed_ffn_on_devices(
 def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
     """Return [n, T, k] bool, which assignments have a slot: each group queues for the slots that it has."""
     if group not in GROUPS:
-        raise ValueError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
+        raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
     if group == "global":  # one device that holds everything
         expert, asked = (values.reshape(1, -1, values.shape[2]) for values in (expert, asked))
         priority = None if priority is None else priority.reshape(expert.shape)

@@ -28,6 +28,7 @@ import numpy as np
 
 from . import balance
 from .configuration import ModelConfig
+from .errors import InputError
 from .experts import expert_capacity, routed_ffn
 from .notation import ExpertChoice, Routing, _admitted_experts, _as_bool
 from .routers import hash_layer as hashes
@@ -260,9 +261,9 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 
 
 def _check_noise(training, noise, held):
-    """Raise ValueError where a router that draws has nothing to draw with."""
+    """Raise InputError where a router that draws has nothing to draw with."""
     if training and noise is None and held is None:
-        raise ValueError("this router draws at random in training: give noise, see transformer.draw_noise")
+        raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
 
 
 def _mean_of_choices(routing, config, mask):
@@ -293,7 +294,7 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
 def _default_table(config, sequence_length):
     """Return the table of a hash that needs no numbers from outside."""
     if config.hash not in ("modulo", "previous", "position"):
-        raise ValueError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
+        raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
     entries = sequence_length if config.hash == "position" else config.vocab_size
     return hashes.modulo_table(entries, config.expert_count, config.choices)
 
@@ -322,7 +323,7 @@ def hash_table(
     """
     experts, choices = config.expert_count, config.choices
     if config.router != "hash" or config.hash == "position":
-        raise ValueError(f"router {config.router} with hash {config.hash} has no table of token ids")
+        raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
     if config.hash in ("modulo", "previous"):
         return hashes.modulo_table(config.vocab_size, experts, choices)
     given = _numbers_for_table(config, uniforms, counts, embeddings)
@@ -349,7 +350,7 @@ def _numbers_for_table(config, uniforms, counts, embeddings):
         "dispersed": (embeddings, of_tokens),
     }[config.hash]
     if given is None or np.shape(given)[: len(shape)] != shape:
-        raise ValueError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
+        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
     return given
 
 
@@ -362,7 +363,7 @@ def _table_of_clusters(embeddings, config):
     """Return the clustered or the dispersed table [V, k G] of embeddings [V, d'], with a cluster for each expert."""
     experts = config.expert_count
     if len(embeddings) < experts:
-        raise ValueError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
+        raise InputError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
     centres = embeddings[np.arange(experts) * len(embeddings) // experts]
     clusters = hashes.cluster_tokens(embeddings, centres)
     if config.hash == "clustered":

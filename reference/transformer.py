@@ -43,6 +43,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .configuration import UNGATED, ModelConfig
+from .errors import InputError
 from .experts import expert_ffn
 from .notation import ExpertChoice, Routing, log_sum_exp, softmax
 from .routed_block import Policy, routed_block
@@ -335,7 +336,7 @@ def apply(
     """
     _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
-        raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
+        raise InputError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
     routed, special = [], 0  # special: how many blocks so far were routed or wide
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
@@ -357,9 +358,9 @@ def apply(
 
 
 def _check_tokens(tokens: np.ndarray) -> None:
-    """Raise ValueError unless tokens are [b, S], one at least."""
+    """Raise InputError unless tokens are [b, S], one at least."""
     if np.ndim(tokens) != 2 or not np.size(tokens):
-        raise ValueError(f"tokens has shape {np.shape(tokens)}; [b, S] with one token at least is needed")
+        raise InputError(f"tokens has shape {np.shape(tokens)}; [b, S] with one token at least is needed")
 
 
 def _output(logits: np.ndarray, routed: list) -> Output:
@@ -417,7 +418,7 @@ def hidden_positions(uniforms: np.ndarray, mask_rate: float) -> np.ndarray:
         [[False, True, False, True]]
     """
     if not 0 < mask_rate <= 1:
-        raise ValueError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
+        raise InputError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
     hidden = np.zeros(uniforms.shape, bool)
     number = max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5))
     np.put_along_axis(hidden, np.argsort(uniforms, axis=1, kind="stable")[:, :number], True, axis=1)
@@ -478,14 +479,14 @@ def _task(tokens, config, hidden, mask):
     """Return what the model reads, what it is to say, and where that counts: [b, S] each."""
     if (hidden is None) == (config.objective == "masked"):
         given = "missing" if hidden is None else "given"
-        raise ValueError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
+        raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     if hidden is not None:
         inputs, targets = np.where(hidden, config.mask_token, tokens), tokens
     counted = np.ones(inputs.shape, bool) if hidden is None else np.asarray(hidden, bool)
     counted = counted if mask is None else counted & mask
     if not counted.any():
-        raise ValueError("no token has a target: all are padding, or none of the real ones is hidden")
+        raise InputError("no token has a target: all are padding, or none of the real ones is hidden")
     return inputs, targets, counted
 
 

@@ -242,10 +242,9 @@ needs("jax")
 import jax
 
 from routelaws.accelerated import transformer as fast
-from routelaws.accelerated.configuration import ModelConfig as FastConfig
 
 fast_loss = jax.jit(fast.loss, static_argnames=("config", "training"))
-quick = fast_loss(params, tokens, FastConfig(**sizes), training=True)
+quick = fast_loss(params, tokens, ModelConfig(**sizes), training=True)
 same(quick.output.routing.expert, found.output.routing.expert)
 same(quick.output.logits, found.output.logits)
 same(quick.cross_entropy, found.cross_entropy)
@@ -259,7 +258,7 @@ for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
     here = sizes | changes
     drawn = transformer.init(np.random.default_rng(0), ModelConfig(**here))
     slow = transformer.loss(drawn, tokens, ModelConfig(**here)).total
-    same(fast_loss(drawn, tokens, FastConfig(**here), training=True).total, slow)
+    same(fast_loss(drawn, tokens, ModelConfig(**here), training=True).total, slow)
     print(f"{here['router']:6} {slow:.4f}")
 
 # %% [markdown]
@@ -327,7 +326,7 @@ figure(
 # Now we check each array of the tree by itself: a random direction $v$ for that array, and nothing for all others.
 
 # %%
-gradient = jax.jit(jax.grad(lambda params: fast.loss(params, tokens, FastConfig(**sizes), held=held).total))(params)
+gradient = jax.jit(jax.grad(lambda params: fast.loss(params, tokens, ModelConfig(**sizes), held=held).total))(params)
 gradient = {name: np.asarray(g, dtype=float) for name, g in leaves(gradient)}
 length = np.sqrt(sum((g**2).sum() for g in gradient.values()))
 draws = np.random.default_rng(2)
@@ -353,7 +352,7 @@ for name, w in leaves(params):
 larger = sizes | {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}
 drawn = transformer.init(np.random.default_rng(0), ModelConfig(**larger))
 text = np.random.default_rng(1).integers(0, 256, size=(4, 33))
-both = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text, FastConfig(**larger)).total))
+both = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text, ModelConfig(**larger)).total))
 by_reference = best_time(lambda: transformer.loss(drawn, text, ModelConfig(**larger)).total, repeats=1)
 by_twin = best_time(both, jax.tree.map(np.float32, drawn), repeats=3)
 print(f"{sum(values.size for _, values in leaves(drawn)):,} weights")

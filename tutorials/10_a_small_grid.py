@@ -86,7 +86,7 @@ needs("optax", "train")
 import jax
 
 from routelaws.accelerated import transformer as fast
-from routelaws.accelerated.configuration import ModelConfig
+from routelaws.reference.configuration import ModelConfig
 
 sizes = {"vocab_size": V, "d_model": 8, "blocks": 2, "heads": 1}
 config = ModelConfig(**sizes)
@@ -103,11 +103,10 @@ assert after < before
 
 # %%
 from routelaws.reference import transformer
-from routelaws.reference.configuration import ModelConfig as ReferenceConfig
 
 for weights, loss in ((params, before), (moved, after)):
     plain = jax.tree.map(lambda w: np.asarray(w, dtype=float), weights)
-    by_reference = transformer.loss(plain, text[0], ReferenceConfig(**sizes)).total
+    by_reference = transformer.loss(plain, text[0], ModelConfig(**sizes)).total
     same(loss, by_reference)
 
 # %% tags=["volatile"]

@@ -118,7 +118,8 @@ def markdown(lines: list[Result]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and write where that is asked."""
-    from ..configuration import HASHES, ModelConfig
+    from routelaws.reference.configuration import HASHES, ModelConfig
+
     from ..errors import InputError
 
     parser = argparse.ArgumentParser(description="Loads of the experts by each hash on Zipf's law.")

@@ -22,7 +22,8 @@ def our_layer(num_tokens, num_experts, d_model, capacity_factor=None) -> Job:
     import jax
     import jax.numpy as jnp
 
-    from ..configuration import ModelConfig
+    from routelaws.reference.configuration import ModelConfig
+
     from ..routed_block import routed_block
 
     factor = math.inf if capacity_factor == "inf" else capacity_factor

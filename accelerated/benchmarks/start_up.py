@@ -124,7 +124,8 @@ def training_loop(quick: bool, folder: str) -> Job:
     The run is watched from its second evaluation on, when everything is compiled. What its calls and evaluations take
     by themselves is measured in between: the same programs, called from the run's own log.
     """
-    from ..configuration import ModelConfig
+    from routelaws.reference.configuration import ModelConfig
+
     from ..training.configuration import TrainConfig
     from ..training.corpus import read_corpus
     from ..training.loop import Run

@@ -35,7 +35,8 @@ def run_config(
 ):  # fmt: skip
     """Return the `TrainConfig` of a run with these sizes, without a limit of slots where `dropless`, and every other
     field at its default."""
-    from ..configuration import ModelConfig
+    from routelaws.reference.configuration import ModelConfig
+
     from ..training.configuration import TrainConfig
 
     sizes = {"vocab_size": vocab_size, "d_model": d_model, "blocks": blocks, "heads": heads}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from ..accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+
 from ..errors import InputError
 from ..mesh_plan import (
     AXES,

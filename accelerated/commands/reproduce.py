@@ -7,9 +7,9 @@ import markdown_it  # noqa: F401
 import matplotlib  # noqa: F401
 import tyro
 
+from ..errors import printable
 from ..report.engine import check_huber, write_reproduction
 from ..tables.released import released_table
-from ..wording import printable
 from .terminal import remark
 
 

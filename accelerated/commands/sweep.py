@@ -10,7 +10,7 @@ import matplotlib  # noqa: F401
 import pandas  # noqa: F401
 import tyro
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..findings.registered import check_untouched, held_out, register
 from ..report.engine import write_report
 from ..training.board import Board
@@ -18,7 +18,6 @@ from ..training.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweep import Part, run_sweep
 from ..training.sweep_folder import folder_of_run
 from ..training.watch import Watch
-from ..wording import printable
 from .progress import Progress
 from .terminal import say
 

@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from ..wording import in_line
+from ..errors import in_line
 
 
 class Terminal(Console):

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..configuration import ModelConfig
+from routelaws.reference.configuration import ModelConfig
+
 from ..errors import InputError
 from ..training import hosts
 from ..training.allocator import compute_where_called, keep_freed_memory

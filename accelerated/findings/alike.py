@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import in_line
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -31,7 +32,6 @@ from ..tables.schema import (
     run_names,
     to_numbers,
 )
-from ..wording import in_line
 
 SAME = 1.02
 """Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""

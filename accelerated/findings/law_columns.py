@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..accounting import TABLE_VOCAB_SIZE
+from routelaws.reference.accounting import TABLE_VOCAB_SIZE
+
 from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.schema import to_numbers

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+from routelaws.reference.accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+
 from .alike import SAME, training_tokens
 from .law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
 

@@ -14,7 +14,8 @@ import json
 import math
 from pathlib import Path
 
-from ..accounting import ROUTER_TYPES
+from routelaws.reference.accounting import ROUTER_TYPES
+
 from ..errors import InputError
 from ..files import locked, write_once
 from ..json_files import NULL, NUMBER, read_json

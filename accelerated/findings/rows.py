@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+
 from ..errors import InputError
 from ..tables.conditions import names_in, row_mask
 from ..tables.selection import none_chosen

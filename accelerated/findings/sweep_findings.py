@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..configuration import GROUPED
+from routelaws.reference.configuration import GROUPED
+
 from ..errors import InputError
 from ..tables.table import DENSE, RouterRows
 from ..training.grid import presets, read_grid

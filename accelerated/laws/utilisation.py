@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+
 from ._columns import Words, check_columns, check_range, log_growth, reach
 from .fitting import STATUSES, LossCurve, _fit_table, level_table, predict_curve
 

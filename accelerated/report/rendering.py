@@ -12,7 +12,8 @@ from pathlib import Path
 
 import jinja2
 
-from ..wording import in_line, once, plural, printable
+from ..errors import in_line, printable
+from ..wording import once, plural
 from . import cautions, words
 
 FEW = 6

@@ -33,7 +33,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InputError, _check_k
+from routelaws.reference.notation import _check_k
+
+from ..errors import InputError
 from ..notation import (
     Routing,
     _among,

@@ -16,7 +16,8 @@ devices, load and residual are theirs, and each device returns its own rows.
 import jax
 import jax.numpy as jnp
 
-from ..errors import _check_k
+from routelaws.reference.notation import _check_k
+
 from ..notation import (
     Routing,
     _among,

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from routelaws.reference.notation import _check_k
+
 from ..balance import auxiliary_loss
-from ..errors import InputError, _check_k
+from ..errors import InputError
 from ..notation import (
     Routing,
     _as_bool,

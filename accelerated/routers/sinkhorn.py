@@ -30,7 +30,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError, _check_k
+from routelaws.reference.notation import _check_k
+
+from ..errors import InputError
 from ..loops import SWEEP, alike, call_loops, loops_run
 from ..notation import (
     Routing,

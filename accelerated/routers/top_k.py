@@ -10,7 +10,9 @@ no real token, plan and loads are NaN.
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError, _check_k
+from routelaws.reference.notation import _check_k
+
+from ..errors import InputError
 from ..notation import (
     Routing,
     _check_bias,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..wording import printable
+from ..errors import printable
 from .schema import BLANK, to_numbers
 from .units import UNITS_OF
 

@@ -2,7 +2,8 @@
 
 import math
 
-from ..accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
+from routelaws.reference.accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
+
 from ..errors import InputError
 from .cells import Cells, in_rows
 from .schema import DENSE

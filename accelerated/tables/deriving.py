@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from ..accounting import ROUTER_TYPES
+from routelaws.reference.accounting import ROUTER_TYPES
+
 from ..errors import InputError
 from ..wording import in_short, plural
 from .cells import Cells, in_rows

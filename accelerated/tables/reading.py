@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..files import opened
-from ..wording import plural, printable
+from ..wording import plural
 from .limits import limit_of
 from .schema import Problems, shorten
 

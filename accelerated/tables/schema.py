@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..accounting import ROUTER_TYPES
+from routelaws.reference.accounting import ROUTER_TYPES
+
 from ..errors import InputError
 from .limits import limit_of
 from .units import MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, amount

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import InputError
-from ..wording import in_short, printable
+from ..errors import InputError, printable
+from ..wording import in_short
 from .schema import range_of, with_numbers
 from .table import read_table
 

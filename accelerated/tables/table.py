@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..wording import LONGEST_NAME, printable
+from ..errors import InputError, printable
+from ..wording import LONGEST_NAME
 from .agreement import compare
 from .cells import printable_cells
 from .reading import Block, Cells, is_json, read_blocks, take_apart

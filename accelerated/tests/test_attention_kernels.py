@@ -15,7 +15,6 @@ import pytest
 from routelaws.accelerated import attention_kernels as kernels
 from routelaws.accelerated import cli
 from routelaws.accelerated.attention_kernels import AttentionShape, Choice
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import loop, run_folder
 from routelaws.accelerated.training.configuration import from_mapping
@@ -25,6 +24,7 @@ from routelaws.accelerated.training.export import export_train_step
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.transformer import apply, init, loss
 from routelaws.reference import transformer as reference
+from routelaws.reference.configuration import ModelConfig
 
 LIMIT = 1e-6
 """Of the largest entry, in float64 but for JAX's softmax, which is float32; measured 7e-8."""

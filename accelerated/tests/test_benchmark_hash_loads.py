@@ -22,7 +22,7 @@ def test_a_small_run(capsys, tmp_path):
 
 def test_pairs_are_counted(monkeypatch):
     """Of two tokens with shares 2/3 and 1/3, the first at expert 0 of both tables, the pairs are 5/9 and 4/9."""
-    from routelaws.accelerated.configuration import ModelConfig
+    from routelaws.reference.configuration import ModelConfig
 
     monkeypatch.setattr(hash_loads, "build", lambda *_: hash_loads.np.array([[0, 1], [0, 1]]))
     config = ModelConfig(vocab_size=2, d_model=2, heads=1, router="hash", experts=2, hash="bigram")

@@ -9,12 +9,12 @@ import re
 import pandas
 import pytest
 
-from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.accounting import SIZES, count
 
 MAP = {
     "hyper_id": "run",

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.loops import portable
 from routelaws.accelerated.routed_block import hash_table
@@ -19,6 +18,7 @@ from routelaws.accelerated.training.export import (
 )
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.conformance.bounds import check
+from routelaws.reference.configuration import ModelConfig
 
 ROUTERS = {
     "dense": {},

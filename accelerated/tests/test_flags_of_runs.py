@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.accounting import SIZES
 from routelaws.accelerated.commands import export, plan_mesh, train
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
@@ -36,8 +35,9 @@ from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.training.weights import load_run
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.transformer import draw_noise, loss
-from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import configuration
 from routelaws.reference import transformer as reference
+from routelaws.reference.accounting import SIZES
 
 SMALL = {"vocab_size": 300, "d_model": 8, "blocks": 2, "heads": 1, "sequence_length": 16, "batch_size": 4}
 ROUTED = {"experts": 4, "routing_frequency": 1.0}
@@ -331,7 +331,7 @@ def oracle(folder: Path, **changes):
     """Return (weights, model) of a run for the reference, the model with some fields changed."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), load_run(folder).params)
     fields = dataclasses.asdict(read_config(folder).model) | changes
-    return params, reference_configuration.ModelConfig(**fields)
+    return params, configuration.ModelConfig(**fields)
 
 
 def windows_of(folder: Path, number: int) -> np.ndarray:

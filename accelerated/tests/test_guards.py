@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import cli, configuration, files
+from routelaws.accelerated import cli, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep, sweep_folder
@@ -26,7 +26,7 @@ from routelaws.accelerated.training.run_folder import read_log
 from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.transformer import Loss, Output
-from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import configuration
 
 SECONDS = "wall_seconds"
 
@@ -200,7 +200,7 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
 def test_the_blocks_that_are_routed_or_wide_are_those_of_the_model(fields):
     """By the oracle's rule for one block; the messages on a run that diverged name blocks by these."""
     model = {"vocab_size": 300, "d_model": 16, "blocks": 8, "heads": 2, **fields}
-    oracle = reference_configuration.ModelConfig(**model)
+    oracle = configuration.ModelConfig(**model)
     special = [i for i in range(8) if oracle.is_routed(i) or oracle.is_wide(i)]
     assert special and diagnosis.special_blocks(configuration.ModelConfig(**model)).tolist() == special
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated import experts, grouped, loops, products
 from routelaws.accelerated.attention_rows import attend_rows
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.kernels import attention_call, attention_pieces, expert_call, expert_pieces
 from routelaws.accelerated.shapes import shape_of
 from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
+from routelaws.reference.configuration import ModelConfig
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
 

@@ -11,11 +11,11 @@ import pytest
 from routelaws.accelerated import cross_entropy, experts
 from routelaws.accelerated.attention import attend
 from routelaws.accelerated.benchmarks import memory, train_step
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.cross_entropy import summed_log_probability
 from routelaws.accelerated.normalise import normalise
 from routelaws.accelerated.products import Again, dense_ffn, product
 from routelaws.accelerated.transformer import init, loss
+from routelaws.reference.configuration import ModelConfig
 
 LIMIT = 1e-12
 """Of the largest entry of each result, 1 at least: sums of up to 130 products in float64; measured 1e-14."""

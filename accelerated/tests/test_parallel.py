@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routelaws.accelerated import configuration, parallel, routed_block, transformer
+from routelaws.accelerated import parallel, routed_block, transformer
 from routelaws.conformance.bounds import check
-from routelaws.reference import balance, experts
-from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import balance, configuration, experts
 from routelaws.reference import parallel as reference
 from routelaws.reference import routed_block as reference_block
 from routelaws.reference import transformer as reference_transformer
@@ -198,7 +197,7 @@ def test_what_routers_decide_on_devices(name, group):
         found = jax.jit(jax.vmap(on_device, axis_name="data"))(*mesh)
     found = jax.tree.map(lambda values: np.asarray(values).reshape(devices, *values.shape[2:]), found)
 
-    config = reference_configuration.ModelConfig(**fields)
+    config = configuration.ModelConfig(**fields)
     decide = functools.partial(reference_block.decide, params, config=config, training=True)
     if group == "global":
         whole = decide(x.reshape(-1, D + 1), tokens.reshape(devices, TOKENS), noise=noise.ravel())
@@ -227,7 +226,7 @@ def test_what_is_added_to_the_loss_on_devices():
     """
     fields = dict(vocab_size=9, d_model=8, blocks=1, heads=1, routing_frequency=1.0, experts=EXPERTS)
     fields |= dict(router="reinforce", capacity_factor=math.inf, balance_weight=0.5, entropy_weight=0.25)
-    config, random = reference_configuration.ModelConfig(**fields), np.random.default_rng(8)
+    config, random = configuration.ModelConfig(**fields), np.random.default_rng(8)
     params = reference_transformer.init(random, config)
     tokens = random.integers(0, 9, (DEVICES, 2, 4))
     noise = random.gumbel(size=(1, DEVICES, 6, EXPERTS)) + 3 * np.eye(DEVICES, EXPERTS)[:, None]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
@@ -26,6 +25,7 @@ from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
 from routelaws.accelerated.report.plan_words import budget_words, memory_words, notes
 from routelaws.accelerated.tables.table import select_rows
+from routelaws.reference.accounting import SIZES, count
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)

@@ -11,7 +11,6 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands.plan_mesh import words
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.loops import portable
 from routelaws.accelerated.mesh_plan import (
@@ -32,6 +31,7 @@ from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.mesh import check_mesh
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.accelerated.transformer import parameter_shapes
+from routelaws.reference.configuration import ModelConfig
 
 SMALL = ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=2, kqv_size=4, router="base", experts=4)
 LARGEST = ["--size", "1.3B", "--router", "sinkhorn", "--experts", "512", "--dtype", "bfloat16"]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import transformer
-from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.sweep import fields_of_programs
+from routelaws.reference.configuration import ModelConfig
 
 SAY = """
 import os

@@ -9,9 +9,9 @@ import pytest
 
 import routelaws.accelerated as accelerated
 from routelaws.accelerated import cli
-from routelaws.accelerated.accounting import ROUTER_TYPES
 from routelaws.accelerated.tables.schema import NEEDED_COLUMNS, TABLE_COLUMNS
 from routelaws.accelerated.training.grid import presets
+from routelaws.reference.accounting import ROUTER_TYPES
 
 ROOT = Path(accelerated.__file__).parents[1]
 PAGES = {

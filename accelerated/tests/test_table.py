@@ -5,11 +5,11 @@ import gzip
 import pandas
 import pytest
 
-from routelaws.accelerated import configuration
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import schema as table_schema
 from routelaws.accelerated.tables.several import read_tables
 from routelaws.accelerated.tables.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
+from routelaws.reference import configuration
 
 
 def make_frame() -> pandas.DataFrame:

@@ -6,10 +6,10 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import read_table
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.accounting import SIZES, count
 
 STEPS, BATCH, LENGTH = 5000, 128, 4096
 TOKENS = STEPS * BATCH * LENGTH

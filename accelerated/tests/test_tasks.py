@@ -23,7 +23,7 @@ from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.training.tasks import Question, read_task, score_questions, summary
 from routelaws.accelerated.training.tokenizer import Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import configuration
 from routelaws.reference import transformer as reference
 
 CHOICES = [
@@ -55,7 +55,7 @@ def run_folder(small_fields, tmp_path_factory):
 def oracle_logits(folder, ids: list[int]) -> np.ndarray:
     """Return the logits [S, V] of one sequence by the reference, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_run(folder).params)
-    model = reference_configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
+    model = configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
     return reference.apply(params, np.array([ids]), model, table=weights.load_run(folder).table).logits[0]
 
 

@@ -11,8 +11,9 @@ import math
 import tomllib
 from pathlib import Path
 
-from ..accounting import Accounting
-from ..configuration import GROUPED, ModelConfig
+from routelaws.reference.accounting import Accounting
+from routelaws.reference.configuration import GROUPED, ModelConfig
+
 from ..errors import InputError
 from ..files import read_bytes
 from ..json_files import shown

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..configuration import ModelConfig
+from routelaws.reference.configuration import ModelConfig
+
 from ..transformer import Loss, loss
 from .configuration import TrainConfig
 from .step import RunInputs, compute_dtype, drawn, highest_loss, run_inputs

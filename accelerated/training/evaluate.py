@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..configuration import GROUPED
+from routelaws.reference.configuration import GROUPED
+
 from ..errors import InputError
 from .batches import windows_of_text
 from .corpus import read_corpus

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..configuration import ModelConfig
+from routelaws.reference.configuration import ModelConfig
+
 from ..errors import InputError
 from ..transformer import apply
 from .run_folder import read_config

@@ -25,7 +25,8 @@ the experts is one for all devices in both cases: see `routed_block.decide`.
 import jax
 import numpy as np
 
-from ..configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import GROUPED, ModelConfig
+
 from ..errors import InputError
 from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh
 from ..parallel import GROUPS, Spread

@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ..accounting import ROUTER_TYPES
-from ..configuration import ModelConfig
+from routelaws.reference.accounting import ROUTER_TYPES
+from routelaws.reference.configuration import ModelConfig
+
 from ..errors import InputError
 from ..files import read_bytes, write_atomically
 from ..json_files import shown

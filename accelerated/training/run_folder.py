@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..configuration import ModelConfig
+from routelaws.reference.configuration import ModelConfig
+
 from ..errors import InputError
 from ..files import append_to, read_bytes, read_npy, write_atomically
 from ..json_files import NUMBER, misfit, parse_json, read_json

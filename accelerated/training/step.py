@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from routelaws.reference.configuration import ModelConfig
+
 from ..attention_kernels import AttentionShape, Choice, choose
-from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .allocator import computes_where_called

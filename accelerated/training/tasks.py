@@ -31,7 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..configuration import GROUPED
+from routelaws.reference.configuration import GROUPED
+
 from ..errors import InputError
 from ..files import read_bytes
 from ..json_files import parse_json, shown

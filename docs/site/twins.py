@@ -23,7 +23,7 @@ def load(root: Path = ROOT) -> dict[str, griffe.Module]:
 
 
 def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
-    """Return the names of modules that are twins, such as "routers.base", and of those that have pages alone."""
+    """Return the names of modules of the reference, such as "routers.base", and of others that have pages."""
     files = [path.relative_to(root / "reference") for path in (root / "reference").rglob("*.py")]
     twins = [".".join(path.with_suffix("").parts) for path in files if not path.name.startswith("_")]
     found = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
@@ -176,7 +176,8 @@ def signature(function: griffe.Function, known: dict[str, str]) -> str:
 def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
     """Return one of the two boxes: which twin, where its source is, what it says."""
     if thing is None:
-        return f":::{{container}} twin\n{room}\n\nThere is no such name here.\n:::"
+        words = "There is no such name here." if room == "The reference" else "The same object as in the reference."
+        return f":::{{container}} twin\n{room}\n\n{words}\n:::"
     line = "" if thing.is_module else f"#line-{thing.lineno}"
     return f':::{{container}} twin\n{room} · <a href="{source}.html{line}">source</a>\n\n{content}\n:::'
 
@@ -217,12 +218,17 @@ def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
     """Return {name of a page: its Markdown} of the whole API reference, and the files that its pages show."""
     packages, (both, alone) = load(root), modules(root)
     rooms = {"The reference": "reference", "The fast twin": "accelerated"}
-    known = {room: homes(packages, [f"{package}.{name}" for name in both]) for room, package in rooms.items()}
+    fast = [name for name in both if (root / "accelerated" / f"{name.replace('.', '/')}.py").is_file()]
+    known = {
+        "The reference": homes(packages, [f"reference.{name}" for name in both]),
+        "The fast twin": homes(packages, [f"accelerated.{name}" for name in fast]),
+    }
     known["Module"] = known["The fast twin"] | homes(packages, alone)
     texts, files, tables = {}, set(), {"Twins": [], "The fast side and the suite": []}
     for name in (*both, *alone):
         package, _, rest = name.partition(".")
-        twins = {room: packages[each][name] for room, each in rooms.items()} if name in both else None
+        here = [room for room in rooms if name in (fast if rooms[room] == "accelerated" else both)]
+        twins = {room: packages[rooms[room]][name] for room in here}
         sides = twins or {"Module": packages[package][rest]}
         where = f"api/{name.replace('.', '/')}"
         texts[where] = page(name, sides, known)
@@ -237,9 +243,9 @@ def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
 
 INDEX = """# API
 
-Every page of the first list shows a module of `routelaws.reference`, to be read, and beside it the module of the same
-name of `routelaws.accelerated`, compiled by JAX. Their parameters are the same, and the tests hold their results
-together. A link to the source stands over each entry.
+Every page of the first list shows a module of `routelaws.reference`. Beside it stands the module of the same name of
+`routelaws.accelerated`, if there is one: the functions with a fast twin. They take the same parameters, and the tests
+compare their results. A link to the source stands over each entry.
 """
 
 

@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import INDEPENDENT, check_range, plural
 
 CRITERION = "mean squared difference of log10 losses"
@@ -32,7 +33,7 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     shapes = [column.shape for column in checked]
     if checked[0].ndim != 1 or len(set(shapes)) > 1:
         *names, last = columns
-        raise ValueError(
+        raise InputError(
             f"{', '.join(names)} and {last} have shapes {', '.join(map(str, shapes[:-1]))} and {shapes[-1]}; "
             "needed: one axis, the same length"
         )
@@ -40,9 +41,9 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def need_rows(rows: int, coefficients: int, law: str) -> None:
-    """Raise ValueError unless there is one row more than coefficients, so that there is a residual to judge by."""
+    """Raise InputError unless there is one row more than coefficients, so that there is a residual to judge by."""
     if rows <= coefficients:
-        raise ValueError(
+        raise InputError(
             f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
             f"{coefficients + 1} rows"
         )

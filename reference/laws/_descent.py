@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._huber import check_delta, clipped, terms
 
 STEPS = (200, 3000)  # at most, of the first and of the second half of the search
@@ -142,7 +143,7 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
         ends = [descend(problem, start) for start in np.asarray(starts, dtype=np.float64)]
     theta, value = min(ends, key=lambda end: end[1])
     if not math.isfinite(value):
-        raise ValueError("no start leads to a finite sum of Huber terms; needed: starts nearer to the data")
+        raise InputError("no start leads to a finite sum of Huber terms; needed: starts nearer to the data")
     floor = value * (1 + REACHED) + problem.log_loss.size * ROUNDING
     return Found(theta, value, len(ends), sum(end <= floor for _, end in ends))
 

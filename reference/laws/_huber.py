@@ -33,6 +33,7 @@ import math
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import Rows, columns
 
 ROUNDS = 200  # of Newton steps; 5 to 25 are used as a rule
@@ -45,7 +46,7 @@ _OUTER_SHARE = 1e-6  # of the weight of a row beyond delta
 def check_delta(delta: float, unit: str) -> float:
     """Return delta as a float; ValueError, which names its unit, unless it is a finite number above 0."""
     if not (isinstance(delta, int | float | np.number) and 0 < delta < math.inf):
-        raise ValueError(f"huber is {delta!r}; needed: a finite number above 0, {unit}, or None")
+        raise InputError(f"huber is {delta!r}; needed: a finite number above 0, {unit}, or None")
     return float(delta)
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import check_finite
 
 SCAN = 49  # points of the scan of a line
@@ -64,7 +65,7 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     if bad.size:
         where = tuple(int(i) for i in bad[0])
         allowed = f"above {above:g}" if math.isfinite(above) else f"at least {least:g}"
-        raise ValueError(f"{name}: entry {where} is {listed[where]}; every entry has to be {allowed}")
+        raise InputError(f"{name}: entry {where} is {listed[where]}; every entry has to be {allowed}")
     return listed.reshape(np.shape(values))
 
 
@@ -81,12 +82,12 @@ def check_rows(
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     if not (size.ndim == 1 and size.shape == experts.shape == loss.shape):
-        raise ValueError(
+        raise InputError(
             f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
             "needed: one axis, the same length"
         )
     if size.size < LEAST_ROWS:
-        raise ValueError(
+        raise InputError(
             f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows"
         )
     _check_told_apart(size, experts, words)
@@ -94,20 +95,20 @@ def check_rows(
 
 
 def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> None:
-    """Raise ValueError where the rows differ too little in size and expert count to determine the six coefficients."""
+    """Raise InputError where the rows differ too little in size and expert count to determine the six coefficients."""
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
-        raise ValueError(
+        raise InputError(
             f"{levels} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
             f"{LEAST_EXPERT_COUNTS}"
         )
     cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
     if cells < LEAST_CELLS:
-        raise ValueError(
+        raise InputError(
             f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least {LEAST_CELLS}"
         )
     if not _independent(np.log10(size), experts - 1.0):
-        raise ValueError(
+        raise InputError(
             f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least two "
             f"{words.sizes}, with more than one {words.expert_count} at two of them"
         )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import InputError
 from . import _descent, _profile
 from ._columns import check_columns
 from ._descent import Form
@@ -20,21 +21,21 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     """Return the columns and the loss; ValueError as `fit_additive`."""
     *logs, log_loss = check_columns(**columns, loss=loss)
     if log_loss.size <= coefficients:
-        raise ValueError(
+        raise InputError(
             f"{plural(log_loss.size, 'row')}; the {name} law has {coefficients} coefficients and needs at least "
             f"{coefficients + 1} rows"
         )
     for column, log in zip(columns, logs, strict=True):
         count = np.unique(log).size
         if count < 3:
-            raise ValueError(
+            raise InputError(
                 f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
                 "change"
             )
     centred = np.stack([log - log.mean() for log in logs], axis=1)
     unit = centred / np.linalg.norm(centred, axis=0)
     if np.linalg.matrix_rank(unit, tol=INDEPENDENT) < len(logs):
-        raise ValueError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
+        raise InputError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
 
@@ -134,10 +135,10 @@ def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | No
         return form.starts(columns, centres, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
     if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
-        raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
+        raise InputError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
     if np.any(starts[:, np.array(form.positive)] <= 0):
         positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
-        raise ValueError(f"starts: {positive} have to be above 0")
+        raise InputError(f"starts: {positive} have to be above 0")
     return np.array([form.internal(start, centres) for start in starts])
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import expert_curve
 from .fitting import RoutedFit
 from .intervals import Predicted, Range, range_of
@@ -162,7 +163,7 @@ def scaled_columns(
     """
     least = float(np.min(utilisation))
     if least < curve.B_min:
-        raise ValueError(f"utilisation is {least:g}; needed: at least the least B of the rows, {curve.B_min:g}")
+        raise InputError(f"utilisation is {least:g}; needed: at least the least B of the rows, {curve.B_min:g}")
     return np.asarray(teraflops), 1.0 + (np.asarray(utilisation) - curve.B_min) / curve.unit
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._huber import check_delta
 from ._levenberg import search
 from ._projection import check_range, plural
@@ -91,11 +92,11 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
     check_range("1 - accuracy", 1 - accuracy, least=0.0)
     if flops.ndim != 1 or flops.shape != accuracy.shape:
-        raise ValueError(
+        raise InputError(
             f"flops and accuracy have shapes {flops.shape} and {accuracy.shape}; needed: one axis, the same length"
         )
     if flops.size < 7 or np.unique(flops).size < 4:
-        raise ValueError(
+        raise InputError(
             f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the broken law has 6 "
             "coefficients and needs at least 7 rows of 4 budgets"
         )

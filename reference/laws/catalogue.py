@@ -80,6 +80,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from . import (
     accuracy,
     bounded_intervals,
@@ -208,7 +209,7 @@ class Law(NamedTuple):
         for name in options:
             if name not in self.options:
                 able = ", ".join(self.options) or "none"
-                raise ValueError(f"the law {self.name} takes no {name}; its options: {able}")
+                raise InputError(f"the law {self.name} takes no {name}; its options: {able}")
         floored = self.has_floor or options.get("floor", 0.0) > 0
         return self._replace(fit=partial(self.fit, **options), has_floor=floored) if options else self
 
@@ -235,7 +236,7 @@ def register(law: Law) -> Law:
         ValueError: another law has its name.
     """
     if LAWS.get(law.name, law) is not law:
-        raise ValueError(f"a law named {law.name!r} is there already; needed: another name")
+        raise InputError(f"a law named {law.name!r} is there already; needed: another name")
     LAWS[law.name] = law
     return law
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import check_range
 from .planning import Budget, check_budget
 
@@ -193,16 +194,16 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:
-    """Raise ValueError unless the smallest model fits the budget; the message says which limit it breaks."""
+    """Raise InputError unless the smallest model fits the budget; the message says which limit it breaks."""
     data, flops, memory = (float(value[0]) for value in costs(option, np.array([option.least]), budget, tokens))
     beside = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
     smallest = f"even the smallest model, {option.counted_by} = {option.least:.3g}, takes"
     if memory > budget.memory:
-        raise ValueError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
+        raise InputError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
     if tokens is not None and flops > budget.flops:
-        raise ValueError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{beside}; allowed: {budget.flops:.3g}")
+        raise InputError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{beside}; allowed: {budget.flops:.3g}")
     if data < 1:
-        raise ValueError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{beside}")
+        raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{beside}")
 
 
 # What this file does not do: the options of a table or of a paper, and their words.

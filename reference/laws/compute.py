@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import check_range, plural
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
@@ -138,11 +139,11 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     loss = np.atleast_1d(check_range("loss", loss, above=floor))
     if flops.ndim != 1 or flops.shape != loss.shape:
-        raise ValueError(
+        raise InputError(
             f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
         )
     if flops.size < 3 or np.unique(flops).size < 2:
-        raise ValueError(
+        raise InputError(
             f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the compute law needs at "
             "least 3 rows of 2 budgets"
         )

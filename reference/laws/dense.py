@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import CRITERION, check_columns, need_rows
 from ._projection import INDEPENDENT, RESOLUTION, check_range
 
@@ -135,7 +136,7 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
     log_size, log_loss = check_columns(dense_parameters=dense_parameters, loss=loss)
     need_rows(log_size.size, 2, "dense")
     if np.ptp(log_size) < INDEPENDENT:
-        raise ValueError("all rows have one size; the slope in size needs at least two")
+        raise InputError("all rows have one size; the slope in size needs at least two")
     x, y = log_size - log_size.mean(), log_loss - log_loss.mean()
     spread = float(x @ x)
     slope = float(x @ y) / spread

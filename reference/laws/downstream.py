@@ -29,6 +29,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import independent, least_squares
 from ._levenberg import power_terms
 from ._projection import check_range
@@ -120,7 +121,7 @@ def pass_at_k(samples: int, correct: int, attempts: int) -> float:
         0.833333
     """
     if not (0 <= correct <= samples and 1 <= attempts <= samples):
-        raise ValueError(
+        raise InputError(
             f"{correct} right of {samples} samples in {attempts} attempts; needed: 0 <= right <= samples and "
             "1 <= attempts <= samples"
         )
@@ -223,7 +224,7 @@ def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
 def _check_guess_rate(guess_rate: float) -> float:
     """Return the guess rate; ValueError unless it is at least 0 and below 1."""
     if not 0 <= guess_rate < 1:
-        raise ValueError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
+        raise InputError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
     return guess_rate
 
 
@@ -249,7 +250,7 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
     form = type(coefficients)
     needed = 2 if form in (RatioCoefficients, RepeatedCoefficients) else 1
     if len(columns) != needed:
-        raise ValueError(f"{len(columns)} columns are given; {form.__name__} needs {needed}")
+        raise InputError(f"{len(columns)} columns are given; {form.__name__} needs {needed}")
     logs = np.broadcast_arrays(*(np.log(check_range("column", column, above=0.0)) for column in columns))
     if form is CeilingCoefficients and coefficients.E == 0:
         form, coefficients = DirectCoefficients, DirectCoefficients(*coefficients[:2])
@@ -272,14 +273,14 @@ def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: fl
     accuracy = np.atleast_1d(_check_accuracy(accuracy))
     if accuracy.ndim != 1 or any(column.shape != accuracy.shape for column in checked):
         shapes = [str(column.shape) for column in (*checked, accuracy)]
-        raise ValueError(
+        raise InputError(
             f"{', '.join(columns)} and accuracy have shapes {', '.join(shapes[:-1])} and {shapes[-1]}; "
             "needed: one axis, the same length"
         )
     gain = float(check_range("least_gain", least_gain, least=0.0))
     used = (accuracy > _check_guess_rate(guess_rate) + gain) & (accuracy < 1)
     if used.sum() <= unknowns:
-        raise ValueError(
+        raise InputError(
             f"{used.sum()} of {used.size} rows have an accuracy above {guess_rate + gain:g} and below 1; the law has "
             f"{unknowns} coefficients and needs at least {unknowns + 1} rows"
         )
@@ -292,7 +293,7 @@ def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     design = _features(form, tuple(logs))[:, 0]
     if not independent(design):
-        raise ValueError(f"the rows that count cannot tell the coefficients apart; needed: two {', '.join(columns)}")
+        raise InputError(f"the rows that count cannot tell the coefficients apart; needed: two {', '.join(columns)}")
     theta, spread, mean_square = least_squares(design, target)
     rises = theta[1] > 0 if form is DirectCoefficients else theta[1] < 0
     values = np.where(np.array(form._fields) == "A", np.exp(theta), theta)

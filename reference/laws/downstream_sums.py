@@ -19,6 +19,7 @@ import math
 
 import numpy as np
 
+from ..errors import InputError
 from ._huber import check_delta
 from ._levenberg import Minimum, covariance, power_terms, search
 from .downstream import (
@@ -68,7 +69,7 @@ def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber:
     delta = math.inf if huber is None else check_delta(huber, "in units of ln(-ln Q')")
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     if not all(np.ptp(log) > 0 for log in logs):
-        raise ValueError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
+        raise InputError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
     centre = np.array([log.mean() for log in logs])
     features = _features(form, tuple(log - c for log, c in zip(logs, centre, strict=True)))
     found = search(power_terms(features), target, _starts(form, float(target.mean())), delta)

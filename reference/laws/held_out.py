@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._projection import check_range
 from .catalogue import Law
 
@@ -139,11 +140,11 @@ def compare_forms(
         ValueError: no law, a column is missing, or as `leave_one_group_out`.
     """
     if not laws:
-        raise ValueError("no law to compare; needed: at least one")
+        raise InputError("no law to compare; needed: at least one")
     for law in laws:
         for name in law.columns:
             if name not in columns:
-                raise ValueError(f"column {name} is missing; the {law.name} law takes {', '.join(law.columns)}")
+                raise InputError(f"column {name} is missing; the {law.name} law takes {', '.join(law.columns)}")
     results = []
     for division in (np.arange(np.size(loss)), np.asarray(groups)):
         found = [leave_one_group_out(law, [columns[name] for name in law.columns], loss, division) for law in laws]
@@ -155,13 +156,13 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
     """Return columns, loss and groups as arrays of one length; what entries have to be is for `law.fit` to say."""
     names = (*law.columns, *law.beside)
     if len(columns) != len(names):
-        raise ValueError(f"{len(columns)} columns; the {law.name} law takes {', '.join(names)}")
+        raise InputError(f"{len(columns)} columns; the {law.name} law takes {', '.join(names)}")
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
     above = -math.inf if law.measured == "accuracy" else 0.0
     loss, groups = np.atleast_1d(check_range(law.measured, loss, above=above)), np.atleast_1d(groups)
     shapes = [column.shape for column in columns] + [groups.shape]
     if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
-        raise ValueError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
+        raise InputError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
     return columns, loss, groups
 
 

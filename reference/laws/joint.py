@@ -40,6 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from . import _smooth
 from ._columns import effective
 from ._descent import ABSENT, Form
@@ -236,7 +237,7 @@ def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.n
     """Return Ê; E_start only has to be above 0 here, where `routed.effective_experts` wants 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
     if not 0 < E_start < E_max:
-        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
+        raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
     return effective(check_range("num_experts", num_experts, least=1.0) - 1.0, E_start, E_max)
 
 
@@ -246,7 +247,7 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
     columns, loss = _smooth.check_table("joint", values, loss, 11)
     count = np.unique(columns[2]).size
     if count < _LEAST_EXPERT_COUNTS:
-        raise ValueError(
+        raise InputError(
             f"{count} different num_experts; E_start and E_max cannot be told apart with fewer than "
             f"{_LEAST_EXPERT_COUNTS}"
         )

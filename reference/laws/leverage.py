@@ -32,6 +32,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import effective, independent, least_squares, need_rows
 from ._projection import check_range
 from .intervals import Predicted, Range
@@ -103,14 +104,14 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
         [0.035, 0.0312, 0.0352]
     """
     if not (0 < active <= experts and shared >= 0):
-        raise ValueError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
+        raise InputError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
     ways = {
         "definition": (active + shared) / (experts + shared),
         "routed": active / experts,
         "mixed": (active + shared) / experts,
     }
     if counting not in ways:
-        raise ValueError(f"counting {counting!r} is not known; allowed: {', '.join(ways)}")
+        raise InputError(f"counting {counting!r} is not known; allowed: {', '.join(ways)}")
     return ways[counting]
 
 
@@ -169,7 +170,7 @@ def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe
         ValueError: a budget is not finite or not above 0, or `model` is neither.
     """
     if model not in _SPLIT:
-        raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
+        raise InputError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
     flops = check_range("flops", flops, above=0.0)
     factor, power, token_factor, token_power = _SPLIT[model]
     return LeverageAllocation(factor * flops**power, token_factor * flops**token_power)
@@ -197,11 +198,11 @@ def fit_leverage(
         {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
     )
     if not A_max >= 10:
-        raise ValueError(f"A_max is {A_max}; needed: at least 10")
+        raise InputError(f"A_max is {A_max}; needed: at least 10")
     need_rows(columns[0].size, 6, "leverage")
     activation, tian_granularity, flops, leverage = columns
     if np.unique(activation).size < 3 or not independent(_design(*columns[:3], _LARGEST_START, A_max)):
-        raise ValueError(
+        raise InputError(
             "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
         )
     start, status = _best_start(columns, A_max)
@@ -219,7 +220,7 @@ def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
     columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = [str(column.shape) for column in columns]
-        raise ValueError(f"{', '.join(given)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+        raise InputError(f"{', '.join(given)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
     return columns
 
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import CRITERION, check_columns, crossing, independent, least_squares, need_rows, reach, worth
 from ._projection import INDEPENDENT, check_range
 
@@ -156,7 +157,7 @@ def effective_parameter_count(
     """
     law = _interacting(coefficients)
     if law.a == 0:
-        raise ValueError("a is 0: no dense size is equivalent, since size does not change the loss")
+        raise InputError("a is 0: no dense size is equivalent, since size does not change the loss")
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     return worth(law, log_size, np.log10(check_range("num_experts", num_experts, least=1.0)), start=0.0)
 
@@ -262,7 +263,7 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     groups = {float(each): size == each for each in np.unique(size)}
     lined = {each: rows for each, rows in groups.items() if _spread(log_experts[rows])}
     if not lined:
-        raise ValueError("no size has two different num_experts; a line in num_experts needs them")
+        raise InputError("no size has two different num_experts; a line in num_experts needs them")
     used = sum(int(rows.sum()) for rows in lined.values())
     need_rows(used, 2 * len(lined), "per-size")
     solutions, covariances, squares = [], [], 0.0
@@ -346,7 +347,7 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     kept = [0, 1, 2, 3] if interaction else [0, 1, 3]  # the coefficients that the law has
     design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
-        raise ValueError(
+        raise InputError(
             "size, num_experts and their product cannot be told apart in these rows; needed: several num_experts at "
             "more than one size"
             if interaction
@@ -388,7 +389,7 @@ def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficient
 def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
     """Return separable coefficients as bilinear ones with c = 0."""
     if isinstance(coefficients, PerSizeCoefficients):
-        raise ValueError("per-size lines say nothing between sizes; needed: separable or bilinear coefficients")
+        raise InputError("per-size lines say nothing between sizes; needed: separable or bilinear coefficients")
     if isinstance(coefficients, SeparableCoefficients):
         a, b, d = coefficients
         return BilinearCoefficients(a, b, 0.0, d)

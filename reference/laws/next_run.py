@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
+
 ON_LOG_SCALE = ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")
 """Numbers whose width is that of their log10: sizes and numbers of experts, which are known to a factor."""
 
@@ -104,16 +106,16 @@ def interval_of(
         low, high = law.predict_interval(fit, columns, loss, asked.at, level).law
     elif asked.name == "slope":
         if law.slopes is None:
-            raise ValueError(f"the law {law.name} has no slopes; needed: another number")
+            raise InputError(f"the law {law.name} has no slopes; needed: another number")
         slopes = {item.at: (item.low, item.high) for item in law.slopes(fit, columns, loss, level)}
         if asked.at[0] not in slopes:
             sizes = ", ".join(f"{size:.6g}" for size in slopes)
-            raise ValueError(f"slope at {asked.at[0]:.6g}: the law {law.name} has slopes at the sizes {sizes}")
+            raise InputError(f"slope at {asked.at[0]:.6g}: the law {law.name} has slopes at the sizes {sizes}")
         low, high = slopes[asked.at[0]]
     else:
         ranges = {item.name: item for item in law.intervals(fit, columns, loss, level) if item.at is None}
         if asked.name not in ranges:
-            raise ValueError(f"{asked.name}: the law {law.name} has intervals of {', '.join(ranges)}")
+            raise InputError(f"{asked.name}: the law {law.name} has intervals of {', '.join(ranges)}")
         low, high = ranges[asked.name].low, ranges[asked.name].high
     return low, high, _width(asked.name, low, high)
 

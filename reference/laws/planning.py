@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from . import fine_grained, hoffmann, joint
 from ._projection import check_range
 from .fine_grained import FineGrainedCoefficients
@@ -133,7 +134,7 @@ def fine_grained_optimum(
     flops = float(check_range("flops", flops, above=0.0))
     least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
     if flops < least:
-        raise ValueError(
+        raise InputError(
             f"flops is {flops:g}; one token of a model of width {LEAST_WIDTH:g} takes {least:g} in training"
         )
     found = [_best_width(flops, expansion, coefficients, granularity) for granularity in granularities]
@@ -216,7 +217,7 @@ def joint_optimum(
     # 13 d³/64 parameters, 6 FLOPs each, train on one token: no width above the cube root of the FLOPs can be paid.
     d, least = _lowest(loss, LEAST_WIDTH, max(budget.flops ** (1 / 3), LEAST_WIDTH))
     if math.isinf(least):
-        raise ValueError(
+        raise InputError(
             f"no model of {num_experts:g} experts fits: one of width {LEAST_WIDTH:g} is too much for the FLOPs or the "
             "memory of the budget"
         )
@@ -260,10 +261,10 @@ def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointC
 
 
 def _check_powers(num_experts: float, coefficients: JointCoefficients) -> None:
-    """Raise ValueError unless the loss falls with N and with D: else there is no best size."""
+    """Raise InputError unless the loss falls with N and with D: else there is no best size."""
     law = joint.at_experts(num_experts, coefficients)
     if not (law.mu < 0 and law.nu < 0):
-        raise ValueError(
+        raise InputError(
             f"at {num_experts:g} experts the powers of N and D are {law.mu:.4g} and {law.nu:.4g}; needed: both below 0"
         )
 
@@ -294,7 +295,7 @@ def check_budget(budget: Budget) -> Budget:
     for name in ("cached_tokens", "inference_tokens"):
         check_range(name, getattr(budget, name), least=0.0)
     if not budget.memory > 0:
-        raise ValueError(f"memory is {budget.memory}; needed: a number of bytes above 0, or inf")
+        raise InputError(f"memory is {budget.memory}; needed: a number of bytes above 0, or inf")
     return budget
 
 

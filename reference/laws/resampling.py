@@ -45,6 +45,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import check_finite
 from ._projection import check_rows, expert_curve
 from .fitting import RoutedFit, fit_routed
@@ -114,7 +115,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
-        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
+        raise InputError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
     return bootstrap_weights(uniforms)[:, member.reshape(-1)]  # each row has the weight of its group
 
 
@@ -278,10 +279,10 @@ def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
     """Return the quantities, checked; ValueError where one cannot be resampled or `level` is not between 0 and 1."""
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; needed: a number between 0 and 1")
+        raise InputError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
     if any(quantity.name == "observation" for quantity in checked):
-        raise ValueError(
+        raise InputError(
             "quantity observation: resampling shows the scatter of the law, not of a new run; "
             "needed: prediction, or profile_intervals"
         )
@@ -292,9 +293,9 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
     """Return the uniforms as float64; ValueError unless they have two axes and lie in [0, 1)."""
     uniforms = check_finite("uniforms", uniforms)
     if uniforms.ndim != 2:
-        raise ValueError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
+        raise InputError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
     if np.any((uniforms < 0) | (uniforms >= 1)):
-        raise ValueError("uniforms: every entry has to be at least 0 and below 1")
+        raise InputError("uniforms: every entry has to be at least 0 and below 1")
     return uniforms
 
 
@@ -302,9 +303,9 @@ def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
     """Return the weights as float64; ValueError unless they are whole numbers of at least 0, [draws, rows]."""
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
+        raise InputError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
     if np.any((weights < 0) | (weights != np.floor(weights))):
-        raise ValueError("weights: every entry has to be a whole number of at least 0")
+        raise InputError("weights: every entry has to be a whole number of at least 0")
     return weights
 
 
@@ -312,9 +313,9 @@ def _check_groups(groups: np.ndarray, rows: int) -> np.ndarray:
     """Return the groups [rows]; ValueError unless there are at least two."""
     groups = np.atleast_1d(groups)
     if groups.shape != (rows,):
-        raise ValueError(f"groups has shape {groups.shape}; needed: [{rows}], one for each row")
+        raise InputError(f"groups has shape {groups.shape}; needed: [{rows}], one for each row")
     if np.unique(groups).size < 2:
-        raise ValueError("groups: all rows are one group; needed: at least two")
+        raise InputError("groups: all rows are one group; needed: at least two")
     return groups
 
 

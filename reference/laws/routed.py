@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import bilinear, crossing, effective, reach, worth
 from ._projection import check_range
 
@@ -79,7 +80,7 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
     """
     num_experts = check_range("num_experts", num_experts, least=1.0)
     if not (1 <= E_start < E_max):
-        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
+        raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
     return effective(num_experts - 1.0, E_start, E_max)
 
 
@@ -171,7 +172,7 @@ def effective_parameter_count(
     log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
     log_start = math.log10(coefficients.E_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise ValueError("a + c log10 E_start is 0: no dense size is equivalent, since size does not change the loss")
+        raise InputError("a + c log10 E_start is 0: no dense size is equivalent, since size does not change the loss")
     return worth(coefficients[:4], log_size, log_experts, log_start)
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from . import _smooth, additive
 from ._descent import Form
 from ._projection import check_range, plural
@@ -121,7 +122,7 @@ def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_a
         ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
     """
     if not 0 <= always_active < 1:
-        raise ValueError(f"always_active is {always_active}; needed: at least 0 and below 1")
+        raise InputError(f"always_active is {always_active}; needed: at least 0 and below 1")
     size = check_range("total_parameters", total_parameters, above=0.0)
     return size * (always_active + (1 - always_active) * (1 - _check_sparsity(sparsity)))
 
@@ -195,10 +196,10 @@ def fit_sparsity(
     idle = np.atleast_1d(_check_sparsity(sparsity))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     if loss.ndim != 1 or not size.shape == tokens.shape == idle.shape == loss.shape:
-        raise ValueError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
+        raise InputError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
     counts = [np.unique(column).size for column in (size, tokens, idle)]
     if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
-        raise ValueError(
+        raise InputError(
             f"{plural(loss.size, 'row')} of {plural(counts[0], 'size')}, {plural(counts[1], 'number')} of tokens and "
             f"{counts[2]} different sparsities; the law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 "
             "numbers of tokens and 3 sparsities"

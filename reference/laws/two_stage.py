@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ._columns import least_squares
 from ._levenberg import power_terms, search
 from ._projection import check_range, plural
@@ -119,11 +120,11 @@ def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
     columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
         shapes = ", ".join(str(column.shape) for column in columns)
-        raise ValueError(
+        raise InputError(
             f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
         )
     if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
-        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
+        raise InputError("all rows have one number of parameters or of tokens; needed: two of each")
     return columns
 
 
@@ -135,7 +136,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
     """
     needed = 1 if math.isnan(stage_1.beta) else 2
     if len(columns) != needed:
-        raise ValueError(f"{len(columns)} columns are given; this stage 1 needs {needed}")
+        raise InputError(f"{len(columns)} columns are given; this stage 1 needs {needed}")
     columns = [check_range("column", column, above=0.0) for column in columns]
     loss = stage_1.A / columns[0] ** stage_1.alpha + stage_1.E
     return loss if needed == 1 else loss + stage_1.B / columns[1] ** stage_1.beta
@@ -167,12 +168,12 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
     accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
     check_range("1 - accuracy", 1 - accuracy, least=0.0)
     if accuracy.shape != loss.shape:
-        raise ValueError(f"loss and accuracy have shapes {loss.shape} and {accuracy.shape}; needed: the same length")
+        raise InputError(f"loss and accuracy have shapes {loss.shape} and {accuracy.shape}; needed: the same length")
     if link not in ("linear", "logistic"):
-        raise ValueError(f"link {link!r} is not known; allowed: linear, logistic")
+        raise InputError(f"link {link!r} is not known; allowed: linear, logistic")
     least = 3 if link == "linear" else 5
     if loss.size < least or np.ptp(loss) == 0:
-        raise ValueError(
+        raise InputError(
             f"{plural(loss.size, 'row')}; the {link} stage needs at least {least}, with losses that differ"
         )
     stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy)

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import check_finite
 from ._allowed import PLACE, union
 from ._projection import check_rows
@@ -227,7 +228,7 @@ def gain_interval(
     rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
     experts = float(rows.extra_experts.max() + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
-        raise ValueError(f"experts is {experts}; needed: a finite number above 1")
+        raise InputError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
     return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
@@ -257,9 +258,9 @@ def student_quantile(level: float, degrees: int) -> float:
         (2.228139, 1.0)
     """
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; needed: a number between 0 and 1")
+        raise InputError(f"level is {level}; needed: a number between 0 and 1")
     if degrees < 1:
-        raise ValueError(f"degrees is {degrees}; needed: at least 1")
+        raise InputError(f"degrees is {degrees}; needed: at least 1")
     nodes, weights = np.polynomial.legendre.leggauss(200)
 
     def area(end: float) -> float:
@@ -282,15 +283,15 @@ def check_quantity(quantity: Quantity) -> Quantity:
     """Return the quantity; ValueError unless its name is known and the N and E that it needs are in range."""
     name = quantity.name
     if name not in PLACE:
-        raise ValueError(f"quantity {name!r} is not known; allowed: {', '.join(PLACE)}")
+        raise InputError(f"quantity {name!r} is not known; allowed: {', '.join(PLACE)}")
     if "N" in PLACE[name] and not 0 < quantity.N < math.inf:
-        raise ValueError(f"quantity {name}: N is {quantity.N}; needed: a finite number above 0")
+        raise InputError(f"quantity {name}: N is {quantity.N}; needed: a finite number above 0")
     least = 1.0 if name in ("prediction", "observation") else np.nextafter(1.0, 2.0)
     if "E" in PLACE[name] and not least <= quantity.E < math.inf:
         allowed = "of at least 1" if least == 1 else "above 1"
-        raise ValueError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
+        raise InputError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
     if not 0 < quantity.effective < math.inf:
-        raise ValueError(f"quantity {name}: effective is {quantity.effective}; needed: a finite number above 0")
+        raise InputError(f"quantity {name}: effective is {quantity.effective}; needed: a finite number above 0")
     return quantity
 
 
@@ -328,7 +329,7 @@ def _check_sizes(at) -> np.ndarray:
     """Return sizes [m]; ValueError unless they are finite numbers above 0 along one axis."""
     sizes = check_finite("at", np.atleast_1d(at))
     if sizes.ndim != 1 or np.any(sizes <= 0):
-        raise ValueError(f"at is {at}; needed: one axis of sizes, each above 0")
+        raise InputError(f"at is {at}; needed: one axis of sizes, each above 0")
     return sizes
 
 

@@ -40,6 +40,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from ..errors import InputError
 from ._columns import bilinear, check_columns, effective, reach, worth
 from ._projection import Words, check_range, check_rows
 from .fitting import LossCurve, RoutedFit, _fit_rows, predict_curve
@@ -162,7 +163,7 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
     """
     least = float(check_range("B_min", B_min, above=0.0))
     if not (0 < B_start < B_max):
-        raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
+        raise InputError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
     return effective(check_range("utilisation", utilisation, least=least) - least, B_start, B_max)
 
 
@@ -251,7 +252,7 @@ def effective_teraflops(
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
     log_start = math.log10(coefficients.B_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise ValueError("a + c log10 B_start is 0: no F at B_min is equivalent, since F does not change the loss")
+        raise InputError("a + c log10 B_start is 0: no F at B_min is equivalent, since F does not change the loss")
     return worth(coefficients[:4], log_flops, log_utilisation, log_start)
 
 

@@ -26,6 +26,7 @@ Experts compare the logarithms of the scores, which do not underflow; equal ones
 
 import numpy as np
 
+from ..errors import InputError
 from ..experts import _matrices, expert_capacity, expert_ffn
 from ..notation import (
     ExpertChoice,
@@ -101,7 +102,7 @@ def expert_choice_router(
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
-        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     # SELECT
     if held is None:
         capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
@@ -196,7 +197,7 @@ def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     """
     batch, length = x.shape[:2]
     if group_size < 1 or batch % group_size:
-        raise ValueError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
+        raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
     sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])  # [sets of sequences, g, S, ...]
     return np.swapaxes(sets, 1, 2).reshape(batch * length // group_size, group_size, *x.shape[2:])
 
@@ -216,6 +217,6 @@ def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray
     """
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or groups % sequence_length:
-        raise ValueError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
+        raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
     sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])  # [sets, S, g]
     return np.swapaxes(sets, 1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

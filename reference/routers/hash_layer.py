@@ -51,6 +51,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import (
     Routing,
     _admitted_experts,
@@ -105,9 +106,9 @@ def hash_layer(
     if mask is not None:
         return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts, expert_mask=expert_mask)
     if num_experts < 1:
-        raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
+        raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
-        raise ValueError("token_ids have to be integers of at least 0")
+        raise InputError("token_ids have to be integers of at least 0")
     if expert_mask is not None:
         return fixed_router((token_ids % num_experts)[:, None], num_experts, expert_mask=expert_mask)
     # SELECT
@@ -154,7 +155,7 @@ def table_router(
     if mask is not None:
         return _route_real_tokens(table_router, mask, token_ids, table=table, **options)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
-        raise ValueError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
+        raise InputError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
     return fixed_router(table[token_ids], **options)
 
 
@@ -194,13 +195,13 @@ def fixed_router(
         options = dict(num_experts=num_experts, gate=gate, expert_mask=expert_mask)
         return _route_real_tokens(fixed_router, mask, expert, **options)
     if gate not in HASH_GATES:
-        raise ValueError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
+        raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     num_tokens, k = expert.shape
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
-            raise ValueError(f"token {t} has experts {row.tolist()}; they have to be distinct")
+            raise InputError(f"token {t} has experts {row.tolist()}; they have to be distinct")
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, num_experts, k)
         columns = _column_numbers(_next_admitted(expert, admitted, num_experts), admitted)
@@ -302,7 +303,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     uniforms = check_finite("uniforms", uniforms)
     _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
-        raise ValueError("uniforms have to be at least 0 and below 1")
+        raise InputError("uniforms have to be at least 0 and below 1")
     num_left = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
     picks = np.minimum((uniforms * num_left).astype(np.int64), num_left - 1)  # a product can round up
     return _without_repeats(picks, num_experts)
@@ -346,7 +347,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     counts = np.asarray(counts)
     _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
-        raise ValueError("counts have to be integers of at least 0")
+        raise InputError("counts have to be integers of at least 0")
     table = np.zeros((len(counts), k), dtype=np.int32)
     load, num_held = [0] * num_experts, [0] * num_experts  # occurrences, and tokens in the table, of each expert
     steps = _steps(num_experts, num_experts)  # each leads to every expert
@@ -466,7 +467,7 @@ def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
         [[1, 4], [0, 5]]
     """
     if table.size and not (0 <= table.min() and table.max() < num_experts):
-        raise ValueError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
     return (table + num_experts * np.arange(table.shape[1])).astype(np.int32)
 
 
@@ -490,7 +491,7 @@ def bigram_experts(token_ids: np.ndarray, previous: np.ndarray, tables: np.ndarr
     """
     for name, ids in (("token_ids", token_ids), ("previous", previous)):
         if ids.size and not (0 <= ids.min() and ids.max() < tables.shape[1]):
-            raise ValueError(f"{name} reach from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
+            raise InputError(f"{name} reach from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
     return ((tables[0, previous] + tables[1, token_ids]) % num_experts)[:, None]
 
 

@@ -49,6 +49,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..experts import _matrices, expert_ffn
 from ..notation import (
     _admitted_experts,
@@ -164,7 +165,7 @@ def emit_weights(
         [[0.25, 0.75], [0.6, 0.4]]
     """
     if emit not in EMITS:
-        raise ValueError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
+        raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
     if expert_mask is not None:
         num_experts = np.shape(logits)[1]
         admitted = _admitted_experts(expert_mask, num_experts)
@@ -180,9 +181,9 @@ def emit_weights(
 
 
 def _check_temperature(temperature):
-    """Raise ValueError unless the temperature is one number above 0."""
+    """Raise InputError unless the temperature is one number above 0."""
     if np.shape(temperature) != () or not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
+        raise InputError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
 
 
 def mixture_of_tokens(
@@ -277,7 +278,7 @@ def group_within_sequence(x: np.ndarray, group_size: int) -> np.ndarray:
     """
     length = x.shape[1]
     if group_size < 1 or length % group_size:
-        raise ValueError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
+        raise InputError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
     return x.reshape(len(x) * length // group_size, group_size, *x.shape[2:])
 
 
@@ -296,7 +297,7 @@ def ungroup_within_sequence(grouped: np.ndarray, sequence_length: int) -> np.nda
     """
     groups, group_size = grouped.shape[:2]
     if min(sequence_length, group_size) < 1 or sequence_length % group_size or groups * group_size % sequence_length:
-        raise ValueError(
+        raise InputError(
             f"sequence_length is {sequence_length}; {groups} groups of {group_size} have to make up whole sequences"
         )
     return grouped.reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

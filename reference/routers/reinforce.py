@@ -45,6 +45,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..balance import auxiliary_loss, expert_counts
+from ..errors import InputError
 from ..notation import (
     Routing,
     _admitted_experts,
@@ -191,7 +192,7 @@ def _nucleus(logits, k, nucleus):
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
     if not 0 < nucleus <= 1:
-        raise ValueError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
+        raise InputError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
     inside = np.ones(logits.shape, dtype=bool)
     if nucleus == 1:  # the sum of all probabilities may be rounded to 1 before the last one
         return inside
@@ -244,7 +245,7 @@ def log_probability(
     total = np.zeros(len(logits))
     for t, row in enumerate(logits):
         if len(set(expert[t].tolist())) < expert.shape[1]:
-            raise ValueError(f"expert: row {t} is {expert[t].tolist()}; its entries have to be distinct")
+            raise InputError(f"expert: row {t} is {expert[t].tolist()}; its entries have to be distinct")
         left = inside[t].copy()
         for e in expert[t]:
             if left[e]:
@@ -413,6 +414,6 @@ def policy_terms(
 
 
 def _check_shape(name, values, shape):
-    """Raise ValueError unless an array has the shape that is needed."""
+    """Raise InputError unless an array has the shape that is needed."""
     if np.shape(values) != tuple(shape):
-        raise ValueError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")
+        raise InputError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")

@@ -62,6 +62,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import (
     Routing,
     _admitted_experts,
@@ -294,7 +295,7 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
         256 [0.04, 0.04, 0.05, 0.92, 1.29, 1.79]
     """
     if gate not in GATES:
-        raise ValueError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
+        raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
     if gate == "softmax":
         activated = softmax(logits)
     else:

@@ -37,6 +37,7 @@ the model does here instead is our choice, see `gshard_router`.
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import (
     Routing,
     _check_bias,
@@ -172,14 +173,14 @@ def top_k_router(
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    """Raise ValueError where k, the score or the normalisation is not allowed, or the gate would be constant."""
+    """Raise InputError where k, the score or the normalisation is not allowed, or the gate would be constant."""
     _check_k(k, num_experts)
     if score not in SCORES:
-        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if normalisation not in NORMALISATIONS:
-        raise ValueError(f"normalisation is {normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+        raise InputError(f"normalisation is {normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
     if k == 1 and normalisation != "none" and not allow_constant_gate:
-        raise ValueError(
+        raise InputError(
             f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
             f"allowed: 'none', or allow_constant_gate=True"
         )
@@ -268,9 +269,9 @@ def gshard_router(
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
-        raise ValueError(f"num_experts is {num_experts}; two experts per token need at least 2")
+        raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
     if uniforms is not None and not np.all((np.asarray(uniforms) >= 0) & (np.asarray(uniforms) < 1)):
-        raise ValueError("uniforms have to be at least 0 and below 1")
+        raise InputError("uniforms have to be at least 0 and below 1")
     expert = top_k_indices(logits, 2) if held is None else held.expert
     gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
     # SELECT

@@ -48,9 +48,9 @@ print("3. no")
 try:
     import optax  # noqa: F401
 
-    from routelaws.accelerated.configuration import ModelConfig
     from routelaws.accelerated.training.configuration import TrainConfig
     from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
+    from routelaws.reference.configuration import ModelConfig
 except ImportError:
     raise SystemExit("4. needs JAX and optax: pip install 'routelaws[train]'") from None
 found = {}
