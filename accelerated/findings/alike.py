@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import in_line
+from ..tables.agreement import known_steps
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -225,13 +226,18 @@ def _majority(steps: np.ndarray) -> int | None:
     return int(values[most]) if steps.size >= 3 and 2 * counts[most] > steps.size else None
 
 
+def training_steps(frame) -> np.ndarray:
+    """Return the training steps of each row, NaN where unknown: [n] float64."""
+    return known_steps(_column(frame, "step"), _column(frame, "tokens"))
+
+
 def training_tokens(frame) -> np.ndarray:
     """Return the training tokens of each row, NaN where unknown: [n] float64."""
     tokens = np.full(len(frame), math.nan)
     if "tokens" in frame:
         tokens = frame["tokens"].to_numpy(dtype=np.float64)
     if {"batch_size", "sequence_length"} <= set(frame.columns):
-        counted = (frame["step"] * frame["batch_size"] * frame["sequence_length"]).to_numpy(dtype=np.float64)
+        counted = training_steps(frame) * (frame["batch_size"] * frame["sequence_length"]).to_numpy(dtype=np.float64)
         tokens = np.where(np.isnan(tokens), counted, tokens)
     return tokens
 

@@ -14,7 +14,7 @@ from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.schema import to_numbers
 from ..tables.table import RouterRows
-from .alike import training_tokens
+from .alike import training_steps, training_tokens
 
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
@@ -94,7 +94,7 @@ def counted_flops(frame) -> np.ndarray:
     """Return the training FLOPs that are stated or follow from those of a forward step; NaN elsewhere: [n]."""
     flops = stated_flops(frame)
     if "flops_per_step" in frame:
-        counted = TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step")
+        counted = TRAINING * _numbers(frame, "flops_per_step") * training_steps(frame)
         flops = np.where(np.isnan(flops), counted, flops)
     return flops
 

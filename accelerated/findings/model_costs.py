@@ -12,7 +12,7 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
-from .alike import SAME, training_tokens
+from .alike import SAME, training_steps, training_tokens
 from .law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
 
 SIZE, EXPERTS = "dense_parameter_count", "num_experts"
@@ -75,12 +75,13 @@ def tokens_per_step(frame) -> np.ndarray:
 def tokens_of_runs(frame) -> np.ndarray:
     """Return the training tokens D of each row, [n]; without a word of the table, steps are as in the released one."""
     tokens = training_tokens(frame)
-    return np.where(np.isnan(tokens), frame["step"].to_numpy(dtype=np.float64) * tokens_per_step(frame), tokens)
+    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:
-    """Return whether the table itself says how many tokens its runs had."""
-    return bool(np.isfinite(training_tokens(frame)).all())
+    """Return whether no run has the tokens of the released table's steps: they are in the table, or not known."""
+    tokens = training_tokens(frame)
+    return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 
 
 def _column(frame, name: str) -> np.ndarray:

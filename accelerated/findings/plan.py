@@ -232,10 +232,13 @@ def _tokens(fit: LawFit, costs: Costs, tokens: float | None) -> float | Callable
     if "tokens" in fit.law.columns:
         return tokens
     own = tokens_of_runs(fit.selection.frame)
-    if costs.tokens is None:
-        raise ValueError("the training tokens of the runs are not known: all steps are 0")
+    own = own[own > 0]
+    if tokens is None and costs.tokens is None:
+        raise ValueError("the training tokens of the runs are not known; needed: a column tokens or step, or --tokens")
     if tokens is None:
         return costs.tokens
+    if not own.size:
+        return tokens
     if tokens > GIVEN_TOKENS * own.max() or tokens * GIVEN_TOKENS < own.min() or not costs.same_tokens:
         said = f"{own.max():.4g}" if costs.same_tokens else f"{own.min():.4g} to {own.max():.4g}, by size"
         raise ValueError(

@@ -70,9 +70,8 @@ class Numbers:
         return np.nan_to_num(self(name), nan=1.0)
 
     def steps(self) -> np.ndarray:
-        """Return the steps; NaN for 0 and 1, and for the tokens: what `convert` writes where it knows no steps."""
-        steps = self("step")
-        return np.where((steps > 1) & (steps != np.round(self("tokens"))), steps, np.nan)
+        """Return the steps, NaN where unknown."""
+        return known_steps(self("step"), self("tokens"))
 
     def tokens_per_step(self) -> np.ndarray:
         """Return batch_size * sequence_length; where one is blank, the tokens of each step so far."""
@@ -103,6 +102,11 @@ class Numbers:
         runs = self.frame[there].iloc[first]
         counts = np.array([_counted(name, row) for row in runs.drop_duplicates().to_dict("records")])
         return counts[runs.groupby(there, dropna=False, sort=False).ngroup().to_numpy()][run]
+
+
+def known_steps(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return steps [n], NaN for 0 and 1, and for the tokens: `convert` writes these where it knows no steps."""
+    return np.where((steps > 1) & (steps != np.round(tokens)), steps, np.nan)
 
 
 def _counted(name: str, row: dict) -> float:

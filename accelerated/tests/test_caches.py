@@ -72,6 +72,8 @@ def test_modes_below_a_closed_folder_say_nothing(root):
         ("cache", 0o775, "mode is 0775"),
         ("cache/programs", 0o757, "/programs: .* mode is 0757"),
         ("cache/programs/one", 0o666, "other users may write to files in it"),
+        ("cache/programs/one", 0o664, "other users may write to files in it"),
+        ("cache/programs/one", 0o646, "other users may write to files in it"),
         (".", 0o777, r"all users may write to /\S+ and exchange it; .* chmod \+t /"),
     ],
 )

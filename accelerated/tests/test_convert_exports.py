@@ -590,6 +590,11 @@ def test_the_branch_that_a_history_as_csv_abandoned_is_left_out(here):
     assert done.remarks[0].startswith(f"{path}: {RESTARTED.format('history')}")
 
 
+def test_rows_of_all_branches_that_a_history_abandoned_are_counted(here):
+    frame, remarks = converted(history("moe8-256.jsonl", [*BACK, (1200, 3.45)]))
+    assert frame["step"].tolist() == [1000, 1200] and "moe8-256 from step 1200 (4 rows)" in remarks[0]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here, kind):
     path = history(f"moe8-256.{kind}", [*BACK[:3], (2000, 3.3)])
@@ -670,14 +675,15 @@ def test_the_branch_that_event_files_abandoned_is_left_out(here, case):
     assert len(said) == bool(rows) and all(f"({rows} row" in remark for remark in said)
 
 
-def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here):
+@pytest.mark.parametrize("reached", [1700, 2600])
+def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here, reached):
     """The run restarted at step 1500 and stopped before its next evaluation: that of step 2000 is not its last."""
     pytest.importorskip("tensorboard")
     first = [(step, tag, 4 - step / 1e4) for step in (1000, 1500, 2000, 2500) for tag in ("lr", "val/loss")]
     write_events(
         Path("logs/moe8-256"), [each for each in first if each[1] == "lr" or each[0] % 1000 == 0], wall_time=1e9
     )
-    write_events(Path("logs/moe8-256"), [(1500, "lr", 0.1), (1700, "lr", 0.1)], wall_time=2e9)
+    write_events(Path("logs/moe8-256"), [(1500, "lr", 0.1), (reached, "lr", 0.1)], wall_time=2e9)
     frame, _ = converted("logs")
     assert frame["step"].tolist() == [1000]
 

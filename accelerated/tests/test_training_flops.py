@@ -68,6 +68,37 @@ def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_pa
     assert capsys.readouterr().out.count(ESTIMATED) == estimated
 
 
+@pytest.mark.parametrize("step", ["1, since every run has one row", "the tokens"])
+def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
+    """The FLOPs of one step are not those of a run; with the tokens 6 N D is taken, without them nothing."""
+    runs = isoflop().assign(flops_per_step=lambda frame: 2 * frame["dense_parameter_count"] * PER_STEP)
+    runs = runs.drop(columns=["training_flops", "step", *(["tokens"] if step[0] == "1" else [])])
+    runs.to_csv(tmp_path / "runs.csv", index=False)
+    done = convert_runs(tmp_path / "runs.csv", tmp_path / "table.csv")
+    assert any(remark.startswith(f"step: {step}") for remark in done.remarks)
+    flags = ("--law", "compute", "--floor", "1.6", "--json")
+    assert cli.main(["fit", str(tmp_path / "table.csv"), *flags]) == (2 if step[0] == "1" else 0)
+    out, err = capsys.readouterr()
+    if step[0] == "1":
+        assert "the training FLOPs of 16 of 16 rows are not known" in err
+    else:
+        assert json.loads(out)["fits"][0]["coefficients"]["A"] == pytest.approx(A, 1e-2)
+
+
+def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
+    """Runs without steps and tokens: their budget is not that of one step, and a number of tokens has to be given."""
+    frame = isoflop("Dense").assign(step=1).drop(columns=["tokens", "training_flops"])
+    frame["loss_validation"] = 20 * frame["dense_parameter_count"] ** -0.1
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    flags = ["plan", str(tmp_path / "table.csv"), "--law", "dense", "--flops", "1e20", "--no-published"]
+    assert cli.main([*flags, "--resamples", "0"]) == 2
+    assert "the training tokens of the runs are not known; needed: " in capsys.readouterr().err
+    assert cli.main([*flags, "--resamples", "0", "--tokens", "1e11", "--json"]) == 0
+    [ranking] = json.loads(capsys.readouterr().out)["rankings"]
+    [option] = ranking["options"]
+    assert option["N"] * option["tokens"] == pytest.approx(1e20 / 6, rel=1e-3) and option["tokens"] == 1e11
+
+
 def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
     """Half of the compute for the same loss: one line each, with the coefficients of each alone."""
     routed = isoflop().assign(hyper_id=lambda frame: frame["hyper_id"] + 100)
