@@ -46,7 +46,7 @@ html_theme_options = {
     "back_to_top_button": True,
     "show_prev_next": True,
 }
-html_sidebars = {"index": [], "source/**": [], "reference/index": [], "conformance/index": []}
+html_sidebars = {"index": [], "lab/**": [], "source/**": [], "reference/index": [], "conformance/index": []}
 
 
 def number_lines(app, doctree):

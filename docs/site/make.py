@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import bundle  # noqa: E402
 import pages  # noqa: E402
 
 MARK = ".made-by-docs-site"  # a folder with this file may be emptied
@@ -29,6 +30,7 @@ def navigation(root: Path = pages.ROOT) -> dict[str, str]:
     """Return {page: the part of the navigation that hangs on it}."""
     top = {
         "Tutorials": "tutorials/index",
+        "Lab": "lab/index",
         "Guides": "docs/index",
         "Read the code": "reference/index",
         "API": "api/index",
@@ -39,6 +41,7 @@ def navigation(root: Path = pages.ROOT) -> dict[str, str]:
     return {
         "index": tree([f"{title} <{page}>" for title, page in top.items()]),
         "tutorials/index": tree([Path(path).stem for path in pages.lessons(root)]),
+        "lab/index": tree([Path(path).stem for path in pages.lab(root) if Path(path).stem != "index"]),
         "docs/index": tree([path.removeprefix("docs/").removesuffix(".md") for path in pages.guides(root)]),
     }
 
@@ -95,6 +98,15 @@ def stage(folder: Path, root: Path = pages.ROOT) -> None:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
+def add_lab(folder: Path) -> None:
+    """Write the scripts of the lab's pages and their style."""
+    folder.mkdir(parents=True)
+    shutil.copyfile(HERE / "lab/lab.css", folder / "lab.css")
+    for entry in sorted((HERE / "lab/page").glob("*_page.js")):
+        script = bundle.bundle(entry)
+        (folder / f"{entry.stem.removesuffix('_page')}.js").write_text(script, encoding="utf-8")
+
+
 def empty(folder: Path) -> None:
     """Make a folder empty, unless it holds what this program did not make."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
@@ -117,6 +129,7 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
     words = ["-q", "-W", "--keep-going", *(str(each) for pair in where.items() for each in pair)]
     if build_main([*words, str(staged), str(out)]):
         return ["Sphinx had warnings; they stand above"]
+    add_lab(out / "_static/lab")
     return links.faults(out)
 
 

@@ -32,10 +32,18 @@ def guides(root: Path = ROOT) -> list[str]:
     return [path.relative_to(root).as_posix() for path in sorted(found, key=title_of)]
 
 
+def lab(root: Path = ROOT) -> list[str]:
+    """Return the pages of the lab, its index first."""
+    order = ("index", "routers", "law", "budget")
+    found = (root / "docs/site/lab").glob("*.md")
+    return [path.relative_to(root).as_posix() for path in sorted(found, key=lambda path: order.index(path.stem))]
+
+
 def pages(root: Path = ROOT) -> dict[str, str]:
     """Return {path of a Markdown file: name of its page, without .html}."""
     names = {path: name for path, name in SINGLE.items() if (root / path).exists()}
     names["tutorials/README.md"] = "tutorials/index"
+    names |= {path: path.removeprefix("docs/site/").removesuffix(".md") for path in lab(root)}
     return names | {path: path.removesuffix(".md") for path in (*lessons(root), *guides(root))}
 
 
@@ -87,6 +95,7 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
 
     def replaced(link):
         target, _, place = link[3].partition("#")
+        target, _, query = target.partition("?")
         if re.match(r"[a-z]+:", link[3]) or not target:
             return link[0]
         path = os.path.normpath(os.path.join(os.path.dirname(page), target))
@@ -98,6 +107,9 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
         goal = destination(target, page, names, root)
         if goal.startswith("source/"):
             files.add(path)
+        if query:  # Sphinx knows no queries; a page of the lab reads its state from one
+            address = f"{os.path.relpath(goal, here or '.')}.html?{query}".replace("&", "&amp;")
+            return f'<a class="reference internal" href="{address}">{link[2]}</a>'
         return f"[{link[2]}]({os.path.relpath(goal, here or '.')}.md{'#' + place if place else ''})"
 
     parts = FENCED.split(text)  # text, fenced, its backticks, text, ...

@@ -1,0 +1,68 @@
+"""The lab's arithmetic passes the conformance vectors under node, and its modules join into one script."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SITE))
+
+import bundle  # noqa: E402
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (20 or newer)")
+
+
+@needs_node
+def test_the_modules_pass_the_vectors_and_their_own_tests():
+    command = [NODE, "--test", "--test-reporter=tap", "lab/tests"]
+    run = subprocess.run(command, cwd=SITE, capture_output=True, text=True, timeout=120)
+    counts = dict(re.findall(r"^# (pass|fail|skipped) (\d+)$", run.stdout, re.MULTILINE))
+    assert run.returncode == 0, run.stdout[-6000:]
+    assert int(counts["pass"]) > 150 and counts["fail"] == "0"
+
+
+@needs_node
+@pytest.mark.parametrize("entry", sorted((SITE / "lab/page").glob("*_page.js")), ids=lambda path: path.stem)
+def test_the_script_of_a_page_is_sound(entry, tmp_path):
+    script = bundle.bundle(entry)
+    assert not re.search(r"^\s*(import|export)\b", script, re.MULTILINE)
+    assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|eval\(", script)
+    path = tmp_path / "page.js"
+    path.write_text(script)
+    subprocess.run([NODE, "--check", path], check=True, capture_output=True)
+
+
+def write(folder, **modules):
+    for name, text in modules.items():
+        (folder / f"{name}.js").write_text(text)
+    return folder / "a.js"
+
+
+@needs_node
+def test_a_bundle_computes_what_its_modules_do(tmp_path):
+    entry = write(
+        tmp_path,
+        a='import { twice as double } from "./b.js";\nimport { one } from "./c.js";\nconsole.log(double(one) + one);\n',
+        b='import { one } from "./c.js";\nexport const twice = (x) => 2 * x * one;\n',
+        c="const hidden = 1;\nexport const one = hidden;\n",
+    )
+    run = subprocess.run([NODE, "-e", bundle.bundle(entry)], capture_output=True, text=True, check=True)
+    assert run.stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("modules", "says"),
+    [
+        ({"a": 'import { b } from "./b.js";\n', "b": 'import { a } from "./a.js";\n'}, "in a circle"),
+        ({"a": 'import b from "./b.js";\n'}, "does not know"),
+        ({"a": "export default 1;\n"}, "does not know"),
+    ],
+)
+def test_modules_that_cannot_be_joined_are_named(tmp_path, modules, says):
+    with pytest.raises(ValueError, match=says):
+        bundle.bundle(write(tmp_path, **modules))

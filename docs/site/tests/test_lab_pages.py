@@ -1,0 +1,203 @@
+"""The lab's pages in a headless Chromium: every control, the keyboard, both widths, no error, no other host."""
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SITE))
+
+import make  # noqa: E402
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (the extra `test` has it)")
+if not (CHROMIUM and DRIVER):
+    pytest.skip("Chromium is not installed (Debian: chromium, chromium-driver)", allow_module_level=True)
+
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+)  # fmt: skip
+SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width"><title>lab</title></head><body>{}</body></html>"""
+"""What stands around the part of a page that is not Markdown, so that the test needs no Sphinx."""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+def raw(name: str) -> str:
+    """Return the HTML that a page of the lab has in its Markdown."""
+    text = (SITE / f"lab/{name}.md").read_text(encoding="utf-8")
+    return text[text.index("<div") : text.index("</script>") + len("</script>")]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Serve the pages of the lab, and give their address."""
+    folder = tmp_path_factory.mktemp("site")
+    make.add_lab(folder / "_static/lab")
+    (folder / "lab").mkdir()
+    for page in (SITE / "lab").glob("*.md"):
+        if "<script" in page.read_text(encoding="utf-8"):
+            (folder / f"lab/{page.stem}.html").write_text(SHELL.format(raw(page.stem)), encoding="utf-8")
+    handler = functools.partial(Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/lab"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.implicitly_wait(2)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def show(browser, address):
+    """Give a function that opens a page; afterwards no error was logged and no other host was asked."""
+
+    def opened(name, width=1366):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(f"{address}/{name}")
+        return browser
+
+    yield opened
+    logged = [entry["message"] for entry in browser.get_log("browser")]
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert logged == []
+    assert asked and all(url.startswith((address.removesuffix("lab"), "data:")) for url in asked)
+
+
+def find(browser, selector):
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def address_of(browser):
+    """Return the address of the page once it has caught up with the state."""
+    browser.execute_async_script("setTimeout(arguments[0], 350)")
+    return browser.current_url
+
+
+def says(browser, router="base"):
+    return find(browser, f"#lab-card-{router} .lab-say").text
+
+
+def test_a_newcomer_moves_two_prices_and_sees_the_proof(show):
+    page = show("routers.html")
+    assert "raise its price" in says(page)
+    first, second = page.find_elements(By.CSS_SELECTOR, ".lab-prices input")[:2]
+    first.send_keys(Keys.ARROW_RIGHT * 12)  # to 3, in quarters
+    assert "expert 1" in says(page)
+    second.send_keys(Keys.ARROW_RIGHT * 8)
+    assert says(page).startswith("Balanced, and proved")
+    assert address_of(page).endswith("?base.prices=3,2,0")
+    find(page, "#lab-card-base .lab-transport button:nth-of-type(2)").click()  # Step: the auction takes over
+    assert says(page).startswith("Token 0 bids")
+
+
+EVERY = """
+const changed = [];
+const act = (node, event) => { node.dispatchEvent(new Event(event, {bubbles: true})); changed.push(node); };
+for (const node of document.querySelectorAll('.lab button')) { if (!node.hidden) { node.click(); changed.push(node); } }
+for (const node of document.querySelectorAll('.lab select')) for (const option of node.options) {
+  node.value = option.value; act(node, 'change');
+}
+for (const node of document.querySelectorAll('.lab input[type=range]')) for (const end of [node.max, node.min]) {
+  node.value = end; act(node, 'input');
+}
+for (const node of document.querySelectorAll('.lab input[type=number]')) for (const value of ['', '3.5', '-1', '1e9']) {
+  node.value = value; act(node, 'input');
+}
+document.querySelectorAll('.lab button').forEach((node) => node.textContent === 'Pause' && node.click());
+return [changed.length, document.querySelector('.lab').textContent];
+"""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (SITE / "lab").glob("*.md") if path.stem != "index"))
+def test_every_control_can_be_used_and_leaves_numbers(show, name):
+    page = show(f"{name}.html")
+    count, text = page.execute_script(EVERY)
+    assert count > 20
+    assert not re.search(r"NaN|undefined|\[object", text)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (SITE / "lab").glob("*.md") if path.stem != "index"))
+@pytest.mark.parametrize("width", [390, 1366])
+def test_the_tabulator_key_reaches_every_control_and_nothing_is_wider_than_the_page(show, name, width):
+    page = show(f"{name}.html", width)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    ask = """return [...document.querySelectorAll('button, select, input, a[href]')]
+      .filter((node) => node.checkVisibility() && node.tabIndex >= 0).length"""
+    count = page.execute_script(ask)
+    page.execute_script("""window.met = new Set(); window.unseen = [];
+      addEventListener('focusin', ({target}) => {
+        met.add(target);
+        if (getComputedStyle(target).outlineStyle === 'none') unseen.push(target.outerHTML);
+      })""")
+    find(page, "body").send_keys(Keys.TAB * (count + 1))
+    assert page.execute_script("return met.size") == count
+    assert page.execute_script("return unseen") == []
+
+
+def test_a_router_plays_to_its_end_and_the_address_says_where_it_is(show):
+    page = show("routers.html?lead=sinkhorn&table=lesson4&sinkhorn.temperature=0.5&sinkhorn.step=1")
+    assert says(page, "sinkhorn").startswith("Column step")
+    assert page.execute_script("return document.querySelector('.lab-lead article').id") == "lab-card-sinkhorn"
+    shown = page.execute_script("return document.querySelector('.lab').innerText")
+    page.get(address_of(page))
+    assert page.execute_script("return document.querySelector('.lab').innerText") == shown
+    page.execute_script("""const real = setInterval; window.setInterval = (act) => real(act, 5);
+      [...document.querySelectorAll('.lab-all button')].find((node) => node.textContent === 'Play all').click()""")
+    ended = "return [...document.querySelectorAll('.lab-transport button')].every((n) => n.textContent !== 'Pause')"
+    for _ in range(100):
+        if page.execute_script(ended):
+            break
+        page.execute_async_script("setTimeout(arguments[0], 50)")
+    assert page.execute_script(ended)
+    assert "plan is balanced" in says(page, "sinkhorn")
+
+
+def test_a_number_is_dragged_sideways(show):
+    page = show("routers.html")
+    field = find(page, ".lab-edit input")
+    drag = webdriver.ActionChains(page, duration=10).click_and_hold(field).move_by_offset(-80, 0).release()
+    drag.perform()
+    assert field.get_attribute("value") == "2"
+    assert "table=2," in address_of(page)
+
+
+def test_a_wrong_address_is_mended_with_a_word(show):
+    page = show("routers.html?table=1,2;3&lead=nobody")
+    assert "2" in find(page, ".lab-warning").text and says(page)
+
+
+def test_without_scripts_there_is_a_picture_and_text(show, browser):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page = show("routers.html")
+        assert "need JavaScript" in find(page, "#lab-routers").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
