@@ -55,8 +55,8 @@ $(VENV)/.site: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
 	@touch $@
 
-bench: $(VENV)/.bench  ## how fast it is beside other libraries, into bench.json; BENCH="--only dense-step" for some figures
-	$(BIN)/routelaws bench $(BENCH)
+bench: $(VENV)/.bench  ## how fast it is as ratios to other libraries, into bench.json; BENCH="--only dense-step" for some figures
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
 $(VENV)/.bench: $(VENV)/.installed

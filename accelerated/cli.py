@@ -28,7 +28,6 @@ NEEDED = {
     "generate": "train",
     "export": "train",
     "plan-mesh": "train",
-    "bench": "train",
 }
 """The extras that a command needs, where it needs others than `laws`."""
 
@@ -51,7 +50,6 @@ COMMANDS = {
     "downstream": "Hold laws of downstream accuracy against each other, fitted below a budget and scored above it.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
-    "bench": "Measure how fast this is, as ratios to other libraries.",
     "export": "Write a train step to a file that runs on TPUs and GPUs that are not here.",
 }
 

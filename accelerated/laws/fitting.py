@@ -4,7 +4,7 @@ Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
 What differs here: the rows of each E are reduced to two, the scan is coarse and shared by all weightings of a table,
 and a second-order search from its best points does the rest, in numba (`kernels/law_fit.py`). A fit of the released
-table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`; `routelaws bench --only law-fits`
+table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`; `make bench BENCH="--only law-fits"`
 measures the second).
 """
 

@@ -4,7 +4,7 @@ Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
 What differs here: all resamples and all folds are fitted in one compiled call (`fit_weighted`), and each quantity is
 computed for all of them at once. A thousand resamples of the released table take some tens of milliseconds
-(`routelaws bench --only law-fits`).
+(`make bench BENCH="--only law-fits"`).
 """
 
 import math

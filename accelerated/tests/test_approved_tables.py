@@ -138,7 +138,6 @@ MESH = [
 ]  # fmt: skip
 OTHERS = {
     "usage.txt": ["--help"],
-    "bench-list.txt": ["bench", "--list"],
     "convert.txt": ["convert", "own.csv", "--out", "new.csv", *OWN, "--map", "router_type:none=Dense"],
     "convert-two.txt": [
         "convert", "own.csv", "more.csv", "--out", "new.csv", *OWN, "--keep", "training_set", "--loss-unit", "bits",

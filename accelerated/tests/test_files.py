@@ -137,8 +137,6 @@ ALLOWED = {
     ("training/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
     ("training/run_folder.py", "save"), ("report/style.py", "savefig"),  # into memory
     ("training/loop.py", "save"),  # a checkpoint, of Orbax
-    ("benchmarks/memory.py", "write_text"),  # a switch of the system below /proc
-    ("benchmarks/worker.py", "fdopen"),  # an open pipe
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull
 }  # fmt: skip
 

@@ -4,14 +4,11 @@ import csv
 import io
 import json
 import math
-import time
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from routelaws.accelerated.benchmarks import additive_fit
-from routelaws.accelerated.benchmarks.measure import Load, interleave, process_seconds
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.findings.law_columns import COLUMNS, law_columns
@@ -160,26 +157,3 @@ def test_a_law_with_a_floor_is_not_said_to_have_none(table, capsys):
     main(["predict", str(table), "--law", "kaplan", "--n", "6e8", "--at", "tokens=3e10"])
     without = " ".join(capsys.readouterr().out.split())
     assert " ".join(NO_FLOOR.split()) in without and " ".join(NO_FLOOR.split()) not in with_floor
-
-
-@pytest.mark.slow
-def test_all_starts_at_once_are_faster_than_scipy_start_after_start():
-    """The figure of the benchmark, in short; docs/bench.md has that of two quiet cores."""
-    ours, theirs = additive_fit.ours(300), additive_fit.by_scipy(30, 300)
-    ours.run()  # compiles
-    theirs.run()  # imports
-    found = interleave({"ours": timed(ours), "scipy": timed(theirs)}, 3, Load(own=process_seconds), 0)
-    assert found.spread(lambda seconds: (seconds["scipy"] / 30) / (seconds["ours"] / 300))[0] > 10
-    assert ours.facts()["starts"] == 300 and ours.facts()["at_the_least"] > 0.9
-    assert ours.facts()["least"] <= theirs.facts()["least"] * (1 + additive_fit.REACHED)
-
-
-def timed(job):
-    """Return what runs a block of one call."""
-
-    def block():
-        begin = time.perf_counter()
-        job.run()
-        return [time.perf_counter() - begin]
-
-    return block

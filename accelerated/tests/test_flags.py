@@ -780,7 +780,6 @@ IDLE = {
         "books",
     ),
     "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
-    "--rounds 7: --quick takes one round": ("bench", "--quick", "--rounds", "7"),
 }
 """Flags that another flag makes idle: refused, not passed over."""
 

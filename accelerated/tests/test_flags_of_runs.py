@@ -593,14 +593,3 @@ def test_a_step_is_exported_for_the_platforms(tmp_path):
     loaded = load_train_step((tmp_path / "step").read_bytes()).exported
     assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-6].shape == (3, 4, 17)
     assert f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda" in said
-
-
-@of("bench", "--only", "--list", "--out", "--quick", "--rounds", "--markdown")
-def test_a_bench_measures_what_it_is_asked_for(tmp_path):
-    words = ("--only", "gpu-utilisation", "--out", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
-    told("bench", *words, "--rounds", "2")  # of --quick see `test_bench.py`
-    found = json.loads((tmp_path / "b.json").read_text())
-    assert [entry["name"] for entry in found["figures"]] == ["gpu-utilisation"]
-    assert (found["settings"]["rounds"], found["settings"]["quick"]) == (2, False)
-    assert "gpu-utilisation" in (tmp_path / "b.md").read_text()
-    assert [line.split()[0] for line in told("bench", "--list", "--only", "memory-d64").splitlines()] == ["memory-d64"]

@@ -510,7 +510,7 @@ def flags(draw: Random, world: "World", folder: Path) -> Case:
         ["train", *out], ["sweep", "smoke", *out], ["fit", world.table], ["predict", world.table, *bilinear],
         ["plan", world.table, *bilinear, "--resamples", "0"], ["plan-mesh", "--devices", "8", "--memory", "16GB"],
         ["convert", world.table, *out[:2]], ["report", world.run], ["downstream", world.accuracies, "--cut", "1e20"],
-        ["bench", "--list"], ["evaluate", world.run], ["generate", world.run, "--tokens", "2"], ["export", *out[:2]],
+        ["evaluate", world.run], ["generate", world.run, "--tokens", "2"], ["export", *out[:2]],
     ))  # fmt: skip
     there, no_number = flags_of(command), False
     paths = [folder, world.table, world.run, folder / ("x" * 300), folder / "a\x1bb", "/dev/null"]

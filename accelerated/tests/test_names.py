@@ -86,7 +86,7 @@ READERS = {
 }  # fmt: skip
 WRITERS = {
     "convert": "convert T --out {}/x.csv", "reproduce": "reproduce T --out {}", "plan": "plan T --flops 1e18 --out {}",
-    "sweep": "sweep smoke --corpus X --out {}", "bench": "bench --quick --only expert-growth --out {}/x.json",
+    "sweep": "sweep smoke --corpus X --out {}",
 }  # fmt: skip
 
 

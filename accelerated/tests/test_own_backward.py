@@ -10,10 +10,11 @@ import pytest
 
 from routelaws.accelerated import cross_entropy, experts
 from routelaws.accelerated.attention import attend
-from routelaws.accelerated.benchmarks import memory, train_step
 from routelaws.accelerated.cross_entropy import summed_log_probability
 from routelaws.accelerated.normalise import normalise
 from routelaws.accelerated.products import Again, dense_ffn, product
+from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.transformer import init, loss
 from routelaws.reference.configuration import ModelConfig
 
@@ -277,11 +278,23 @@ def test_rematerialised_blocks_give_the_same_gradient_from_less_memory(fields):
 @pytest.mark.parametrize("blocks", [4, 8])
 def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
     """Of four blocks, which are written out, and of eight in a loop."""
-    sizes = train_step.SIZES | {"d_model": 64, "heads": 2, "blocks": blocks}
-    windows = train_step.draw_tokens(0, (2, sizes["batch"], sizes["length"] + 1), sizes["vocab_size"])
+    model = ModelConfig(1024, 64, blocks=blocks, heads=2)
+    config = TrainConfig(model, sequence_length=128, batch_size=16, steps_per_call=8)
     with jax.enable_x64(False):
-        steps, parameters = memory.compiled_steps(train_step.run_config(**sizes), windows)
-    assert memory.reserved_bytes(steps) < RESERVED * memory.counted_bytes(sizes, parameters)
+        shapes = jax.eval_shape(lambda: initial_state(config))
+        steps = jax.jit(make_train_steps(config), donate_argnums=0)
+        memory = steps.lower(shapes, np.zeros((2, 16, 129), np.int32), 0).compile().memory_analysis()
+    own = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    reserved = memory.argument_size_in_bytes + own + memory.temp_size_in_bytes
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
+    assert reserved < RESERVED * counted_bytes(64, blocks, 16 * 128, parameters)
+
+
+def counted_bytes(d, blocks, tokens, parameters):
+    """Bytes that have to be there in a dense step: parameters, gradients and two moments; for each token the 16 d
+    numbers of a block that the backward pass reads, and 2 d for the embedding and the last norm. The residual stream,
+    its norm, query, key, value, what attention gives, the stream after it and its norm are d each, the FFN 8 d."""
+    return 4.0 * (4 * parameters + tokens * (d * (16 * blocks + 2) + 1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -18,10 +18,7 @@ PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
     for name in (
         "README.md",
-        *(
-            f"docs/{page}.md"
-            for page in ("routers", "training", "scale", "laws", "downstream", "columns", "own_layer", "bench")
-        ),
+        *(f"docs/{page}.md" for page in ("routers", "training", "scale", "laws", "downstream", "columns", "own_layer")),
         "reference/README.md",
     )
 }

@@ -9,7 +9,7 @@ import pytest
 from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
-ROOMS = ("tables", "training", "findings", "report", "benchmarks", "commands")
+ROOMS = ("tables", "training", "findings", "report", "commands")
 """From the lowest to the highest. Below are the files that have a twin, and kernels; above is cli."""
 
 

@@ -4,7 +4,7 @@ What is minimised is the mean squared difference between predicted and measured 
 2202.01169; its root is their RMSLE). The notebook that they released minimises over all six coefficients from 500
 random starts. Run again by us, five times for each of the three routers, the best of 500 starts ended 0.04 to 4.5 %
 above the least value that is known, and none of the 7,500 within a ten-thousandth of it
-(`routelaws bench --only law-fits` runs such starts); where the runs of the authors ended we do not know. Here the
+(`make bench BENCH="--only law-fits"` runs such starts); where the runs of the authors ended we do not know. Here the
 problem is taken apart instead:
 
 1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is, exactly,

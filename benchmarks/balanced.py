@@ -1,7 +1,6 @@
 """One linear program, solved in four ways: what S-BASE, BASE and quantile balancing make of the same scores.
 
-    python -m routelaws.accelerated.benchmarks.balanced [--size 1024x16] [--inputs random tied ...] [--seed 0]
-                                                        [--repeats 3] [--markdown FILE]
+    python -m benchmarks.balanced        # prints the table of docs/balanced_assignment.md
 
 The program is to share out T tokens among E experts, T/E each, so that the sum of the scores is largest. The methods:
 
@@ -19,16 +18,13 @@ multiple of the first method's, both under jit, taken in turns. Where tokens are
 the optimum: "missing" is negative there. No bound is ever below the optimum; the benchmark stops if one is.
 """
 
-import argparse
-import re
 import statistics
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..files import write_atomically
+SIZE, REPEATS, SEED = (1024, 16), 3, 0
 
 INPUTS = ("random", "skewed", "anisotropic", "tied", "integer")
 
@@ -83,9 +79,9 @@ def methods() -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ..routers.base import balanced_assignment
-    from ..routers.quantile import quantile_bias
-    from ..routers.sinkhorn import sinkhorn_plan
+    from routelaws.accelerated.routers.base import balanced_assignment
+    from routelaws.accelerated.routers.quantile import quantile_bias
+    from routelaws.accelerated.routers.sinkhorn import sinkhorn_plan
 
     def assigned(method):
         solve = jax.jit(lambda scores: balanced_assignment(scores, method=method))
@@ -181,40 +177,11 @@ def cells(line: Result) -> list[str]:
     return [line.inputs, line.method, *numbers, f"{line.imbalance:.3f}", f"{line.ratio:.2g}", line.note]
 
 
-def report(lines: list[Result]) -> str:
-    """Return the table as text."""
-    rows = [HEAD, *map(cells, lines)]
-    width = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip() for row in rows)
-
-
 def markdown(lines: list[Result]) -> str:
     """Return the table as Markdown."""
     rows = [HEAD, ["---", "---"] + ["---:"] * 6 + ["---"], *map(cells, lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and write where that is asked."""
-    parser = argparse.ArgumentParser(description="One linear program, solved in four ways.")
-    parser.add_argument("--size", default="1024x16", metavar="TxE", help="tokens x experts (%(default)s)")
-    parser.add_argument("--inputs", nargs="+", default=list(INPUTS), choices=INPUTS, help="kinds of scores")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements, of which the median (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the scores (%(default)s)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
-    given = parser.parse_args(arguments)
-    shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", given.size)
-    if not shape:
-        parser.error(f"--size is {given.size}; needed: tokens x experts, such as 1024x16")
-    for name, least in (("repeats", 1), ("seed", 0)):
-        if getattr(given, name) < least:
-            parser.error(f"--{name} is {getattr(given, name)}; needed: at least {least}")
-    size = tuple(map(int, shape.groups()))
-    lines = [line for kind in given.inputs for line in measure(kind, *size, given.repeats, given.seed)]
-    print(report(lines))
-    if given.markdown:
-        write_atomically(given.markdown, markdown(lines))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 if __name__ == "__main__":
-    main()
+    print(markdown([line for kind in INPUTS for line in measure(kind, *SIZE, REPEATS, SEED)]))

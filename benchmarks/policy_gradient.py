@@ -1,6 +1,6 @@
 """What REINFORCE estimates and how noisy it is, by going through every possible draw of experts.
 
-    python -m routelaws.accelerated.benchmarks.policy_gradient [--layouts r ra raa raaa] [--seeds 5]
+    python -m benchmarks.policy_gradient [--layouts r ra raa raaa] [--steps 0 300] [--tokens 4] [--experts 3]
 
 A model small enough that all E^T sequences of choices can be run: its expected loss, the gradient of that, and the mean
 and the variance of an estimator over the draws are then finite sums, without sampling error. In float64.
@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..routers import reinforce
+from routelaws.accelerated.routers import reinforce
 
 CREDITS = {"per token": lambda reward: reward, "reward-to-go": reinforce.reward_to_go}
 """What is credited to each choice, from the rewards of a sequence."""
@@ -54,6 +54,7 @@ BASELINES = {
 ESTIMATORS = tuple(itertools.product(CREDITS, BASELINES))
 
 D_MODEL, HIDDEN, VOCAB_SIZE = 8, 16, 6
+SEEDS = 5  # models, of which the median
 MOST_DRAWS = 5000  # that are still gone through
 UNBIASED = 1e-9  # a bias below it is rounding
 LEARNING_RATE = 0.5  # of the training that `--steps` asks for
@@ -279,41 +280,18 @@ def report(measured: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Bias and variance of REINFORCE, by going through all draws.")
-    parser.add_argument(
-        "--layouts",
-        nargs="+",
-        default=["r", "ra", "raa", "raaa"],
-        metavar="LAYOUT",
-        help="letters r (routed) and a (attention) (%(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        nargs="+",
-        type=int,
-        default=[0, 300],
-        metavar="N",
-        help="training steps before the measurement (%(default)s)",
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="models, of which the median (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=4, help="T (%(default)s)")
-    parser.add_argument("--experts", type=int, default=3, help="E (%(default)s)")
-    given = parser.parse_args(arguments)
-    for name, least in (("steps", 0), ("seeds", 1), ("tokens", 1), ("experts", 2)):
-        if np.min(getattr(given, name)) < least:
-            parser.error(f"--{name} has {np.min(getattr(given, name))}; needed: at least {least}")
-    for layout in given.layouts:
-        if set(layout) - {"r", "a"} or "r" not in layout:
-            parser.error(f"--layouts has {layout!r}; needed: letters r and a, one r at least, such as ra")
-        if given.experts ** (given.tokens * layout.count("r")) > MOST_DRAWS:
-            parser.error(
-                f"--layouts has {layout!r}, which at T = {given.tokens} and E = {given.experts} has more than "
-                f"{MOST_DRAWS} draws"
-            )
+    parser = argparse.ArgumentParser(description="Bias and variance of REINFORCE over all draws.")
+    parser.add_argument("--layouts", nargs="+", default=["r", "ra", "raa", "raaa"], help="letters r and a")
+    parser.add_argument("--steps", nargs="+", type=int, default=[0, 300], help="training steps before the measurement")
+    parser.add_argument("--tokens", type=int, default=4, help="T")
+    parser.add_argument("--experts", type=int, default=3, help="E")
+    flags = parser.parse_args(arguments)
     measured = {}
-    for layout in given.layouts:
-        measured |= measure(layout, given.seeds, given.steps, given.tokens, given.experts)
-    print(report(dict(sorted(measured.items(), key=lambda item: given.steps.index(item[0][0])))))
+    for layout in flags.layouts:
+        if flags.experts ** (flags.tokens * layout.count("r")) > MOST_DRAWS:
+            parser.error(f"--layouts {layout} has more than {MOST_DRAWS} draws; use fewer tokens or experts")
+        measured |= measure(layout, SEEDS, flags.steps, flags.tokens, flags.experts)
+    print(report(dict(sorted(measured.items(), key=lambda item: flags.steps.index(item[0][0])))))
 
 
 if __name__ == "__main__":

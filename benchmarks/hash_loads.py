@@ -1,7 +1,6 @@
 """How evenly each hash loads the experts where a few tokens are most of the text.
 
-    python -m routelaws.accelerated.benchmarks.hash_loads [--sizes 1024x16x4x1 32000x16x4x1 ...] [--hashes modulo ...]
-                                                          [--positions 1024] [--seed 0] [--markdown FILE]
+    python -m benchmarks.hash_loads [1024x16x4x1 ...]        # prints the table of docs/hash_loads.md
 
 A size is V x E x G x k: tokens, experts, granularity and experts per token, so that k G of E G experts work on a token.
 Tokens follow Zipf's law: the share of token i is proportional to 1/(i + 1). No text is drawn; loads are expected ones.
@@ -18,19 +17,18 @@ a size cannot have is left out: multi needs k = 1 and G > 1, bigram k = G = 1. T
 half a minute each.
 """
 
-import argparse
-import re
-from pathlib import Path
+import sys
 from typing import NamedTuple
 
 import numpy as np
-
-from ..files import write_atomically
 
 SIZES = ("1024x16x1x1", "1024x16x4x1", "32000x4x4x1", "32000x16x1x2", "32000x16x4x1", "32000x64x4x1", "32000x64x4x2")
 
 DIMENSION = 8
 """Of the embeddings."""
+
+POSITIONS, SEED = 1024, 0
+"""Of the position hash; of tables and embeddings."""
 
 COUNTED = 10_000_000
 """Tokens of the text that the balanced table counts."""
@@ -55,7 +53,7 @@ def zipf(vocab_size: int) -> np.ndarray:
 
 def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
     """Return the table of a model by way of `routed_block.hash_table`."""
-    from ..routed_block import hash_table
+    from routelaws.accelerated.routed_block import hash_table
 
     random, shape = np.random.default_rng(seed), (config.vocab_size, config.choices)
     given = {
@@ -76,7 +74,7 @@ def loads_of(table: np.ndarray, shares: np.ndarray, num_experts: int) -> np.ndar
 
 def measure(config, positions: int, seed: int) -> Result:
     """Return the line of the hash of one model."""
-    from ..routers.hash_layer import modulo_table
+    from routelaws.accelerated.routers.hash_layer import modulo_table
 
     shares, experts, choices = zipf(config.vocab_size), config.expert_count, config.choices
     size = f"{config.vocab_size}x{config.experts}x{config.granularity}x{config.k}"
@@ -103,59 +101,21 @@ def cells(line: Result) -> list[str]:
     return [line.size, line.hash, f"{line.largest:.2f}", f"{line.choice:.2f}", f"{line.least:.2f}", f"{line.sets:,}"]
 
 
-def report(lines: list[Result]) -> str:
-    """Return the table as text."""
-    rows = [HEAD, *map(cells, lines)]
-    width = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip() for row in rows)
-
-
 def markdown(lines: list[Result]) -> str:
     """Return the table as Markdown."""
     rows = [HEAD, ["---", "---"] + ["---:"] * 4, *map(cells, lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and write where that is asked."""
+def lines_of(size: str) -> list[Result]:
+    """Return the lines of a size, one for each hash that the size can have."""
     from routelaws.reference.configuration import HASHES, ModelConfig
 
-    from ..errors import InputError
-
-    parser = argparse.ArgumentParser(description="Loads of the experts by each hash on Zipf's law.")
-    parser.add_argument(
-        "--sizes",
-        nargs="+",
-        default=list(SIZES),
-        metavar="VxExGxk",
-        help="tokens x experts x granularity x experts per token (%(default)s)",
-    )
-    parser.add_argument("--hashes", nargs="+", default=list(HASHES), choices=HASHES, help="which; all by default")
-    parser.add_argument("--positions", type=int, default=1024, help="of the position hash (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of tables and embeddings (%(default)s)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
-    given = parser.parse_args(arguments)
-    for name, least in (("positions", 1), ("seed", 0)):
-        if getattr(given, name) < least:
-            parser.error(f"--{name} is {getattr(given, name)}; needed: at least {least}")
-    lines = []
-    for size in given.sizes:
-        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", size):
-            parser.error(f"--sizes has {size}; needed: tokens x experts x granularity x k, such as 1024x16x4x1")
-        V, E, G, k = map(int, size.split("x"))
-        fields = dict(vocab_size=V, experts=E, granularity=G, k=k, d_model=2 * G, heads=1, router="hash")
-        try:
-            ModelConfig(**fields)
-            for kind in given.hashes:
-                missing = (kind == "multi" and (k > 1 or G == 1)) or (kind == "bigram" and k * G > 1)
-                if not missing:
-                    lines.append(measure(ModelConfig(**fields, hash=kind), given.positions, given.seed))
-        except InputError as error:
-            parser.error(f"--sizes has {size}: {error}")
-    print(report(lines))
-    if given.markdown:
-        write_atomically(given.markdown, markdown(lines))
+    V, E, G, k = map(int, size.split("x"))
+    fields = dict(vocab_size=V, experts=E, granularity=G, k=k, d_model=2 * G, heads=1, router="hash")
+    possible = {"multi": k == 1 and G > 1, "bigram": k * G == 1}
+    return [measure(ModelConfig(**fields, hash=kind), POSITIONS, SEED) for kind in HASHES if possible.get(kind, True)]
 
 
 if __name__ == "__main__":
-    main()
+    print(markdown([line for size in sys.argv[1:] or SIZES for line in lines_of(size)]))

@@ -1,1 +1,0 @@
-"""Measurements that anyone can repeat: each module is a command that prints a small table."""

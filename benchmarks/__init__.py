@@ -1,0 +1,1 @@
+"""How fast the library is, as ratios: `python -m benchmarks` in the root of the repository. Nothing imports this."""

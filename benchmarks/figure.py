@@ -1,0 +1,60 @@
+"""What a figure of the benchmark is: the sides that are timed in turns, and the ratio of their seconds."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Job(NamedTuple):
+    """Something that can be timed: `run` does it once and waits for its end, `facts` says what was done."""
+
+    run: Callable[[], object]
+    facts: Callable[[], dict] = dict
+
+
+class Side(NamedTuple):
+    """One side of a comparison.
+
+    Attributes:
+        job: `file:function` of this folder; the function takes `options` and returns a `Job`
+        options: keyword arguments; `--quick` adds quick=True
+        library: whose process runs the job, a key of `worker.LIBRARIES`
+        per: the seconds of a call are divided by this, for example by the steps of the call
+    """
+
+    job: str
+    options: dict
+    library: str = "jax"
+    per: float = 1.0
+
+
+class Figure(NamedTuple):
+    """A figure and its goal.
+
+    Attributes:
+        name: family and variant, with hyphens
+        what: the meaning of the number
+        sides: by name
+        value: makes the figure from the seconds of one round, by side
+        goal: ("at most" or "at least", limit), or None
+        threads: of each process
+        backend: "cpu" or "gpu"; empty for any
+    """
+
+    name: str
+    what: str
+    sides: dict[str, Side]
+    value: Callable[[dict[str, float]], float]
+    goal: tuple[str, float] | None = None
+    threads: int = 2
+    backend: str = ""
+
+    def holds(self, value: float) -> bool | None:
+        """Return whether a value meets the goal; None without a goal."""
+        if self.goal is None:
+            return None
+        return value <= self.goal[1] if self.goal[0] == "at most" else value >= self.goal[1]
+
+
+def over(first: str, *others: str) -> Callable[[dict[str, float]], float]:
+    """Return the ratio of a side to the fastest of others."""
+    return lambda seconds: seconds[first] / min(seconds[other] for other in others)
