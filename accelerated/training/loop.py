@@ -45,6 +45,7 @@ from .record import (
 )
 from .result_rows import as_text, result_row, write_rows
 from .resuming import Kept, check_untrained, kept_files, kept_files_of_older
+from .routing import report_routing
 from .run_folder import (
     WINDOWS,
     Log,
@@ -371,6 +372,8 @@ class Run:
             what = f"the validation loss is {losses['validation']} at step {step:,}"
             raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
+        if step == self.config.steps:
+            self._report_routing(evaluate, params, losses["validation"])
         dropped, self.dropped = self.dropped[0] / max(1, self.dropped[1]), (0.0, 0)
         self.log.write(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         row = result_row(self.config, self.hyper_id, step, losses, by_window["validation"], dropped, load, self.seconds)
@@ -379,6 +382,21 @@ class Run:
         self.windows.append(digest(windows.encode()))
         write_record(self.folder, self._record())  # before the files that it describes
         write_atomically(self.folder / WINDOWS, windows)
+
+    def _report_routing(self, evaluate, params: dict, loss: float) -> None:
+        """Log what the routers have learned, and say so where they have not. On a mesh nothing is measured."""
+        if self.layout is not None or not self.config.model.num_routed:
+            return
+        text = self.evaluation_sets["validation"]
+
+        def loss_ratio(changed: dict) -> float:
+            result = evaluate(changed, text.tokens)
+            return mean_loss(self._rows_of("validation", result.counted).sums(result.loss)) / loss
+
+        report = report_routing(self.config, params, self.table, text.tokens, loss_ratio)
+        self.log.write(kind="routing", step=self.config.steps, **report._asdict())
+        if verdict := report.verdict():
+            self._tell(f"{self.folder}: {verdict}")
 
     def _publish(self) -> None:
         """Write the table with the last row."""

@@ -79,7 +79,8 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     check_losses(path, rows, lines)
     unfinished = step in evaluations and step not in found
     lines = [line for line in lines if line["step"] <= step]
-    lines = [line for line in lines if not (unfinished and (line["kind"], line["step"]) == ("evaluation", step))]
+    anew = ("evaluation", "routing") if unfinished else ()
+    lines = [line for line in lines if line["step"] < step or line["kind"] not in anew]
     log = "".join(json.dumps(line) + "\n" for line in lines).encode()
     return Kept([as_text(row) for row in rows], [""] * len(rows), log)
 

@@ -1,0 +1,113 @@
+"""Diagnostics of routers on routings whose truth is known, and what a run says of its own router."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from routelaws.accelerated.training.routing import RouterReport
+from routelaws.reference import diagnostics
+
+from .test_training_routers import make_run
+
+TOKENS, EXPERTS = 4096, 8
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(0)
+
+
+def shuffles(random, count=TOKENS):
+    return np.stack([random.permutation(count) for _ in range(6)])
+
+
+def test_random_routings_agree_by_chance(random):
+    first, second = (np.argsort(random.random((TOKENS, EXPERTS)), axis=1)[:, :2] for _ in range(2))
+    assert diagnostics.agreement(first, first[:, ::-1]) == 1
+    assert abs(diagnostics.agreement(first, second) - 2 / EXPERTS) < 0.02
+    mask = (first == second).all(axis=1)
+    assert diagnostics.agreement(first, second, mask=mask) == 1
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_information_is_that_of_entropies(random, choices):
+    """I(label; expert) = H(label) + H(expert) - H(label, expert), by SciPy, for experts that often follow the label."""
+    label = random.integers(0, 40, TOKENS)
+    expert = np.stack([(label + choice + (random.random(TOKENS) < 0.4)) % EXPERTS for choice in range(choices)], axis=1)
+    found = diagnostics.information(label, expert, EXPERTS, shuffles(random))
+    pairs = np.zeros((40, EXPERTS))
+    np.add.at(pairs, (np.repeat(label, choices), expert.ravel()), 1)
+    h = [scipy.stats.entropy(counts.ravel(), base=2) for counts in (pairs.sum(axis=1), pairs.sum(axis=0), pairs)]
+    assert found.bits == pytest.approx(h[0] + h[1] - h[2], rel=1e-9)
+
+
+def test_what_the_expert_says_about_the_token(random):
+    label = random.integers(0, 4 * EXPERTS, TOKENS)
+    fixed = diagnostics.information(label, (label % EXPERTS)[:, None], EXPERTS, shuffles(random))
+    assert fixed.bits == pytest.approx(np.log2(EXPERTS), abs=0.01) and fixed.baseline < 0.1
+    chance = diagnostics.information(label, random.integers(0, EXPERTS, (TOKENS, 1)), EXPERTS, shuffles(random))
+    assert abs(chance.bits - chance.baseline) < 6 * chance.spread and chance.bits > 0.01
+    one = diagnostics.information(label, np.zeros((TOKENS, 1), int), EXPERTS, shuffles(random))
+    assert one == (0, 0, 0)
+
+
+def test_entropy_is_that_of_scipy(random):
+    probability = random.dirichlet(np.full(EXPERTS, 0.3), TOKENS)
+    assert diagnostics.entropy(probability) == pytest.approx(scipy.stats.entropy(probability, axis=1).mean(), rel=1e-9)
+    with pytest.raises(ValueError, match="rows sum to 2 to 2"):
+        diagnostics.entropy(np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("wrong", [[[0, 1, 2]], [[0, 0]], [[0, 1], [1, 0]]])
+def test_an_exchange_is_a_permutation(wrong):
+    params = {"routed_ffn": {"up": np.zeros((1, 2, 3, 4)), "down": np.zeros((1, 2, 4, 3))}}
+    with pytest.raises(ValueError, match="needed: a permutation of 0 to 1 in 1 rows"):
+        diagnostics.exchange_experts(params, np.array(wrong))
+
+
+def report(**changes):
+    learned = RouterReport(4, 0.25, [0.9, 0.3], [1.5, 0.2], [], 1.2)
+    return learned._replace(**changes)
+
+
+def test_a_verdict_names_what_was_not_learned():
+    assert report().verdict() is None
+    assert report(agreement=[]).verdict() is None  # experts choose
+    said = report(agreement=[0.25, 0.26]).verdict()
+    assert said == (
+        "the router has not learned: training and evaluation choose the same expert for 25.5% of the tokens"
+        " (by chance 25.0%)"
+    )
+    assert report(exchange=1.0002).verdict().endswith("exchanging its experts multiplies the loss by 1.0002")
+
+
+def logged(run):
+    lines = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "routing"]
+
+
+def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
+    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same."""
+    fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}
+    said = []
+    hashed = make_run(fields, tmp_path / "hash", router="hash")
+    hashed.train()
+    (line,) = logged(hashed)
+    assert line["step"] == 8 and line["agreement"] == [1.0] and line["information"][0] > 1
+    chance = make_run(fields, tmp_path / "reinforce", lambda kind, line="", **_: said.append(line), router="reinforce")
+    chance.train()
+    (line,) = logged(chance)
+    assert 0.5 * np.log(4) < line["entropy"][0] < np.log(4) and 0.25 < line["agreement"][0] < 0.75
+    assert any("the router has not learned" in line for line in said)
+
+
+@pytest.mark.parametrize("router", ["expert_choice", "mixture_of_tokens"])
+def test_where_experts_choose_only_the_exchange_is_reported(small_fields, tmp_path, router):
+    run = make_run(
+        {**small_fields, "steps": 4, "evaluations": 1}, tmp_path / "run", router=router, experts=4, group_size=4
+    )
+    run.train()
+    (line,) = logged(run)
+    assert line["agreement"] == line["information"] == [] and line["exchange"] > 0

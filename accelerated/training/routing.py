@@ -1,0 +1,127 @@
+"""What the router of a trained model has learned, measured when a run ends.
+
+Part of the validation text is routed twice with the last weights: as in evaluation, and as in training. The answers are
+those of `routelaws.reference.diagnostics`, one for each routed block.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.diagnostics import agreement, entropy, exchange_experts, information
+
+from ..notation import Routing
+from ..transformer import draw_noise, loss
+from .configuration import TrainConfig
+from .step import EVALUATION_SEED, attention_of, compute_dtype, task_of
+
+TOKENS = 32768
+"""At most so many tokens are routed twice, and one batch at least."""
+
+SHUFFLES = 8
+"""Of the labels, for the baseline of the information."""
+
+CHANCE = 0.05
+"""An agreement is one of chance if it is less than this share of the way from chance to 1. Our choice."""
+
+SAME = 1.001
+"""Experts are interchangeable if exchanging them leaves the loss below this many times itself. Our choice."""
+
+
+class RouterReport(NamedTuple):
+    """What the routers of a model have learned. Lists have an entry for each routed block."""
+
+    experts: int  # E G, of a block
+    chance: float  # k/E, the agreement of two routings at random
+    agreement: list[float]  # of the experts in training and in evaluation; empty where experts choose
+    information: list[float]  # bits that the expert says about the token's id, less those of shuffled ids; as above
+    entropy: list[float]  # nats, of the policy of RL-R; empty for others
+    exchange: float  # loss with experts exchanged at random, over the loss
+
+    def verdict(self) -> str | None:
+        """Return one sentence on a router that has not learned, None for one that has."""
+        reasons = []
+        if self.agreement and all(a - self.chance < CHANCE * (1 - self.chance) for a in self.agreement):
+            mean = sum(self.agreement) / len(self.agreement)
+            reasons.append(
+                f"training and evaluation choose the same expert for {mean:.1%} of the tokens (by chance"
+                f" {self.chance:.1%})"
+            )
+        if self.exchange < SAME:
+            reasons.append(f"exchanging its experts multiplies the loss by {self.exchange:.4f}")
+        return f"the router has not learned: {'; '.join(reasons)}" if reasons else None
+
+
+def report_routing(
+    config: TrainConfig,
+    params: dict,
+    table: np.ndarray | None,
+    windows: np.ndarray,
+    loss_ratio: Callable[[dict], float],
+) -> RouterReport:
+    """Return what the routers of a model have learned.
+
+    Args:
+        config: the run, on one device, with routed blocks.
+        params: the weights.
+        table: of a hash.
+        windows: [n, b, S + 1], batches of the validation text.
+        loss_ratio: called with changed weights; returns the validation loss with them over that of the model.
+    """
+    model = config.model
+    batches = windows[: max(1, TOKENS // (config.batch_size * config.sequence_length))]
+    draw = np.random.default_rng(config.seed)
+    routed, experts = model.num_routed, model.expert_count
+    order = np.stack([draw.permutation(experts) for _ in range(routed)])
+    exchange = loss_ratio(exchange_experts(params, order))
+    report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
+    found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
+    if found is None:
+        return report
+    token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in found)
+    shuffles = np.stack([draw.permutation(token.size) for _ in range(SHUFFLES)])
+    for block in range(routed):
+        chosen = evaluated[:, block].reshape(token.size, -1)
+        report.agreement.append(agreement(chosen, trained[:, block].reshape(token.size, -1)))
+        told = information(token.ravel(), chosen, experts, shuffles)
+        report.information.append(told.bits - told.baseline)
+        if policy is not None:
+            report.entropy.append(entropy(policy[:, block].reshape(token.size, -1).astype(np.float64)))
+    return report
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(model: ModelConfig, dtype, attention: str):
+    """Return a jitted function (params, batches, table) -> (tokens, experts in evaluation, in training, policy).
+
+    Each is stacked over batches: [n, T], [n, n_r, T, k] twice, and for RL-R [n, n_r, T, E G], else None. It returns
+    None for a model whose tokens choose no experts.
+    """
+    key = jax.random.key(EVALUATION_SEED)
+    options = {"compute_dtype": dtype, "attention": attention}
+
+    def route(params, windows, number, table):
+        tokens, hidden = task_of(windows, model, jax.random.fold_in(key, number))
+        inputs = windows[:, :-1]
+        noise = draw_noise(jax.random.fold_in(key, number + (1 << 20)), model, *inputs.shape)
+        given = {"table": table, "hidden": hidden, **options}
+        evaluated = loss(params, tokens, model, training=False, **given).output
+        trained = loss(params, tokens, model, training=True, noise=noise, **given).output
+        if not isinstance(evaluated.routing, Routing):
+            return None
+        policy = None if evaluated.policy is None else jax.nn.softmax(evaluated.policy.logits)
+        return inputs.reshape(-1), evaluated.routing.expert, trained.routing.expert, policy
+
+    @jax.jit
+    def over_batches(params, batches, table):
+        def one(_, now):
+            return None, route(params, *now, table)
+
+        return jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))[1]
+
+    return over_batches

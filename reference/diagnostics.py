@@ -1,0 +1,183 @@
+"""Diagnostics: what a router has learned, read from the choices that it makes.
+
+The loss of a routed model does not show whether its router learned anything: a model whose experts all do the same can
+have a good loss. Four questions do, each with the answer of a router that learned nothing:
+
+    AGREEMENT     does evaluation choose the experts that training chooses?       by chance: k/E
+    ENTROPY       how undecided is the router between its experts?                undecided: log E nats
+    INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
+    EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
+
+A fifth, how evenly experts are used, is `balance.load_statistics`.
+
+The four answers differ in what they miss. HASH has agreement 1 and much information, but nothing that it learned. A
+router that never learns but is fixed at random has agreement 1 too. A router whose experts do the same can still have
+little entropy. So read them together.
+
+These are our choice; the paper has none of them. Nothing here routes, and nothing carries a gradient.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .balance import _real_rows, expert_counts
+from .notation import check_finite
+
+
+class Information(NamedTuple):
+    """What the expert of a token says about a label of the token, such as its id or its position."""
+
+    bits: float  # mutual information of label and expert, as counted; few tokens make it too large
+    baseline: float  # bits, the same for shuffled labels: mean over the shuffles
+    spread: float  # bits, standard deviation over the shuffles
+
+
+def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None = None) -> float:
+    """Return the share of a token's experts that two routings have in common, mean over tokens.
+
+    Args:
+        first: [T, k] integers, the experts of each token, distinct within a row.
+        second: [T, k] integers, those of another routing of the same tokens: in evaluation, or of another checkpoint.
+        mask: [T] bool, the real tokens; None for all.
+
+    Returns:
+        From 0 to 1. Two routings that choose k of E experts at random agree in k/E.
+
+    Raises:
+        ValueError: the shapes differ, or there is no token or no choice.
+
+    Example:
+        >>> agreement(np.array([[0, 1], [2, 3]]), np.array([[1, 0], [2, 0]]))
+        0.75
+    """
+    if first.shape != second.shape or first.ndim != 2:
+        raise ValueError(f"the routings have shapes {first.shape} and {second.shape}; needed: [T, k] twice, the same")
+    first, second = _real_rows(first, mask), _real_rows(second, mask)
+    if not first.size:
+        raise ValueError(f"the routings have shape {first.shape}; needed: at least one token with one expert")
+    common = [len(set(a) & set(b)) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    return sum(common) / first.size
+
+
+def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float:
+    """Return how undecided a router is: the entropy of its probabilities, in nats, mean over tokens.
+
+    Args:
+        probability: [T, E], at least 0; each row sums to 1.
+        mask: [T] bool, the real tokens; None for all.
+
+    Returns:
+        From 0 (each token has one expert) to log E (all experts are equally likely for each token).
+
+    Raises:
+        ValueError: there is no token, or a row is no distribution.
+
+    Example:
+        >>> entropy(np.array([[1.0, 0.0], [0.5, 0.5]])) == math.log(2) / 2
+        True
+    """
+    probability = check_finite("probability", _real_rows(probability, mask))
+    if probability.ndim != 2 or not probability.size:
+        raise ValueError(f"probability has shape {probability.shape}; needed: [T, E] with at least one token")
+    sums = probability.sum(axis=1)
+    if probability.min() < 0 or np.abs(sums - 1).max() > 1e-3:
+        raise ValueError(
+            f"probabilities reach from {probability.min():g} and rows sum to {sums.min():g} to {sums.max():g}; needed:"
+            " at least 0 and sums of 1"
+        )
+    rows = [sum(p * math.log(1 / p) for p in row if p > 0) for row in probability.tolist()]
+    return sum(rows) / len(rows)
+
+
+def information(
+    label: np.ndarray, expert: np.ndarray, num_experts: int, shuffles: np.ndarray, *, mask: np.ndarray | None = None
+) -> Information:
+    """Return how much the expert of a token says about a label of the token.
+
+    This is the mutual information of two numbers drawn together, a label l and an expert e, over all T k choices:
+
+        Σ p(l, e) log₂ (p(l, e) / (p(l) p(e)))
+
+    Counted on few tokens it is too large: even a router that chooses at random seems to know something. Shuffled labels
+    show by how much; `bits - baseline` is what the router knows.
+
+    Args:
+        label: [T] integers, at least 0: the token's id, that of the token before, or its position.
+        expert: [T, k] integers in [0, E).
+        num_experts: E.
+        shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
+        mask: [T] bool, the real tokens; None for all. Shuffles are then of the real tokens alone.
+
+    Returns:
+        `Information`; `bits` is at most log₂ E.
+
+    Raises:
+        ValueError: shapes do not fit, there is no token, a number is out of range, or a shuffle is no permutation.
+
+    Example:
+        The expert is the label modulo 2, and the label is 0, 1, 2 or 3 equally often: one bit.
+
+        >>> label = np.array([0, 1, 2, 3])
+        >>> information(label, (label % 2)[:, None], 2, np.array([[0, 1, 2, 3], [0, 2, 1, 3]])).bits
+        1.0
+    """
+    label, expert = _real_rows(label, mask), _real_rows(expert, mask)
+    if expert.ndim != 2 or not expert.size or label.shape != expert.shape[:1]:
+        raise ValueError(f"labels have shape {label.shape} and experts {expert.shape}; needed: [T] and [T, k], T >= 1")
+    shuffles = np.asarray(shuffles)
+    if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(len(label))).any():
+        raise ValueError(
+            f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {len(label) - 1}, one a row"
+        )
+    shuffled = [_mutual_information(label[order], expert, num_experts) for order in shuffles]
+    return Information(
+        _mutual_information(label, expert, num_experts), float(np.mean(shuffled)), float(np.std(shuffled))
+    )
+
+
+def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int) -> float:
+    """Return the mutual information of labels [T] and experts [T, k] in bits, counted over the T k choices."""
+    by_expert = expert_counts(expert, num_experts)
+    bits = 0.0
+    for value in np.unique(label):
+        together = expert_counts(expert[label == value], num_experts)
+        for e in np.flatnonzero(together):
+            ratio = together[e] * expert.size / (together.sum() * by_expert[e])
+            bits += together[e] / expert.size * math.log2(ratio)
+    return float(bits)
+
+
+def exchange_experts(params: dict, order: np.ndarray) -> dict:
+    """Return the parameters of a model whose experts have changed places, while its routers stay as they are.
+
+    The loss with such parameters, over the loss of the model, says how different its experts are. A ratio of 1 means
+    that it does not matter which expert a token gets.
+
+    Args:
+        params: the tree of `transformer.parameter_shapes`, with routed blocks.
+        order: [n_r, E G] integers, for each routed block which expert each place gets: a permutation.
+
+    Returns:
+        A new tree; arrays that did not change are shared with `params`.
+
+    Raises:
+        ValueError: there is no routed block, or `order` has another shape or a row that is no permutation.
+
+    Example:
+        >>> params = {"routed_ffn": {"up": np.array([[[[1.0]], [[2.0]]]]), "down": np.array([[[[3.0]], [[4.0]]]])}}
+        >>> exchange_experts(params, np.array([[1, 0]]))["routed_ffn"]["up"].ravel().tolist()
+        [2.0, 1.0]
+    """
+    if "routed_ffn" not in params:
+        raise ValueError("the model has no routed block; needed: parameters with routed_ffn")
+    routed, order = dict(params["routed_ffn"]), np.asarray(order)
+    shape = routed["up"].shape[:2]
+    if order.shape != shape or (np.sort(order, axis=1) != np.arange(shape[1])).any():
+        raise ValueError(
+            f"order has shape {order.shape}; needed: a permutation of 0 to {shape[1] - 1} in {shape[0]} rows"
+        )
+    for name in {"up", "linear", "down"} & set(routed):
+        routed[name] = np.stack([routed[name][i][order[i]] for i in range(len(order))])
+    return {**params, "routed_ffn": routed}
