@@ -20,7 +20,7 @@ from jax import lax
 from routelaws.reference.accounting import ACTIVATIONS
 
 from .errors import InputError
-from .loops import EXPERTS, UNWRITTEN, call_loops
+from .loops import EXPERTS, call_loops
 from .shapes import shape_of, sizes_of
 
 
@@ -49,7 +49,6 @@ class Stack:
     A backward pass hands one array for each matrix on, from the last layer to the first, and each fills in its own
     part: gradients of single layers would have to be copied together. For that the forward pass hands `passed` on,
     which nothing is computed from: who runs a layer takes it from here, and leaves here what the next one is to take.
-    After the last layer it goes to `end_passing`.
 
     Attributes:
         matrices: constants, up [n_r, E, d, f], down [n_r, E, f, d] and, for SwiGLU, linear [n_r, E, d, f]
@@ -157,33 +156,6 @@ def _passing_backward(activation, elsewhere, saved, gradients):
 
 
 _passing_ffn.defvjp(_passing_forward, _passing_backward)
-
-
-def end_passing(h: jax.Array, passed: dict) -> jax.Array:
-    """Return h, what all layers of a stack have computed; `passed` is what they have handed on, float32.
-
-    The gradient of what they hand on begins here, as memory to which nothing is written on CPU: each layer fills in its
-    part, and all of them together the whole. Zeros would be written for nothing, in the time of two percent of a step.
-    """
-    return _end_passing(tuple((name, matrix.shape) for name, matrix in sorted(passed.items())), h, passed)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _end_passing(shapes, h, passed):
-    return h
-
-
-def _begin_gradient(shapes, _, gradient):
-    names, shapes = zip(*shapes, strict=True)
-
-    def on_cpu(gradient):  # nothing of it is read: without it the memory would be that of all steps, and be copied
-        return call_loops(UNWRITTEN, {f"gradient {list(gradient.shape)}": gradient}, [str(list(s)) for s in shapes])
-
-    begun = lax.platform_dependent(gradient, cpu=on_cpu, default=lambda _: [*map(jnp.zeros, shapes)])
-    return gradient, dict(zip(names, begun, strict=True))
-
-
-_end_passing.defvjp(lambda _, h, passed: (h, None), _begin_gradient)
 
 
 def _run(activation, elsewhere, keep, x, gate, queue, stack):

@@ -1,7 +1,6 @@
 """Compiled loops that programs of XLA call on CPU: whether they run here, and what calls of them need.
 
-The loops are in `kernels`; who calls them is in `attention_rows`, `grouped`, `products`, `routers.sinkhorn` and
-`training.optimizer`.
+The loops are in `kernels`; who calls them is in `attention_rows` and `grouped`.
 """
 
 import contextlib
@@ -14,10 +13,10 @@ import numpy as np
 
 from .shapes import shape_of, sizes_of
 
-CALLS = tuple(f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient", "sweep", "unwritten"))
+CALLS = tuple(f"routelaws_{what}" for what in ("attention", "experts"))
 """What compiled programs call loops by."""
 
-ADAMW, ATTENTION, EXPERTS, GRADIENT, SWEEP, UNWRITTEN = CALLS
+ATTENTION, EXPERTS = CALLS
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 

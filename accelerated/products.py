@@ -1,10 +1,10 @@
 """Matrix products and the dense FFN with backward passes of their own.
 
 What is computed is what autodiff gives. The backward passes exist for three reasons: XLA on CPU is two to three times
-slower on a product that sums over the first axis of both factors, which every gradient of a weight is (compiled loops
-do it in float32 and bfloat16; in float64 a factor is copied transposed); autodiff of an activation keeps five arrays as
-large as the hidden layer, where the hidden layer itself is enough; and it keeps what a product reads, which can be
-computed again from what is there in any case (`Again`).
+slower on a product that sums over the first axis of both factors, which every gradient of a weight is (here a factor is
+copied transposed); autodiff of an activation keeps five arrays as large as the hidden layer, where the hidden layer
+itself is enough; and it keeps what a product reads, which can be computed again from what is there in any case
+(`Again`).
 """
 
 import functools
@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from .experts import _activated
-from .loops import GRADIENT, alike, call_loops, loops_run
 
 
 def transposed_product(x: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -43,17 +42,7 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
     Returns:
         [..., m, n].
     """
-    on_cpu = _by_transposed_copy
-    if x.ndim == 2 and x.size and gradient.size and x.dtype == gradient.dtype and loops_run(GRADIENT, x.dtype):
-        on_cpu = _in_loops
-    return jax.lax.platform_dependent(x, gradient, cpu=on_cpu, default=lambda x, g: x.mT @ g)
-
-
-def _in_loops(x, gradient):
-    """Return xᵀ · gradient by loops that read both as they are (`kernels.gradient_call`)."""
-    wide, of_product = alike(x, gradient)
-    [result] = call_loops(GRADIENT, {"x [T, m]": wide, "gradient [T, n]": of_product}, ["[m, n]"])
-    return result.astype(x.dtype)
+    return jax.lax.platform_dependent(x, gradient, cpu=_by_transposed_copy, default=lambda x, g: x.mT @ g)
 
 
 def _by_transposed_copy(x, gradient):

@@ -25,7 +25,7 @@ from .attention_rows import attend_rows
 from .cross_entropy import summed_log_probability
 from .errors import InputError
 from .experts import _matrices
-from .grouped import Stack, end_passing
+from .grouped import Stack
 from .loops import ATTENTION, loops_run
 from .normalise import normalise, normed, row_statistics
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
@@ -551,8 +551,8 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
         return (h + output, stack.passed), tuple(rest)
 
     layers = by_group(blocks), by_group(dense), ffns, noise, held, jnp.arange(groups, dtype=jnp.int32)
-    (h, passed), rest = _scan(group, (h, passed), layers, unroll=not again)
-    return end_passing(h, passed) if in_stack else h, rest
+    (h, _), rest = _scan(group, (h, passed), layers, unroll=not again)
+    return h, rest
 
 
 def _cast(tree, dtype):

@@ -349,7 +349,6 @@ BOUNDS["tutorials.value"] = Bound(100, "u of the largest entry; short sums in an
 
 # Training.
 BOUNDS["training.optimizer"] = Bound(3e-7, "of a leaf's largest entry; in float64, but for the rate of each step")
-BOUNDS["training.optimizer_in_loops"] = Bound(3e-6, "of a leaf's largest entry; four steps in float32; measured 4e-7")
 BOUNDS["training.rate"] = Bound(1e-6, "relative; a cosine in float32, of which a tenth is left")
 BOUNDS["training.small_steps"] = Bound(0.05, "of a step; float32 of weights near 1 over eight steps of 2^-14")
 BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in float32, and a root")

@@ -22,12 +22,8 @@ from .tiles import compile_product
 from .together import NUM_THREADS, SCHEDULE, compile_help
 
 FUNCTIONS = {
-    "routelaws_adamw": "adamw_call",
     "routelaws_attention": "attention_call",
     "routelaws_experts": "expert_call",
-    "routelaws_gradient": "gradient_call",
-    "routelaws_sweep": "sweep_call",
-    "routelaws_unwritten": "unwritten_call",
 }
 """What XLA knows each function by, and the module whose `compiled` returns it."""
 

@@ -33,7 +33,6 @@ import jax.numpy as jnp
 from routelaws.reference.notation import _check_k
 
 from ..errors import InputError
-from ..loops import SWEEP, alike, call_loops, loops_run
 from ..notation import (
     Routing,
     _among,
@@ -57,7 +56,7 @@ GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
 _CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
-_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_by_two_products`; measured
+_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
 
 
 class SinkhornPlan(NamedTuple):
@@ -330,18 +329,9 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    Where no cache holds the kernel, the second product is taken over blocks of rows, whose results are added: the
-    rounding error, which is that of one sum over all rows otherwise, does not grow with T. On CPU in float32 compiled
-    loops then read the kernel once for both products.
+    Where no cache holds the kernel, the second product is taken over blocks of rows, if T can be split into such
+    blocks, and their results are added: the rounding error is then not that of one sum over all rows.
     """
-    large = kernel.nbytes > _CACHED and kernel.dtype == jnp.float32
-    if not (large and loops_run(SWEEP, kernel.dtype)):
-        return _by_two_products(kernel, u, real)
-    return jax.lax.platform_dependent(kernel, u, real, cpu=_in_one_pass, default=_by_two_products)
-
-
-def _by_two_products(kernel, u, real):
-    """Return `_products` by two products, the second over blocks of rows if T can be split into such blocks."""
     weights = 1 / jnp.matmul(kernel, u, precision="highest")
     weights = weights if real is None else jnp.where(real, weights, 0)
     num_rows, num_experts = kernel.shape
@@ -350,16 +340,6 @@ def _by_two_products(kernel, u, real):
         return weights, jnp.matmul(weights, kernel, precision="highest")
     blocks = weights.reshape(-1, 1, block), kernel.reshape(-1, block, num_experts)
     return weights, jnp.matmul(*blocks, precision="highest").sum(axis=(0, 1))
-
-
-def _in_one_pass(kernel, u, real):
-    """Return `_products` by loops (`kernels.sweep_call`)."""
-    from ..kernels.sweep_call import BLOCK
-
-    names = ("kernel [T, E]", "u [E]") + (() if real is None else ("real [T]",))
-    given = dict(zip(names, alike(kernel, u, *([] if real is None else [real])), strict=True))
-    weights, sums = call_loops(SWEEP, given, ["[T]", "[B, E]"], B=-(-len(kernel) // BLOCK))
-    return weights, sums.sum(axis=0)
 
 
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:

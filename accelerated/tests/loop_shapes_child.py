@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.accelerated import attention_rows, experts, grouped, loops, products
+from routelaws.accelerated import attention_rows, experts, grouped, loops
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.kernels.sweep_call import BLOCK
-from routelaws.accelerated.routers import sinkhorn
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import harness
 from routelaws.conformance.engine.harness import UNIT
@@ -33,7 +31,7 @@ WILD = (-1, -5, -(2**31), 2**31 - 1)
 def draw_case(seed: int) -> dict:
     """Return a kind of loop, sizes, and, in a third of the cases, one thing that does not fit."""
     random = np.random.default_rng(seed)
-    kind = random.choice(["attention", "experts", "gradient", "sweep"], p=[0.4, 0.4, 0.12, 0.08])
+    kind = random.choice(["attention", "experts"])
 
     def size(most):
         """A small number mostly, sometimes 0, and seldom a large one."""
@@ -45,7 +43,7 @@ def draw_case(seed: int) -> dict:
     if kind == "attention":
         case |= {"b": size(12), "S": size(150), "H": max(1, size(12)), "c": size(70)}
         case |= {"causal": bool(random.integers(2)), "relative": bool(random.random() < 0.8)}
-    elif kind == "experts":
+    else:
         case |= {"T": size(600), "E": max(1, size(40)), "k": size(8), "d": size(150), "f": size(300)}
         case |= {"activation": str(random.choice(["gelu", "relu", "swiglu"])), "wild": bool(random.random() < 0.4)}
         case |= {"even": bool(random.integers(2))}
@@ -53,15 +51,11 @@ def draw_case(seed: int) -> dict:
         case["by"] = (
             "grouped_ffn" if case["misfit"] and by == "routed_ffn" else str(by)
         )  # which also takes other dtypes
-    elif kind == "gradient":
-        case |= {"T": size(700), "m": size(700), "n": size(700)}
-    else:
-        case |= {"T": max(1, size(3000)), "E": max(1, size(70)), "masked": bool(random.integers(2))}
     case["how"] = str(random.choice(HOW, p=[0.6, 0.16, 0.08, 0.08, 0.08]))
     if case["how"] in ("shard_map", "elsewhere") and case.get("E") == 1:
         case["E"] = 2  # a layer of one expert has a place for each token, not for each of its choices
-    if case["misfit"] or case["kind"] in ("gradient", "sweep"):
-        case["how"] = "eager" if case["how"] == "eager" and not case["misfit"] else "jit"
+    if case["misfit"]:
+        case["how"] = "jit"
     return case
 
 
@@ -78,11 +72,6 @@ def arrays_of(case: dict) -> tuple[dict, dict]:
         if case["relative"]:
             moved["relative"] = normal(S if case["causal"] else max(2 * S - 1, 0), H * c)
         return moved, {"heads": H, "causal": case["causal"]}
-    if case["kind"] == "gradient":
-        return {"x": normal(case["T"], case["m"]), "g": normal(case["T"], case["n"])}, {}
-    if case["kind"] == "sweep":
-        real = random.random(case["T"]) < 0.7 if case["masked"] else None
-        return {"kernel": np.exp(normal(case["T"], case["E"])), "u": np.exp(normal(case["E"]))}, {"real": real}
     T, E, k, d, f = (case[name] for name in "TEkdf")
     shapes = {"up": (E, d, f), "down": (E, f, d)} | ({"linear": (E, d, f)} if case["activation"] == "swiglu" else {})
     matrices = {name: normal(*shape, scale=max(shape[1], 1) ** -0.5) for name, shape in shapes.items()}
@@ -99,10 +88,6 @@ def found_by(case: dict, moved: dict, held: dict):
     if case["kind"] == "attention":
         given = moved["projected"], moved.get("relative"), held["heads"], held["causal"]
         return attention_elsewhere(*given) if elsewhere else attend_rows(*given)
-    if case["kind"] == "gradient":
-        return products.weight_gradient(moved["x"], moved["g"])
-    if case["kind"] == "sweep":
-        return jnp.concatenate(sinkhorn._in_one_pass(moved["kernel"], moved["u"], held["real"]))
     matrices, rows = moved["matrices"], (moved["x"], moved["gate"], held["queue"])
     if elsewhere or (case["by"] == "routed_ffn" and case["E"] > 1) or case["how"] == "shard_map":
         with loops.portable() if elsewhere else contextlib.nullcontext():
@@ -113,8 +98,7 @@ def found_by(case: dict, moved: dict, held: dict):
         return grouped.grouped_ffn(held["activation"], plain, matrices, *rows)
     layers = {name: jnp.stack([jnp.full_like(matrix, jnp.nan), matrix]) for name, matrix in matrices.items()}
     stack = grouped.Stack(jax.lax.stop_gradient(layers), jnp.int32(case.get("layer", 1)), layers)
-    output = stack.ffn(held["activation"], plain, *rows)
-    return grouped.end_passing(output, stack.passed)
+    return stack.ffn(held["activation"], plain, *rows)
 
 
 def attention_elsewhere(projected, relative, heads, causal):
@@ -138,12 +122,6 @@ def plain_experts(activation: str):
 
 def wanted_by(case: dict, moved: dict, held: dict):
     """Return the same by plain JAX."""
-    if case["kind"] == "gradient":
-        return moved["x"].T @ moved["g"]
-    if case["kind"] == "sweep":
-        weights = 1 / (moved["kernel"] @ moved["u"])
-        weights = weights if held["real"] is None else jnp.where(held["real"], weights, 0)
-        return jnp.concatenate([weights, weights @ moved["kernel"]])
     if case["kind"] == "experts":
         return plain_experts(held["activation"])(moved["matrices"], moved["x"], moved["gate"], held["queue"])
     b, S, H, c = (case[name] for name in "bSHc")
@@ -171,13 +149,8 @@ SPOILS = {
         "up": MATRIX, "down": MATRIX, "linear": MATRIX, "matrices": ("one more", "one less"), "activation": ("tanh",),
         "x": (*ROWS, "int32", "float16"), "gate": (*ROWS, "int32", "float16"), "queue": (*ROWS, "float32"),
     },
-    "gradient": {"x": ("longer 0", "shorter 0"), "g": ("longer 0", "shorter 0")},
-    "sweep": {"kernel": AXES, "u": ("longer 0", "shorter 0"), "real": ("longer 0", "shorter 0")},
 }  # fmt: skip
 """What is done to an array, or put in the place of a number or a word, so that the others do not fit it any more."""
-
-LIMITS = {kind: "tiles.product" if kind == "gradient" else "experts.loops" for kind in SPOILS}
-"""The bound that each kind is held to, in units."""
 
 
 def spoil(case: dict, moved: dict, held: dict) -> str:
@@ -218,7 +191,7 @@ def run(case: dict) -> dict:
         try:
             jax.eval_shape(lambda moved: found_by(case, moved, held), moved)
         except (InputError, TypeError) as error:
-            clear = isinstance(error, InputError) and "\n" not in str(error) or case["kind"] == "gradient"
+            clear = isinstance(error, InputError) and "\n" not in str(error)
             return {"end": "refused"} if clear else {"end": "wrong", "why": f"{what}: {error!r}"}
         return {"end": "wrong", "why": f"{what}: accepted"}
     if case["how"] == "vmap":
@@ -227,36 +200,23 @@ def run(case: dict) -> dict:
     with jax.enable_x64(True):
         wanted = values(wanted_by, case, jax.tree.map(np.float64, moved), held, "jit")
     units = 0.0
-    for this, that, scale in zip(*map(jax.tree.leaves, (found, wanted)), scales(case, moved, wanted), strict=True):
+    for this, that in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
         if this.shape != that.shape:
             return {"end": "wrong", "why": f"shape {this.shape}; {that.shape} is right"}
+        scale = max(float(np.abs(that).max(initial=0.0)), 1.0)
         error = np.abs(np.asarray(this, np.float64) - that) / (UNIT["float32"] * scale)
-        if not np.all(error <= BOUNDS[LIMITS[case["kind"]]].limit):  # NaN is not
+        if not np.all(error <= BOUNDS["experts.loops"].limit):  # NaN is not
             return {"end": "wrong", "why": f"{error.max()} units in shape {this.shape}"}
         units = max(units, float(error.max(initial=0.0)))
     return {"end": "right", "units": units}
 
 
-def scales(case: dict, moved: dict, wanted) -> list:
-    """Return what an error in each leaf is measured by."""
-    if case["kind"] == "gradient":
-        x, g = (np.abs(moved[name]).astype(float) for name in "xg")
-        return [x.swapaxes(-1, -2) @ g + np.finfo(np.float32).tiny]
-    if case["kind"] == "sweep":
-        rows = min(case["T"], BLOCK)  # summed one after the other
-        return [max(1.0, rows / BOUNDS[LIMITS["sweep"]].limit) * np.abs(wanted) + np.finfo(np.float32).tiny]
-    return [max(float(np.abs(leaf).max(initial=0.0)), 1.0) for leaf in jax.tree.leaves(wanted)]
-
-
 def values(of, case: dict, moved: dict, held: dict, how: str):
-    """Return what a function gives, and the gradients of its product with fixed weights where it has some."""
+    """Return what a function gives, and the gradients of its product with fixed weights."""
 
     def plain(moved):
         one = functools.partial(of, case, held=held)
         return jax.vmap(one)(moved) if case["how"] == "vmap" else one(moved)
-
-    if case["kind"] in ("gradient", "sweep"):
-        return jax.device_get((plain if how == "eager" else harness._jit(plain))(moved))
 
     def total(moved):
         output = plain(moved)

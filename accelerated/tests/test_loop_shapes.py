@@ -16,11 +16,9 @@ import jax
 import numpy as np
 import pytest
 
-from routelaws.accelerated import loops
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.grouped import Stack, grouped_ffn
-from routelaws.accelerated.products import weight_gradient
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
 
@@ -80,15 +78,7 @@ EXPERTS = [
         (333, 20, 3, 17, 71, "swiglu", True, STACK, True, {}),
     ]
 ]  # fmt: skip
-OTHERS = [
-    {"kind": "gradient", "T": 700, "m": 1030, "n": 517},
-    {"kind": "gradient", "T": 1, "m": 3, "n": 700},
-    {"kind": "sweep", "T": 2500, "E": 7, "masked": True},
-    {"kind": "sweep", "T": 1025, "E": 33, "masked": False},
-]
-LISTED = (
-    [{"kind": "attention"} | case for case in ATTENTION] + [{"kind": "experts"} | case for case in EXPERTS] + OTHERS
-)
+LISTED = [{"kind": "attention"} | case for case in ATTENTION] + [{"kind": "experts"} | case for case in EXPERTS]
 
 
 def test_shapes_past_every_threshold_and_some_at_random():
@@ -111,14 +101,6 @@ def experts(activation="gelu", queue=np.int32, **shapes):
     matrices = {name: floats(*shape) for name, shape in matrices.items()}
     arrays = floats(*shapes.get("x", (5, 4))), floats(*shapes.get("gate", (5, 2))), np.zeros((5, 2), queue)
     return functools.partial(grouped_ffn, activation, None, matrices, *arrays)
-
-
-def moments(gradient):
-    arrays = {"numbers [7]": floats(7), "own [1, 2]": floats(1, 2), "scale, parameters [9]": floats(9)}
-    arrays |= {"scale, first moment [9]": floats(9), "scale, second moment [9]": floats(9)}
-    return functools.partial(
-        loops.call_loops, loops.ADAMW, arrays | {"scale, gradient [9]": floats(gradient)}, 3 * ["[9]"]
-    )
 
 
 def stacked(f):
@@ -148,11 +130,6 @@ REFUSED = {
     "queue": (experts(queue=np.float32), "experts: queue is float32; int32 is needed"),
     "a stack without width": (stacked(0), "experts: d = 4 and f = 0; a stack needs 1 of each at least"),
     "activation": (experts(activation="tanh"), "activation is 'tanh'; allowed: gelu, relu, swiglu"),
-    "tokens": (
-        functools.partial(weight_gradient, floats(5, 3), floats(4, 2)),
-        "gradient: gradient has shape [4, 2]; [T, n] with T = 5 is needed",
-    ),
-    "a leaf": (moments(8), "adamw: scale, gradient has shape [8]; [9] is needed"),
 }
 
 

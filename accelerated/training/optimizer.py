@@ -1,4 +1,4 @@
-"""AdamW with clipping, as a transformation of optax and as compiled loops that give the same; and the learning rate."""
+"""AdamW with clipping, as a transformation of optax; and the learning rate."""
 
 import os
 
@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import optax
 
 from ..errors import InputError
-from ..loops import ADAMW, call_loops, loops_run
 from .configuration import TrainConfig
 
 FINAL_RATE = 0.1
@@ -18,9 +17,6 @@ BETAS = (0.9, 0.95)
 
 EPSILON = 1e-8
 """Added to the root of the second moment."""
-
-OF_A_LEAF = ("parameters", "first moment", "second moment", "gradient")
-"""What the loops take of each leaf; they replace all but the gradient."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
@@ -71,49 +67,6 @@ def _slowing(path, config) -> float:
 def _clipping(norm, config):
     """Return the factor that a gradient of this norm is multiplied by."""
     return jnp.where(norm < config.gradient_clip, 1, config.gradient_clip / norm)
-
-
-def updates_in_loops(params: dict) -> bool:
-    """Return whether `update_in_loops` runs for these parameters, see `loops.loops_run`."""
-    return all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)) and loops_run(ADAMW, jnp.float32)
-
-
-def update_in_loops(
-    config: TrainConfig, params: dict, state: optax.OptState, gradient: dict, rate, norm, taken
-) -> tuple[dict, optax.OptState]:
-    """Return the parameters and the state of `optimizer` after one step, by compiled loops (`kernels.adamw_call`).
-
-    They are those that its transformation gives, up to rounding, and lie where the ones before were: a step has no
-    second set of them, and each number goes through the processor once.
-
-    Args:
-        config: the run.
-        params: the tree that `transformer.parameter_shapes` describes, float32.
-        state: of `optimizer`.
-        gradient: a tree as that of the parameters.
-        rate: the learning rate, [].
-        norm: of the gradient over all leaves, [].
-        taken: [] bool; a step that is not taken changes nothing, whatever the gradient is.
-    """
-    count = optax.tree.get(state, "ScaleByAdamState").count + taken
-    leaves, structure = jax.tree.flatten_with_path(params)
-    unbiased = (1 / (1 - beta ** count.astype(jnp.float32)) for beta in BETAS)
-    numbers = jnp.stack([_clipping(norm, config), *unbiased, *BETAS, EPSILON, taken]).astype(jnp.float32)
-    own = jnp.stack([_rate_and_decay(path, rate, config) for path, _ in leaves])
-    moved = params, optax.tree.get(state, "mu"), optax.tree.get(state, "nu")
-    arrays, results = {"numbers [7]": numbers, f"own [{len(leaves)}, 2]": own}, []
-    for (path, leaf), *each in zip(leaves, *map(jax.tree.leaves, (*moved, gradient)), strict=True):
-        name, axes = jax.tree_util.keystr(path, simple=True, separator="/"), f"[{', '.join(map(str, leaf.shape))}]"
-        arrays |= {f"{name}, {what} {axes}": array for what, array in zip(OF_A_LEAF, each, strict=True)}
-        results += 3 * [axes]
-    aliases = {2 + 4 * (i // 3) + i % 3: i for i in range(len(results))}
-    flat = call_loops(ADAMW, arrays, results, aliases)
-    params, first, second = (jax.tree.unflatten(structure, flat[kind::3]) for kind in range(3))
-    return params, optax.tree.set(state, mu=first, nu=second, count=count)
-
-
-def _rate_and_decay(path, rate, config):
-    return jnp.stack([rate * _slowing(path, config), config.weight_decay if _is_decayed(path) else 0.0])
 
 
 def rates_of_steps(config: TrainConfig) -> jax.Array:

@@ -19,7 +19,7 @@ from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .allocator import computes_where_called
 from .configuration import TrainConfig
 from .mesh import Layout
-from .optimizer import optimizer, rates_of_steps, update_in_loops, updates_in_loops
+from .optimizer import optimizer, rates_of_steps
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
 """After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.
@@ -166,9 +166,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         metrics, *found = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]], metrics.gradient_norm)
-        if layout is None and updates_in_loops(state.params):
-            state = _changed_in_loops(config, taken, *found)
-        elif layout is None:  # one copy of the state less than a choice between two
+        if layout is None:  # one copy of the state less than a choice between two
             state = jax.lax.cond(taken, change, lambda state, *_: state, *found)
         else:  # no collective waits inside a condition, where devices could part
             state = jax.tree.map(functools.partial(jnp.where, taken), change(*found), state)
@@ -233,15 +231,6 @@ def _changed(
         params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
     state = TrainState(carry_bias(params, numbers), opt_state)
     return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
-
-
-def _changed_in_loops(config, taken, state: TrainState, numbers: BatchNumbers, gradient, rate, norm) -> TrainState:
-    """Return `_changed` of a step that is taken, and the state as it was of one that is not."""
-    params, opt_state = update_in_loops(config, *state, gradient, rate, norm, taken)
-    if numbers.bias is not None:
-        bias = jnp.where(taken, numbers.bias, state.params["routed_ffn"]["bias"])
-        params = carry_bias(params, numbers._replace(bias=bias))
-    return TrainState(params, opt_state)
 
 
 def wait_for(metrics: StepMetrics, begun: float) -> None:
