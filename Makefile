@@ -40,7 +40,7 @@ approve: $(VENV)/.installed  ## write the approved outputs that differ; then rea
 	ROUTELAWS_APPROVE=1 $(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) accelerated/tests -k "$(APPROVED)"
 
 campaign: $(VENV)/.installed  ## 200 runs with a fault each end with the table of an undisturbed one; CAMPAIGN="--runs 20 --seed 1"; an hour
-	$(BIN)/python accelerated/tests/campaign.py --json campaign.json $(CAMPAIGN)
+	$(BIN)/python tools/campaign.py --json campaign.json $(CAMPAIGN)
 
 tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)

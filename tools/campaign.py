@@ -1,6 +1,6 @@
 """Many runs with a fault each: after every one of them the same command ends with the table of an undisturbed run.
 
-    python accelerated/tests/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
+    python tools/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
 
     kill at a moment    SIGKILL at a random time: in a step, in the compiler, in the writing of a checkpoint
     kill at a file      SIGKILL just before a random operation on a file of the run: a checkpoint, the table, the log
