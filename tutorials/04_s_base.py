@@ -139,7 +139,8 @@ print(f"{sweeps} column steps; T times the plan:\n{(T * plan).round(3)}")
 same(plan.sum(axis=1), np.full(T, 1 / T))
 
 # %% [markdown]
-# The reference has this as [`sinkhorn_plan`](../reference/routers/sinkhorn.py).
+# The reference has this as [`sinkhorn_plan`](../reference/routers/sinkhorn.py). In the lab you can [take the steps one
+# by one](../docs/site/lab/routers.md?lead=sinkhorn&table=lesson4&sinkhorn.step=0), and change the logits.
 
 # %%
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan
@@ -226,6 +227,8 @@ figure(
 )
 
 # %% [markdown]
+# [Move the temperature in the lab](../docs/site/lab/routers.md?lead=sinkhorn&table=lesson4&sinkhorn.temperature=0.1).
+#
 # The reference uses temperature 1: the logits as they are. (This is our choice, since the appendix of the paper was not
 # at hand.) The router learns how large its logits are, so it sets its own temperature.
 
@@ -318,8 +321,14 @@ same(training.expert[:, 0], sinkhorn_plan(z).plan.argmax(axis=1))
 same(evaluation.expert[:, 0], greedy)
 
 # %% [markdown]
-# The plan is balanced. The choices need not be, since a token that is split goes whole where its largest part goes. So
-# a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the same experts.
+# In evaluation one expert gets most of the tokens, and one gets none. Then what was balance for? It is for training:
+# each expert gets tokens to learn from, and few tokens are dropped. Evaluation drops nothing, so uneven loads cost time
+# there and no token. Trained models are uneven in evaluation as well. In those of `make demo` the fullest expert gets
+# about two to three times the mean load.
+#
+# In training the plan is balanced. The choices need not be, since a token that is split goes whole where its largest
+# part goes. So a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the same
+# experts.
 
 # %%
 draws = np.random.default_rng(1)

@@ -146,7 +146,8 @@ assert (np.diff(np.round(bounds, 9)) <= 0).all()
 
 # %% [markdown]
 # The bound comes down to the best choice, and then the loads are even. At that point routing by the bias *is* BASE, the
-# exact choice of lesson 3.
+# exact choice of lesson 3. [Take the steps in the
+# lab](../docs/site/lab/routers.md?lead=quantile&table=lesson5&quantile.step=0).
 
 # %%
 for _ in range(20):
@@ -294,6 +295,9 @@ same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the 
 # - Quantile Balancing goes at once to where the batch would be balanced.
 # - Bias balancing takes a step of length u. It needs many batches to come from far, and near the goal it goes back and
 #   forth by u. The usual u is 0.001, for trainings with very many batches.
+#
+# [Play both in the lab](../docs/site/lab/routers.md?lead=bias&table=lesson3&bias.step=0&quantile.step=0): change u, and
+# add noise between batches.
 
 # %% [markdown]
 # ## 7. From batch to batch

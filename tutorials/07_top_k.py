@@ -37,7 +37,8 @@ assert (expert[:, 0] == z.argmax(axis=1)).all()
 # %% [markdown]
 # To sort each row and keep the first two is the same. Of equal logits the one with the lower number goes first; a
 # *stable* sort leaves equal entries in their order. The reference has this as
-# [`top_k_indices`](../reference/notation.py).
+# [`top_k_indices`](../reference/notation.py). The lab has
+# [these tokens with all routers](../docs/site/lab/routers.md?lead=top_k&table=lesson7&k=2&capacity=Infinity).
 
 # %%
 from routelaws.reference.notation import softmax, top_k_indices
@@ -162,9 +163,9 @@ assert refused
 # %% [markdown]
 # ## 4. A loss that keeps experts busy
 #
-# Nothing so far shares the tokens out evenly. An expert with more tokens has more to learn from, and so it tends to get
-# yet more tokens. The *balance loss* of Fedus et al. 2021 (the *Switch* Transformer) works against that. It needs two
-# numbers of each expert: its share of the assignments, and its mean probability.
+# Nothing so far shares the tokens out evenly. An expert with few tokens has little to learn from, and one with many has
+# too few places for them. The *balance loss* of Fedus et al. 2021 (the *Switch* Transformer) works against that. It
+# needs two numbers of each expert: its share of the assignments, and its mean probability.
 #
 # $$\mathrm{share}_e = \frac{\text{assignments to } e}{T k}, \qquad \mathrm{prob}_e = \frac{1}{T} \sum_t p_{te}$$
 #
@@ -296,7 +297,8 @@ print(f"z-loss {z_loss(z):.3f}; with 10 added to every logit {z_loss(z + 10):.3f
 #
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\mathrm{mean\ count} - \mathrm{count}_e)$$
 #
-# [`update_bias`](../reference/balance.py) does one such step.
+# [`update_bias`](../reference/balance.py) does one such step. The lab has a bias too, added to the logits:
+# [play it batch by batch](../docs/site/lab/routers.md?lead=bias&table=lesson7&k=2&bias.step=0).
 
 # %%
 from routelaws.reference.balance import expert_counts, update_bias
@@ -371,7 +373,8 @@ for order, queue in queues.items():
 assert len({values.tobytes() for values in kept.values()}) == 3
 
 # %% [markdown]
-# Three orders, three different groups of losers. [`dispatch`](../reference/experts.py) gives the same.
+# Three orders, three different groups of losers. [`dispatch`](../reference/experts.py) gives the same. [Watch the queue
+# in the lab](../docs/site/lab/routers.md?lead=top_k&table=lesson7&k=2&top_k.step=0), in the order "choice".
 
 # %%
 for order in queues:

@@ -49,6 +49,8 @@ assert times.sum() == E * C and times.min() == 0 and times.max() > 1
 # Every expert has exactly $C$ tokens. No loss for balance is needed, and nobody waits in a queue. The price is on the
 # other side: a token may have several experts, or none. A token without an expert goes on unchanged.
 #
+# [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&table=lesson8&expert_choice.step=0).
+#
 # To sort each column is the same, and so is [`expert_choice_router`](../reference/routers/expert_choice.py).
 
 # %%
@@ -159,6 +161,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # $$w_{ie} = \frac{e^{z_{ie} / \tau}}{\sum_j e^{z_{je} / \tau}}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
 # The number $\tau$ is the *temperature*; it is 1 unless it is said otherwise. Take our six tokens as a group.
+# ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture&table=lesson8).)
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import mixing_weights
