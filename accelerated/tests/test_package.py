@@ -22,6 +22,25 @@ def test_the_message_of_a_missing_extra_knows_its_packages(extra):
     assert sorted(cli.EXTRAS[extra]) == sorted(IMPORTED_AS.get(name, name) for name in listed)
 
 
+def test_the_wheel_has_every_package_and_nothing_of_the_repository_alone():
+    """No tests, benchmarks or tools; and whatever else a package needs is a file that is there."""
+    settings = PROJECT["tool"]["setuptools"]
+    folders = {name: ROOT / folder for name, folder in settings["package-dir"].items()}
+    wanted = {
+        ".".join([name, *path.parent.relative_to(folder).parts])
+        for name, folder in folders.items()
+        for path in folder.rglob("*.py")
+        if "tests" not in path.relative_to(ROOT).parts
+    }
+    assert all(folders[".".join(n.split(".")[:2])].joinpath(*n.split(".")[2:], "__init__.py").is_file() for n in wanted)
+    assert set(settings["packages"]) == wanted and len(wanted) == len(settings["packages"])
+    assert not {"benchmarks", "tools", "tests"} & {part for name in wanted for part in name.split(".")}
+    for package, patterns in settings["package-data"].items():
+        room = ".".join(package.split(".")[:2])
+        folder = folders.get(room, ROOT / "reference").joinpath(*package.split(".")[2:])
+        assert all(list(folder.glob(pattern)) for pattern in patterns), package
+
+
 POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 

@@ -1,6 +1,6 @@
 """Worked examples: small numbers in, and out what a reader finds with a pocket calculator.
 
-Each says how its numbers come about, to five decimals. Both twins have to give them (`meta/test_plain.py` runs this
+Each says how its numbers come about, to five decimals. Both twins have to give them (`tests/test_plain.py` runs this
 file on the reference), so that a formula that is wrong in both is seen.
 """
 

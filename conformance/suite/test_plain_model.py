@@ -1,7 +1,7 @@
 """The whole model and its training loss, held to `plain`: a third program, in lists and floats, written from formulas.
 
 Elsewhere the backend is held to the reference. A mistake that both of them have is seen here only, so the reference is
-held to `plain` too (`meta/test_plain.py`). Weights are far from their initial values: scales of norms are not 1,
+held to `plain` too (`tests/test_plain.py`). Weights are far from their initial values: scales of norms are not 1,
 offsets not 0, and H kqv, d and kqv are all different. Every case has its experts chosen by a margin (again see there),
 so that a backend routes for itself in float32 and has to find the same model.
 """

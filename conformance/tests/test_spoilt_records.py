@@ -13,9 +13,9 @@ from routelaws import reference
 from routelaws.conformance.engine import runner
 from routelaws.conformance.engine.harness import altered
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
-from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_records
 from routelaws.conformance.suite.test_records import LOGITS, MASK, ROUTERS, cases, check_record
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 TRIPLES = {2: 1872, np.inf: 3788}
 """Routers, fields and combinations of so many options; a new router or option makes them more."""

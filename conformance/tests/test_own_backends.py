@@ -14,8 +14,6 @@ from routelaws.conformance import bounds
 from routelaws.conformance.engine import backends, harness, own_backends
 from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.engine.names import public_functions
-from routelaws.conformance.meta.planting import catch_public, own_shares  # noqa: F401
-from routelaws.conformance.meta.test_runner import run as run_command
 from routelaws.conformance.suite import (
     strategies,
     test_balance,
@@ -30,6 +28,8 @@ from routelaws.conformance.suite import (
     test_transformer,
 )
 from routelaws.conformance.suite.strategies import Logits, Selection
+from routelaws.conformance.tests.planting import catch_public, own_shares  # noqa: F401
+from routelaws.conformance.tests.test_runner import run as run_command
 
 VARIANTS = ("float64", "float32", "bfloat16", "eager")
 SELECTION = Selection(np.array([[0, 1], [1, 2], [2, 0], [0, 2], [0, 1]]), 3, "random", 1)

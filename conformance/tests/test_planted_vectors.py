@@ -7,8 +7,8 @@ import pytest
 
 from routelaws import reference as oracle
 from routelaws.conformance.engine.harness import altered
-from routelaws.conformance.meta import test_vectors
-from routelaws.conformance.meta.test_vectors import DOCUMENTS, NESTED, also, remembered_fits  # noqa: F401
+from routelaws.conformance.tests import test_vectors
+from routelaws.conformance.tests.test_vectors import DOCUMENTS, NESTED, also, remembered_fits  # noqa: F401
 from routelaws.conformance.vectors import files as vectors
 from routelaws.conformance.vectors import rules
 from routelaws.conformance.vectors.files import FOLDER, check_vectors, decode

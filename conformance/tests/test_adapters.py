@@ -21,9 +21,9 @@ from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.engine import backends, report
 from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.engine.ledger import Ledger, Trouble
-from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_balance, test_experts, test_top_k
 from routelaws.conformance.suite.strategies import Logits, Selection, lattice
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 from routelaws.reference import experts as reference
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k

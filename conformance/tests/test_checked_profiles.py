@@ -10,8 +10,8 @@ import pytest
 from scipy import optimize
 
 from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.meta.checked import DOCUMENTS, agree, stored
-from routelaws.conformance.meta.test_checked_formulas import (
+from routelaws.conformance.tests.checked import DOCUMENTS, agree, stored
+from routelaws.conformance.tests.test_checked_formulas import (
     ABNAR,
     Published,
     effective,
@@ -23,8 +23,8 @@ from routelaws.conformance.meta.test_checked_formulas import (
     printed,
     sparse,
 )
-from routelaws.conformance.meta.test_checked_lines import fieller, line, of_linear, student
-from routelaws.conformance.meta.test_checked_searches import CHINCHILLA, EXACT
+from routelaws.conformance.tests.test_checked_lines import fieller, line, of_linear, student
+from routelaws.conformance.tests.test_checked_searches import CHINCHILLA, EXACT
 
 STIFF = 1e4
 """Weight of a row that says what a law has to say: it then does, to some 1e-9."""

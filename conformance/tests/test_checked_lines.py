@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from routelaws.conformance.meta.checked import DOCUMENTS, agree
-from routelaws.conformance.meta.test_checked_formulas import columns_of, of_accuracy
+from routelaws.conformance.tests.checked import DOCUMENTS, agree
+from routelaws.conformance.tests.test_checked_formulas import columns_of, of_accuracy
 
 LOG10 = "mean squared difference of log10 losses"
 LEAST_SQUARES = "half the sum of squared differences of ln(-ln Q')"

@@ -11,8 +11,8 @@ import pytest
 from scipy import optimize
 
 from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.meta.checked import DOCUMENTS, agree, stored
-from routelaws.conformance.meta.test_checked_formulas import (
+from routelaws.conformance.tests.checked import DOCUMENTS, agree, stored
+from routelaws.conformance.tests.test_checked_formulas import (
     Published,
     effective,
     fine,
@@ -23,7 +23,7 @@ from routelaws.conformance.meta.test_checked_formulas import (
     second,
     sparse,
 )
-from routelaws.conformance.meta.test_checked_lines import direct
+from routelaws.conformance.tests.test_checked_lines import direct
 
 TEN = math.log(10)
 EXACT = dict(xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=2000)

@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from routelaws.conformance.meta.test_mirror import MIRRORED, ROOMS, parse, public_names
+from routelaws.conformance.tests.test_mirror import MIRRORED, ROOMS, parse, public_names
 
 DIFFERS = "Differs from the reference"
 HEADINGS = ("Args", "Attributes", "Returns", "Raises", "Source", "Discontinuity", "Example", DIFFERS)

@@ -17,13 +17,13 @@ from routelaws.conformance.engine import backends, plugin, report
 from routelaws.conformance.engine import options as engine_options
 from routelaws.conformance.engine.harness import UNIT, altered, run
 from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
-from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
 from routelaws.conformance.replay import write as replay_write
 from routelaws.conformance.suite import test_balance, test_bfloat16
 from routelaws.conformance.suite.strategies import Logits
 from routelaws.conformance.suite.strategies import case as model_case
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 from routelaws.reference import notation
 from routelaws.reference.laws import catalogue
 from routelaws.reference.routers import top_k

@@ -12,7 +12,6 @@ from routelaws import reference
 from routelaws.conformance.compare import assert_same
 from routelaws.conformance.engine import backends
 from routelaws.conformance.engine.ledger import Ledger
-from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_plain_model
 from routelaws.conformance.suite.test_by_hand import (
     TestAttention,
@@ -23,6 +22,7 @@ from routelaws.conformance.suite.test_by_hand import (
     test_sinusoids,
 )
 from routelaws.conformance.suite.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 
 def oracle() -> backends.Backend:

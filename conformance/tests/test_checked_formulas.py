@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.conformance.meta.checked import DOCUMENTS, agree
+from routelaws.conformance.tests.checked import DOCUMENTS, agree
 
 log10, log = np.log10, np.log
 
