@@ -1,16 +1,17 @@
 """What `routelaws downstream` does: hold the laws of downstream accuracy against each other."""
 
-from json import dumps as dump_json
 from pathlib import Path
 
 import tyro
 
-from ..findings.downstream import Study, as_dict, check_numbers, compare_laws, rate_remarks
+from ..findings.downstream import Study, check_numbers, compare_laws, rate_remarks
+from ..results.blocks import Block, Table, show
+from ..results.encoding import dumps, plain
+from ..results.numbers import figure
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 from ..tables.units import flops_of
 from ..wording import by_reason, plural
-from .terminal import Terminal
 from .working import Working
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
@@ -58,33 +59,21 @@ def downstream(
         study = compare_laws(accuracies, budget, rates, loss, ratio, least_gain)
     remarks = accuracies.remarks + rate_remarks(accuracies, rates)
     if json:
-        print(dump_json(as_dict(study) | {"remarks": remarks}, allow_nan=False))
+        print(dumps(plain(study) | {"remarks": remarks}))
     else:
-        print_study(study, remarks)
+        show(study_blocks(study, remarks))
 
 
-def print_study(study: Study, remarks: list[str], console=None) -> None:
-    """Print a study for a reader.
+def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
+    """Return what `routelaws downstream` prints.
 
     Args:
         study: of `compare_laws`.
         remarks: of `read_accuracies` and `rate_remarks`.
-        console: a rich Console; a new one on standard output if None.
     """
-
-    console = console or Terminal()
-    for remark in remarks:
-        console.print(remark, markup=False)
-    console.print(
-        f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
-        f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}",
-        markup=False,
-    )
-    console.print(_errors_table(study))
-    console.print(_pairs_table(study))
-    for line in _left_out_lines(study):
-        console.print(line, markup=False)
-    console.print(SIGN)
+    runs = f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
+    tasks = f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}"
+    return [*remarks, runs + tasks, _errors_table(study), _pairs_table(study), *_left_out_lines(study), SIGN]
 
 
 def _left_out_lines(study: Study) -> list[str]:
@@ -99,31 +88,27 @@ def _left_out_lines(study: Study) -> list[str]:
     return lines
 
 
-def _errors_table(study: Study):
-    """Return the rich Table of the errors of each law on each task."""
-    from rich.table import Table
-
+def _errors_table(study: Study) -> Table:
+    """Return the errors of each law on each task."""
     laws = [law for law in SHOWN if study.errors.get(law)]
-    shown = Table("task", title="mean absolute error of the accuracy above the cut", title_justify="left")
-    for law in laws:
-        shown.add_column(law, min_width=max(map(len, law.split())))
-    for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
-        shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
-    return shown
+    tasks = dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {}))
+    rows = [[task, *(figure(study.errors[law].get(task), ".3f", "") for law in laws)] for task in tasks]
+    return Table(["task", *laws], rows, "mean absolute error of the accuracy above the cut")
 
 
-def _pairs_table(study: Study):
-    """Return the rich Table of two laws at a time."""
-    from rich.table import Table
-
-    pairs = Table("first", "second", "tasks", "wins, first to second", "mean error", "median error", "p")
-    for pair in study.pairs:
-        wins = f"{pair.first_wins} to {pair.second_wins}"
-        mean = f"{pair.first_error:.4f} to {pair.second_error:.4f}"
-        median = f"{pair.first_median:.4f} to {pair.second_median:.4f}"
-        pairs.add_row(pair.first, pair.second, str(pair.tasks), wins, mean, median, f"{pair.p:.2g}")
-    return pairs
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _pairs_table(study: Study) -> Table:
+    """Return two laws at a time."""
+    heads = ["first", "second", "tasks", "wins, first to second", "mean error", "median error", "p"]
+    rows = [
+        [
+            pair.first,
+            pair.second,
+            str(pair.tasks),
+            f"{pair.first_wins} to {pair.second_wins}",
+            f"{pair.first_error:.4f} to {pair.second_error:.4f}",
+            f"{pair.first_median:.4f} to {pair.second_median:.4f}",
+            f"{pair.p:.2g}",
+        ]
+        for pair in study.pairs
+    ]
+    return Table(heads, rows, keys=2)

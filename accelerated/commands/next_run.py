@@ -1,22 +1,21 @@
 """What `routelaws plan TABLE --next` does: which run, added to the table, narrows the interval of one number most."""
 
-import functools
 import math
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..findings.law_fits import LEVEL, fit_law, fit_some
 from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
 from ..laws.next_run import ON_LOG_SCALE, Asked
-from ..report.plan_words import amount, exponent
+from ..results.blocks import Block, Table
+from ..results.encoding import plain
+from ..results.fit import LEVEL
+from ..results.known_laws import law_of, rows_of_released
+from ..results.numbers import count, exponent, figure
+from ..results.runs import read
 from ..tables.released import released_table
-from ..tables.several import named, naming, read_tables
-from ..tables.table import of_router, select_rows
-from .fit import warnings_of
+from ..tables.several import named
+from ..tables.table import of_router
 from .flags import check_level
-from .laws import law_of, rows_of_released
-from .shown import plain
-from .terminal import Terminal
 
 BEST_GUESS = (
     "Each run is given the loss that the law predicts for it, and the law is fitted again: a guess of what the run "
@@ -73,17 +72,16 @@ def next_report(
     chosen = law_of(law, "plan --next")
     if not paths:
         paths, rows = (released_table(),), rows_of_released(chosen, rows)
-    selections = of_router(select_rows(read_tables(paths), rows, loss_column, axes=chosen.axes), router)
+    runs = read(paths).where(rows).of_loss(loss_column)
+    selections = of_router(runs.selections(chosen.axes), router)
     if len(selections) != 1:
         there = ", ".join(selection.router for selection in selections)
         raise InputError(f"--router is missing: there are several; there: {there}")
-    with naming(paths):
-        fitted = functools.partial(fit_law, name=chosen, loss_column=loss_column, level=level)
-        [fit], _ = fit_some(selections, loss_column, fitted)
-        try:
-            found = propose(fit, _asked(fit, asked, n, experts), flops, level)
-        except ValueError as error:
-            raise InputError(f"router {fit.selection.router}: {error}") from None
+    [fit] = runs.fit(chosen, selections[0].router, level)
+    try:
+        found = propose(fit, _asked(fit, asked, n, experts), flops, level)
+    except ValueError as error:
+        raise InputError(f"{named(paths)}: router {fit.name}: {error}") from None
     return NextReport(named(paths), level, found, flops)
 
 
@@ -97,7 +95,7 @@ def _asked(fit, name: str, n: float | None, experts: int | None) -> Asked:
     }
     wanted = needs.get(name, {})
     if name == "slope" and n is None:
-        wanted = {"dense_parameters": float(fit.selection.frame["dense_parameter_count"].max())}
+        wanted = {"dense_parameters": float(fit.rows.runs.frame["dense_parameter_count"].max())}
     for column, value in wanted.items():
         if value is None:
             raise ValueError(f"--next {name} needs {flags.get(column, 'a law in N and E')}")
@@ -113,83 +111,72 @@ def as_dict(report: NextReport) -> dict:
     Returns:
         {"law", "table", "router", "rows", "asked": {"name", "at"}, "level", "now": {"low", "high", "width"}, "runs":
         [{"at": {column: number}, "flops", "low", "high", "width", "of_now", "trained"}], "too_dear", "note",
-        "warnings"}. Runs stand with the narrowest first. An open end, and the width of an open interval, is None.
+        "cautions"}. Runs stand with the narrowest first. An open end is "inf" or "-inf".
     """
     found = report.found
-    return {
-        "law": found.fit.law.name,
-        "table": report.table,
-        "router": found.fit.selection.router,
-        "rows": found.fit.fit.rows,
-        "asked": {"name": found.asked.name, "at": list(found.asked.at)},
-        "level": report.level,
-        "now": {"low": plain(found.low), "high": plain(found.high), "width": plain(found.width)},
-        "runs": [_proposal(each, found) for each in found.proposals],
-        "too_dear": found.too_dear,
-        "note": BEST_GUESS,
-        "warnings": warnings_of(found.fit),
-    }
+    return plain(
+        {
+            "law": found.fit.law.name,
+            "table": report.table,
+            "router": found.fit.name,
+            "rows": found.fit.best.rows,
+            "asked": {"name": found.asked.name, "at": found.asked.at},
+            "level": report.level,
+            "now": {"low": found.low, "high": found.high, "width": found.width},
+            "runs": [_proposal(each, found) for each in found.proposals],
+            "too_dear": found.too_dear,
+            "note": BEST_GUESS,
+            "cautions": found.fit.cautions,
+        }
+    )
 
 
 def _proposal(each: Proposal, found: NextRuns) -> dict:
     """Return one run that could be added as the entry of the JSON object."""
     return {
         "at": dict(zip(found.fit.law.columns, each.run.at, strict=True)),
-        "flops": plain(each.flops),
-        "low": plain(each.run.low),
-        "high": plain(each.run.high),
-        "width": plain(each.run.width),
-        "of_now": plain(each.run.width / found.width) if math.isfinite(found.width) else None,
+        "flops": each.flops,
+        "low": each.run.low,
+        "high": each.run.high,
+        "width": each.run.width,
+        "of_now": each.run.width / found.width if math.isfinite(found.width) else None,
         "trained": each.trained,
     }
 
 
-def print_next(report: NextReport, top: int = 10, console=None) -> None:
-    """Print the runs for a reader.
-
-    Args:
-        report: of `next_report`.
-        top: runs that are shown.
-        console: a rich Console; a new one on standard output if None.
-    """
-
-    console, found = console or Terminal(), report.found
-    asked, router = found.asked, found.fit.selection.router
+def next_blocks(report: NextReport, top: int = 10) -> list[Block]:
+    """Return what `routelaws plan --next` prints; `top` runs are shown."""
+    found = report.found
+    asked, fit = found.asked, found.fit
     where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", asked.at, strict=False))
-    console.print(f"{asked.name}{' at ' if where else ''}{where}, {router}, law {found.fit.law.name}", markup=False)
-    rows = found.fit.fit.rows
-    console.print(f"now, from the {rows} runs of {report.table}: {_interval(found)}", markup=False)
-    console.print(_runs_table(report, top))
+    blocks: list[Block] = [
+        f"{asked.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
+        f"now, from the {fit.best.rows} runs of {report.table}: {_interval(found)}",
+        _runs_table(report, top),
+    ]
     if len(found.proposals) > top:
-        console.print(f"{top} of {len(found.proposals)} runs are shown; --top shows more", markup=False)
+        blocks.append(f"{top} of {len(found.proposals)} runs are shown; --top shows more")
     if found.too_dear:
-        console.print(f"{found.too_dear} runs cost more than {exponent(report.flops)} FLOPs", markup=False)
+        blocks.append(f"{found.too_dear} runs cost more than {exponent(report.flops)} FLOPs")
     if not any(math.isfinite(each.run.width) for each in found.proposals):
-        console.print("no single run gives the interval two ends", markup=False)
-    console.print(BEST_GUESS, markup=False)
-    for warning in warnings_of(found.fit):
-        console.print(f"warning: {warning}", markup=False)
+        blocks.append("no single run gives the interval two ends")
+    return [*blocks, BEST_GUESS, *(f"warning: {caution}" for caution in fit.cautions)]
 
 
-def _runs_table(report: NextReport, top: int):
+def _runs_table(report: NextReport, top: int) -> Table:
     """Return a table of the runs that could be added, the narrowest interval first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     found = report.found
     unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
     heads = ["", "N", "E", "FLOPs", f"{100 * report.level:g} % with the run", unit, "of now", "in the table"]
-    table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for i, each in enumerate(found.proposals[:top]):
-        table.add_row(str(i + 1), *_cells(each, found.width))
-    return table
+    rows = [[str(i + 1), *_cells(each, found.width)] for i, each in enumerate(found.proposals[:top])]
+    return Table(heads, rows, keys=3)
 
 
 def _cells(each: Proposal, now: float) -> list[str]:
     """Return one run as text: N, E, cost, interval, its width, that beside the width `now`, and whether it is new."""
     run = each.run
     return [
-        amount(run.at[0]),
+        count(run.at[0]),
         f"{run.at[1]:g}" if len(run.at) > 1 else "1",
         "not known" if math.isnan(each.flops) else exponent(each.flops),
         _interval(run),
@@ -201,8 +188,5 @@ def _cells(each: Proposal, now: float) -> list[str]:
 
 def _interval(ends) -> str:
     """Return an interval as text; an end that is open says so."""
-    low, high = (
-        "not known" if math.isnan(end) else f"{end:.4g}" if math.isfinite(end) else "no end"
-        for end in (ends.low, ends.high)
-    )
+    low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (ends.low, ends.high))
     return f"{low} to {high}"

@@ -1,7 +1,6 @@
 """What `routelaws plan` does: rank the models that a budget pays for, and say how sure each ranking is."""
 
 import math
-from json import dumps as dump_json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,19 +8,20 @@ import tyro
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..findings.hull import extrapolation
-from ..findings.law_fits import LEVEL
 from ..findings.plan import published_rankings, table_ranking
 from ..findings.ranking import Line, Ranking
+from ..laws.intervals import Range
 from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
+from ..results.blocks import Block, Table, show
+from ..results.encoding import dumps, plain
+from ..results.fit import LEVEL
+from ..results.hull import extrapolation
+from ..results.known_laws import law_of, rows_of_released
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
-from .laws import law_of, rows_of_released
-from .shown import plain
-from .terminal import Terminal
 from .working import Working
 
 DTYPE = "bf16"
@@ -98,36 +98,34 @@ def as_dict(report: PlanReport) -> dict:
         {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
         "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
         {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P", "tokens",
-        "flops", "memory", "loss", "law_interval", "run_interval", "by_size_interval", "wins", "inside_data",
+        "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins", "inside_data",
         "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason}, "notes": [text]}]}.
-        Options stand with the least loss first. What is not known is None, as is an infinite end. `inside_data` is None
+        Options stand with the least loss first. What is not known is None. `inside_data` is None
         where the runs are not at hand and no number is outside what is known of them.
     """
-    budget = {name: plain(value) for name, value in report.budget._asdict().items()}
-    return {
-        "budget": budget | {"tokens": report.tokens},
-        "level": report.level,
-        "comparable": NOT_COMPARABLE,
-        "remarks": report.remarks,
-        "rankings": [
-            {
-                "law": ranking.law,
-                "data": heading(ranking, report.table, report.loss_column),
-                "kind": "table" if ranking.rows else "printed",
-                "rows": ranking.rows,
-                "resamples": ranking.resamples,
-                "options": [_option(line) for line in ranking.lines],
-                "left_out": ranking.left_out,
-                "notes": notes(ranking),
-            }
-            for ranking in report.rankings
-        ],
-    }
+    rankings = [
+        {
+            "law": ranking.law,
+            "data": heading(ranking, report.table, report.loss_column),
+            "kind": "table" if ranking.rows else "printed",
+            "rows": ranking.rows,
+            "resamples": ranking.resamples,
+            "options": [_option(line) for line in ranking.lines],
+            "left_out": ranking.left_out,
+            "notes": notes(ranking),
+        }
+        for ranking in report.rankings
+    ]
+    budget, said = report.budget._asdict() | {"tokens": report.tokens}, {"remarks": report.remarks}
+    return plain(
+        {"budget": budget, "level": report.level, "comparable": NOT_COMPARABLE} | said | {"rankings": rankings}
+    )
 
 
 def _option(line: Line) -> dict:
     """Return one line of a ranking as the entry of the JSON object."""
-    choice = line.choice
+    choice, names = line.choice, ("law", "run", "by_size")
+    ends = (line.law_interval, line.run_interval, line.by_size)
     return {
         "router": line.router,
         "law": line.law,
@@ -139,52 +137,34 @@ def _option(line: Line) -> dict:
         "tokens": choice.tokens,
         "flops": choice.flops,
         "memory": None if line.total_parameters is None else choice.memory,
-        "loss": choice.loss,
-        "law_interval": _ends(line.law_interval),
-        "run_interval": _ends(line.run_interval),
-        "by_size_interval": _ends(line.by_size),
+        "value": choice.loss,
+        "intervals": {
+            name: own and Range(name, None, choice.loss, *own, "") for name, own in zip(names, ends, strict=True)
+        },
         "wins": line.wins,
         "inside_data": False if line.beyond else line.surrounded,
-        "beyond": [each._asdict() for each in line.beyond],
+        "beyond": line.beyond,
         "beyond_in_words": "; ".join(extrapolation(line.beyond, line.surrounded)),
     }
 
 
-def _ends(ends: tuple[float, float] | None) -> list | None:
-    return None if ends is None else [plain(end) for end in ends]
-
-
-def print_plan(report: PlanReport, top: int = 10, console=None) -> None:
-    """Print the rankings for a reader.
-
-    Args:
-        report: of `plan_report`.
-        top: options that are shown of each ranking.
-        console: a rich Console; a new one on standard output if None.
-    """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Column, Table
-
-    console = console or Terminal()
-    console.print(f"budget: {budget_words(report.budget, report.tokens)}", markup=False)
-    console.print(memory_words(report.budget), markup=False)
-    for remark in report.remarks:
-        console.print(remark, markup=False)
+def plan_blocks(report: PlanReport, top: int = 10) -> list[Block]:
+    """Return what `routelaws plan` prints; `top` options of each ranking are shown."""
+    blocks: list[Block] = [
+        f"budget: {budget_words(report.budget, report.tokens)}",
+        memory_words(report.budget),
+        *report.remarks,
+    ]
     for ranking in report.rankings:
-        console.print()
-        console.print(heading(ranking, report.table, report.loss_column), markup=False)
+        blocks += ["", heading(ranking, report.table, report.loss_column)]
         if ranking.lines:
-            heads = [Column(title, no_wrap=title in ("router", "loss")) for title in titles(ranking, report.level)]
-            table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-            for i, line in enumerate(ranking.lines[:top]):
-                table.add_row(*cells(ranking, i + 1, line))
-            console.print(table)
+            rows = [cells(ranking, i + 1, line) for i, line in enumerate(ranking.lines[:top])]
+            heads = titles(ranking, report.level)
+            blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
         else:
-            console.print("no options", markup=False)
-        for note in notes(ranking, top):
-            console.print(f"  {note}", markup=False)
-    console.print()
-    console.print(NOT_COMPARABLE, markup=False)
+            blocks.append("no options")
+        blocks += [f"  {note}" for note in notes(ranking, top)]
+    return [*blocks, "", NOT_COMPARABLE]
 
 
 def plan(
@@ -260,9 +240,9 @@ def plan(
     if out is not None:
         _write(report, out)
     if json:
-        print(dump_json(as_dict(report), allow_nan=False))
+        print(dumps(as_dict(report)))
     else:
-        print_plan(report, top)
+        show(plan_blocks(report, top))
 
 
 def _budget(
@@ -287,9 +267,9 @@ def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, 
     with Working("fitting the law and ranking the runs that could be added"):
         report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
     if json:
-        print(dump_json(next_run.as_dict(report), allow_nan=False))
+        print(dumps(next_run.as_dict(report)))
     else:
-        next_run.print_next(report, top)
+        show(next_run.next_blocks(report, top))
 
 
 def _write(report: PlanReport, folder: Path) -> None:
@@ -300,6 +280,6 @@ def _write(report: PlanReport, folder: Path) -> None:
         write_plan(
             folder, report.rankings, report.budget, report.tokens, report.table, report.loss_column, report.level
         )
-        write_atomically(folder / "plan.json", dump_json(as_dict(report), allow_nan=False, indent=1) + "\n")
+        write_atomically(folder / "plan.json", dumps(as_dict(report), indent=1) + "\n")
     except OSError as error:
         raise InputError(f"--out {folder}: {error.strerror or error}") from None

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from ..results.blocks import Terminal
 from ..training.configuration import TrainConfig
 from ..training.sweep import cost
-from .terminal import Terminal
 
 QUIET = 30.0
 """Seconds after which a single run says how far it is, where there are no bars."""

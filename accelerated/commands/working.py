@@ -8,7 +8,7 @@ import threading
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .terminal import Terminal
+from ..results.blocks import Terminal
 
 PATIENCE = 1.0
 """Seconds before anything is shown: most fits take less."""

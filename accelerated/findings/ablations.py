@@ -9,8 +9,8 @@ larger model with the same E and k = 1.
 import math
 from typing import NamedTuple
 
+from ..results.estimates import as_percent, mean_interval, percent
 from ..tables.table import DENSE
-from .estimates import as_percent, mean_interval, percent
 from .rows import Run, usual_frequency
 
 LEAST_FREQUENCY = 0.5

@@ -189,18 +189,6 @@ def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> li
     return [f"the rate of guessing is not known and taken as 0: {in_short(unknown, 12)} (--tasks)"] if unknown else []
 
 
-def as_dict(study: Study) -> dict:
-    """Return a study as strict JSON holds it; a number that is not there is None."""
-    pairs = [
-        {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in pair._asdict().items()
-        }
-        for pair in study.pairs
-    ]
-    return study._asdict() | {"pairs": pairs}
-
-
 def sign_test(first: int, second: int) -> float:
     """Return the two-sided p of a split of first + second wins, if each win were the toss of a coin.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..laws.catalogue import LAWS
 from ..laws.held_out import Score, compare_forms
-from .estimates import percent
+from ..results.estimates import percent
 from .rows import Table, columns_of, law_rows
 
 FORMS = ("per-size", "separable", "bilinear", "routed-bounded")

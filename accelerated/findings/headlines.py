@@ -5,15 +5,13 @@ The rules are our choice and stand beside each number below. Words are those of 
 
 import math
 
-from .estimates import other_way
+from ..results.cautions import CLEAR
+from ..results.estimates import other_way
 from .forms import FINAL
 from .utilisation import MAIN, PLAIN
 
 BAD, EXACT = 5.0, 1e-6
 """Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""
-
-CLEAR = 0.05
-"""Below this chance of a test a bend or a misfit is said to be there."""
 
 CHANCE = 2.0
 """How many times the scatter over seeds a law may miss by and still fit as well as chance allows."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
-from .alike import SAME, training_steps, training_tokens
-from .law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
+from ..results.alike import SAME, training_steps, training_tokens
+from ..results.law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
 
 SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 

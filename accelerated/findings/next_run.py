@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..laws.next_run import Asked, NextRun, interval_of, next_runs
-from .law_columns import TRAINING
-from .law_fits import LEVEL, LawFit
+from ..results.fit import LEVEL, Fit
+from ..results.law_columns import TRAINING
 from .model_costs import costs_of
 
 COLUMNS = ("dense_parameters", "num_experts")
@@ -27,7 +27,7 @@ class Proposal(NamedTuple):
 class NextRuns(NamedTuple):
     """What each run would make of one number."""
 
-    fit: LawFit
+    fit: Fit
     asked: Asked
     low: float  # of the interval now
     high: float
@@ -36,11 +36,11 @@ class NextRuns(NamedTuple):
     too_dear: int  # runs that cost more than is allowed
 
 
-def propose(fit: LawFit, asked: Asked, flops: float = np.inf, level: float = LEVEL) -> NextRuns:
+def propose(fit: Fit, asked: Asked, flops: float = np.inf, level: float = LEVEL) -> NextRuns:
     """Return every run that could be added to the rows of a fit, the one that narrows the interval most first.
 
     Args:
-        fit: of `fit_law`, by least squares; of a law in N, or in N and E.
+        fit: by least squares; of a law in N, or in N and E.
         asked: the number.
         flops: the most that a run may cost.
         level: of the interval.
@@ -48,10 +48,10 @@ def propose(fit: LawFit, asked: Asked, flops: float = np.inf, level: float = LEV
     Raises:
         ValueError: the law is one in other columns, it has no such number, or no run costs so little.
     """
-    law, frame = fit.law, fit.selection.frame
+    law, frame = fit.law, fit.rows.runs.frame
     if not set(law.columns) <= set(COLUMNS):
         raise ValueError(f"the law {law.name} is one in {', '.join(law.columns)}; a next run needs one in N and E")
-    low, high, width = interval_of(law, fit.fit, fit.columns, fit.loss, asked, level)
+    low, high, width = interval_of(law, fit.best, fit.rows.columns, fit.rows.measured, asked, level)
     costs, there = {}, set(zip(frame["dense_parameter_count"], frame["num_experts"], strict=True))
     cells = [(n, e) for n in _with_twice(frame["dense_parameter_count"]) for e in _experts(fit)]
     for n, e in cells:
@@ -60,7 +60,9 @@ def propose(fit: LawFit, asked: Asked, flops: float = np.inf, level: float = LEV
     paid = [cell for cell in cells if not costs[cell] > flops]
     if not paid:
         raise ValueError(f"{flops:.3g} FLOPs: no run costs so little; the cheapest takes {min(costs.values()):.3g}")
-    runs = next_runs(law, fit.columns, fit.loss, [cell[: len(law.columns)] for cell in paid], asked, level)
+    runs = next_runs(
+        law, fit.rows.columns, fit.rows.measured, [cell[: len(law.columns)] for cell in paid], asked, level
+    )
     proposals = []
     for run in runs:
         cell = run.at if len(run.at) == 2 else (*run.at, 1.0)
@@ -68,10 +70,10 @@ def propose(fit: LawFit, asked: Asked, flops: float = np.inf, level: float = LEV
     return NextRuns(fit, asked, low, high, width, proposals, len(cells) - len(paid))
 
 
-def _experts(fit: LawFit) -> list[float]:
+def _experts(fit: Fit) -> list[float]:
     if "num_experts" not in fit.law.columns:
         return [1.0]
-    return sorted({1.0, *_with_twice(fit.selection.frame["num_experts"])})
+    return sorted({1.0, *_with_twice(fit.rows.runs.frame["num_experts"])})
 
 
 def _with_twice(values) -> list[float]:

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from ..laws.uncertainty import student_quantile
+from ..results.estimates import LEVEL, as_percent, mean_interval, percent, ten_to
 from ..tables.table import DENSE
-from .estimates import LEVEL, as_percent, mean_interval, percent, ten_to
 from .rows import Run, usual
 
 

@@ -15,15 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..laws.catalogue import Law
+from ..laws.catalogue import LAWS, Law
 from ..laws.choosing import Choice, Option, resampled_losses, win_shares
 from ..laws.planning import Budget
 from ..laws.resampling import bootstrap_weights
+from ..results.fit import LEVEL, Fit, rows_of_runs
+from ..results.hull import Beyond, beyond, inside_hull
+from ..results.law_columns import TRAINING, or_one
+from ..results.runs import fit_each, fit_some
 from ..tables.schema import DENSE
 from ..tables.table import select_rows
-from .hull import Beyond, beyond, inside_hull
-from .law_columns import TRAINING, or_one
-from .law_fits import LEVEL, LawFit, fit_each, fit_law, fit_some, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
 from .published import Printed, PrintedOption, printed_laws
 from .ranking import Candidate, Line, Ranking, ranked
@@ -118,14 +119,14 @@ def table_ranking(
     counts = [name for name, known in (
         ("flops", all(each.costs.counted for each in asked)),
         ("embedding", all(each.costs.embedding is not None for each in asked)),
-        ("tokens", all(says_tokens(fit.selection.frame) for fit in fits)),
+        ("tokens", all(says_tokens(fit.rows.runs.frame) for fit in fits)),
     ) if known]  # fmt: skip
-    rows_of = {fit.selection.router: fit.fit.rows for fit in fits}
+    rows_of = {fit.name: fit.best.rows for fit in fits}
     drawn = resamples if len(lines) > 1 else 0
     return Ranking(law.name, "", "", rows_of, lines, missing | left_out, counted, drawn, fits, counts, candidates)
 
 
-def _fits(frame, law: Law, rows: str | None, loss_column: str, level: float) -> tuple[list[LawFit], dict[str, str]]:
+def _fits(frame, law: Law, rows: str | None, loss_column: str, level: float) -> tuple[list[Fit], dict[str, str]]:
     """Return the fits of the routers, with one of dense runs beside them, and why some routers have none.
 
     A law that knows of tokens has the dense runs as E = 1, and needs no fit of theirs.
@@ -133,23 +134,26 @@ def _fits(frame, law: Law, rows: str | None, loss_column: str, level: float) -> 
     Raises:
         ValueError: no router can be fitted.
     """
-    fitted = partial(fit_law, loss_column=loss_column, level=level)
+
+    def fitted(selection, law: Law) -> Fit:
+        return Fit(rows_of_runs(selection, law, loss_column), law, level)
+
     selections = select_rows(frame, rows, loss_column, axes=law.axes)
-    fits, missing = fit_some(selections, loss_column, partial(fitted, name=law))
+    fits, missing = fit_some(selections, loss_column, partial(fitted, law=law))
     if law.axes == "dense" or "tokens" in law.columns:
         return fits, missing
     try:
         selections = select_rows(frame, rows, loss_column, axes="dense")
     except ValueError as error:  # no dense run is left
         return fits, missing | {DENSE: str(error)}
-    dense, missing_dense = fit_each(selections, loss_column, partial(fitted, name="dense"))
+    dense, missing_dense = fit_each(selections, loss_column, partial(fitted, law=LAWS["dense"]))
     return fits + dense, missing | missing_dense
 
 
 class _Asked(NamedTuple):
     """A law that was fitted to the rows of one router, and one kind of model among them."""
 
-    fit: LawFit
+    fit: Fit
     router: str
     num_experts: float
     k: int
@@ -157,21 +161,21 @@ class _Asked(NamedTuple):
     costs: Costs
 
 
-def _cells(fit: LawFit) -> list[tuple[float, float, float]]:
+def _cells(fit: Fit) -> list[tuple[float, float, float]]:
     """Return the (E, k, G) that a router was trained with, dense first where the law has it as E = 1."""
-    frame = fit.selection.frame
+    frame = fit.rows.runs.frame
     routed = frame[frame["router_type"] != DENSE]
     found = sorted(set(zip(routed["num_experts"], or_one(routed, "k"), or_one(routed, "granularity"), strict=True)))
     with_dense = not found or ("tokens" in fit.law.columns and len(routed) < len(frame))
     return [(1.0, 1.0, 1.0)] * with_dense + found
 
 
-def _asked(fit: LawFit, experts: float, k: float, granularity: float) -> _Asked:
+def _asked(fit: Fit, experts: float, k: float, granularity: float) -> _Asked:
     """Return one kind of model, with the costs of the runs that differ from it in N and E alone."""
-    frame = fit.selection.frame
+    frame = fit.rows.runs.frame
     alike = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     own = frame[alike | (frame["router_type"] == DENSE).to_numpy()]
-    router = DENSE if experts == 1 else fit.selection.router
+    router = DENSE if experts == 1 else fit.name
     return _Asked(fit, router, float(experts), int(k), float(granularity), costs_of(own, experts))
 
 
@@ -179,7 +183,7 @@ def _candidate(each: _Asked, budget: Budget, tokens: float | None, level: float)
     """Return one option of a fitted law; ValueError where the table cannot say what it costs."""
 
     def outside(choice: Choice) -> list[Beyond]:
-        return beyond(each.fit.law.columns, each.fit.columns, _point(each, choice))
+        return beyond(each.fit.law.columns, each.fit.rows.columns, _point(each, choice))
 
     def line(choice: Choice, share: float) -> Line:
         return _line(each, choice, share, level, outside(choice))
@@ -204,9 +208,9 @@ def _option(each: _Asked, budget: Budget) -> Option:
         embedding = 0.0 if costs.embedding is None else costs.embedding(N)
         return (1.0 * N if costs.total is None else costs.total(N)) + embedding
 
-    sizes = fit.selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    sizes = fit.rows.runs.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
     return Option(
-        lambda N, D: np.asarray(fit.law.predict(fit.fit, *_columns(each, N, D))),
+        lambda N, D: np.asarray(fit.law.predict(fit.best, *_columns(each, N, D))),
         lambda N: TRAINING * costs.flops(N),
         costs.flops,
         held,
@@ -218,8 +222,8 @@ def _option(each: _Asked, budget: Budget) -> Option:
 
 def _name(each: _Asked) -> str:
     """Return what an option is called: its router and what it differs in from others of that router."""
-    own = each.router == each.fit.selection.router
-    name = f"{each.router}, " + (f"E = {each.num_experts:g}" if own else f"by the law of {each.fit.selection.router}")
+    own = each.router == each.fit.name
+    name = f"{each.router}, " + (f"E = {each.num_experts:g}" if own else f"by the law of {each.fit.name}")
     return name + f", k = {each.k}" * (each.k != 1) + f", G = {each.granularity:g}" * (each.granularity != 1)
 
 
@@ -227,11 +231,11 @@ def _point(each: _Asked, choice: Choice) -> tuple[float, ...]:
     return tuple(float(column[0]) for column in _columns(each, choice.size, choice.tokens))
 
 
-def _tokens(fit: LawFit, costs: Costs, tokens: float | None) -> float | Callable | None:
+def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | None:
     """Return D of the models: what is asked for, or, where the law does not know of tokens, that of the runs."""
     if "tokens" in fit.law.columns:
         return tokens
-    own = tokens_of_runs(fit.selection.frame)
+    own = tokens_of_runs(fit.rows.runs.frame)
     own = own[own > 0]
     if tokens is None and costs.tokens is None:
         raise ValueError("the training tokens of the runs are not known; needed: a column tokens or step, or --tokens")
@@ -276,23 +280,24 @@ def _shares(found: list[tuple[_Asked, Choice]], resamples: int) -> tuple[np.ndar
     """
     if not resamples:
         return np.full(len(found), np.nan), 0
-    fits = {each.fit.selection.router: each.fit for each, _ in found}
-    names = sorted({run for fit in fits.values() for run in fit.selection.frame["hyper_id"]})
+    fits = {each.fit.name: each.fit for each, _ in found}
+    names = sorted({run for fit in fits.values() for run in fit.rows.runs.frame["hyper_id"]})
     drawn = bootstrap_weights(np.random.default_rng(SEED).random((resamples, len(names))))
     losses = np.full((resamples, len(found)), np.nan)
     for router, fit in fits.items():
-        at = [i for i, (each, _) in enumerate(found) if each.fit.selection.router == router]
+        at = [i for i, (each, _) in enumerate(found) if each.fit.name == router]
         points = [_columns(found[i][0], found[i][1].size, found[i][1].tokens) for i in at]
-        own = drawn[:, np.searchsorted(names, fit.selection.frame["hyper_id"].to_numpy())]
+        own = drawn[:, np.searchsorted(names, fit.rows.runs.frame["hyper_id"].to_numpy())]
         together = [np.concatenate(column) for column in zip(*points, strict=True)]
-        losses[:, at] = resampled_losses(fit.law, fit.columns, fit.loss, own, together)
+        losses[:, at] = resampled_losses(fit.law, fit.rows.columns, fit.rows.measured, own, together)
     return win_shares(losses)
 
 
 def _line(each: _Asked, choice: Choice, share: float, level: float, outside: list[Beyond]) -> Line:
     """Return the line of a ranking for one option of a fitted law at its best choice."""
-    fit, frame, at = each.fit, each.fit.selection.frame, _point(each, choice)
-    said, known = predict_law(fit, at, level), (fit.fit, fit.columns, fit.loss)
+    fit, frame, at = each.fit, each.fit.rows.runs.frame, _point(each, choice)
+    known = fit.best, fit.rows.columns, fit.rows.measured
+    said = fit.law.predict_interval(*known, at, level)
     largest = REACH * float(frame["dense_parameter_count"].max())
     return Line(
         each.router,
@@ -308,6 +313,6 @@ def _line(each: _Asked, choice: Choice, share: float, level: float, outside: lis
         None if fit.law.by_size is None else fit.law.by_size(*known, at, level),
         None if math.isnan(share) else float(share),
         outside,
-        inside_hull(fit.columns, at),
+        inside_hull(fit.rows.columns, at),
         choice.size > (1 - 1e-6) * largest,
     )

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..laws.choosing import Choice, Option, best_choice
 from ..laws.planning import Budget
-from .hull import Beyond
-from .law_fits import LawFit
+from ..results.fit import Fit
+from ..results.hull import Beyond
 
 TOO_FAR = (1e-2, 1e5)
 """How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained
@@ -71,7 +71,7 @@ class Ranking(NamedTuple):
     left_out: dict[str, str]  # option: why
     resamples: int  # that were counted
     drawn: int
-    fits: list[LawFit]
+    fits: list[Fit]
     counts: list[str]  # of "flops", "embedding", "tokens": those that the table says
     candidates: list[Candidate]
 

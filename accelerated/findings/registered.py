@@ -10,7 +10,6 @@ or the separable one; the dense runs have their power law. A run is held against
 """
 
 import datetime
-import json
 import math
 from pathlib import Path
 
@@ -19,12 +18,13 @@ from routelaws.reference.accounting import ROUTER_TYPES
 from ..errors import InputError
 from ..files import locked, write_once
 from ..json_files import NULL, NUMBER, read_json
+from ..laws.catalogue import LAWS as KNOWN
+from ..results.encoding import dumps
+from ..results.fit import LEVEL, Fit, rows_of_runs
 from ..tables.table import DENSE, select_rows
 from ..training.result_rows import read_rows
 from ..training.sweep_folder import folder_of_run, read_plan
 from ..wording import plural
-from .estimates import plain
-from .law_fits import LEVEL, fit_law, predict_law
 from .sweep_data import Sweep, read_sweep
 
 FILE = "predictions.json"
@@ -40,7 +40,7 @@ FORM = {
             "runs?": [int],
             "law": (str, NULL),
             "loss": (*NUMBER, NULL),
-            "run_interval?": [(*NUMBER, NULL)],
+            "run_interval?": [(*NUMBER, NULL, str)],  # "inf" or "-inf" is an open end
         }
     ],
 }
@@ -117,7 +117,7 @@ def register(folder: Path) -> Path:
             "level": LEVEL,
             "predictions": entries,
         }
-        write_once(folder / FILE, json.dumps(plain(said, infinite=(None, None)), indent=1, allow_nan=False) + "\n")
+        write_once(folder / FILE, dumps(said, indent=1) + "\n")
     return folder / FILE
 
 
@@ -145,7 +145,8 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
         reason = reason or _of_another_kind(fit, router, kind)
         entry = {"router": router, "N": size, "E": experts, "runs": [i], "law": None, "loss": None, "reason": reason}
         if not reason:
-            said = predict_law(fit, (size, experts)[: len(fit.law.columns)], LEVEL)
+            known = fit.best, fit.rows.columns, fit.rows.measured
+            said = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
             entry |= {"law": fit.law.name, "loss": said.value, "law_interval": said.law, "run_interval": said.run}
         entries[key] = entry
     return list(entries.values())
@@ -153,7 +154,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
     """Return in which column a run of a router differs from those that its law was fitted to; "" where in none."""
-    frame = fit.selection.frame
+    frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
         if there and value not in there:
@@ -167,7 +168,8 @@ def _fit(frame, router: str):
     for name in ("dense",) if router == DENSE else LAWS:
         try:
             chosen = select_rows(frame, None, LOSS, axes="dense" if router == DENSE else "experts")
-            fit = fit_law(next(rows for rows in chosen if rows.router == router), name, LOSS)
+            rows = next(rows for rows in chosen if rows.router == router)
+            fit = Fit(rows_of_runs(rows, KNOWN[name], LOSS), name)
         except StopIteration:
             return None, reason
         except ValueError as error:
@@ -212,6 +214,6 @@ def _against(entry: dict, runs) -> dict:
     losses = [run.loss for run in runs if run.hyper_id in own]
     if entry["loss"] is None or not losses:
         return {"measured": losses, "error": None, "inside": 0}
-    low, high = (math.nan if end is None else end for end in entry["run_interval"])
+    low, high = (math.nan if end is None else float(end) for end in entry["run_interval"])
     inside = sum(low <= loss <= high for loss in losses)
     return {"measured": losses, "error": sum(losses) / len(losses) / entry["loss"] - 1, "inside": inside}

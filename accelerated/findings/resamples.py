@@ -9,7 +9,7 @@ import numpy as np
 
 from ..laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
 from ..laws.uncertainty import Interval, Quantity
-from .estimates import LEVEL
+from ..results.estimates import LEVEL
 from .rows import Table, columns_of, law_rows
 
 SEED = 0

@@ -13,16 +13,16 @@ import numpy as np
 from ..laws.catalogue import LAWS
 from ..laws.dense import fit_dense
 from ..laws.fitting import RoutedFit, fit_routed, predict_curve
-from ..laws.held_out import leave_one_group_out
 from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
+from ..results.alike import differences, row_doubts, shorter_runs
+from ..results.determined import is_known
+from ..results.estimates import LEVEL, line, percent
+from ..results.fit import Fit, rows_of_runs
 from ..tables.table import DENSE, RouterRows
 from . import paper
-from .alike import differences, row_doubts, shorter_runs
 from .beside_paper import beside_paper, dense_of_paper
-from .estimates import LEVEL, line, percent
 from .forms import FINAL
-from .law_fits import is_known, misfit_of
 from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
 
@@ -58,11 +58,11 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     try:
-        fit = fit_routed(size, experts, loss)
+        fit = Fit(rows_of_runs(selection, LAWS[FINAL], table.loss_column), FINAL)
     except ValueError as error:
         return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
-    entry |= {"missing": None} | described(fit) | _fitted(table, selection, (size, experts, loss), fit, dense)
-    entry |= _misfit(selection, FINAL, (size, experts), loss, fit)
+    entry |= {"missing": None} | described(fit.best) | _fitted(table, selection, (size, experts, loss), fit.best, dense)
+    entry |= _misfit(fit)
     if huber is not None:
         entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
@@ -148,16 +148,13 @@ def _quantities(sizes: np.ndarray, top: float, worth: list[tuple]) -> list[Quant
 _ENDS = ("value", "low", "high")
 
 
-def _misfit(selection: RouterRows, name: str, columns: tuple[np.ndarray, ...], loss: np.ndarray, fit) -> dict:
+def _misfit(fit: Fit) -> dict:
     """Return how a law misses its own rows: "misfit", as `misfit.Misfit`, and "misses" by size, in percent."""
-    size = selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
-    held_out_size = leave_one_group_out(LAWS[name], columns, loss, size)
-    found = misfit_of(selection, LAWS[name], columns, loss, fit, held_out_size, None)
     sizes, largest = (
         [{"N": int(entry.size), "percent": percent(entry.miss)} for entry in entries if entry is not None]
-        for entries in (found.sizes, [found.largest])
+        for entries in (fit.misfit.sizes, [fit.misfit.largest])
     )
-    return {"misfit": found, "misses": {"sizes": sizes, "largest": largest[0] if largest else None}}
+    return {"misfit": fit.misfit, "misses": {"sizes": sizes, "largest": largest[0] if largest else None}}
 
 
 def rough_reach(fit: RoutedFit) -> dict[str, float]:
@@ -281,12 +278,11 @@ def dense_doubts(table: Table, runs: list[Run]) -> dict:
     frame = table.last[table.last["hyper_id"].isin(dense)]
     selection = RouterRows(DENSE, frame, [])
     found = _doubts(selection, table.loss_column)
-    size, _, loss = columns_of(selection, table.loss_column)
     try:
-        fit = fit_dense(size, loss)
+        fit = Fit(rows_of_runs(selection, LAWS["dense"], table.loss_column), "dense")
     except ValueError:
         return found
-    return found | _misfit(selection, "dense", (size,), loss, fit)
+    return found | _misfit(fit)
 
 
 def other_rows(table: Table) -> list[dict]:

@@ -14,13 +14,13 @@ import numpy as np
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 
 from ..errors import InputError
+from ..results.estimates import percent
 from ..tables.conditions import names_in, row_mask
 from ..tables.selection import none_chosen
 from ..tables.several import listed, named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
 from ..training.result_rows import size_label
 from . import paper
-from .estimates import percent
 
 
 class Table(NamedTuple):

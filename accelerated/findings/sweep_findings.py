@@ -18,7 +18,6 @@ from ..errors import InputError
 from ..tables.table import DENSE, RouterRows
 from ..training.grid import presets, read_grid
 from ..training.window_losses import loss_difference, standard_error
-from .estimates import plain
 from .registered import score
 from .reproduction import gather
 from .rows import Run, as_table
@@ -300,31 +299,27 @@ def loads(sweep: Sweep) -> list[Load]:
     return found
 
 
-def as_json(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
-    """Return report.json: what the results and the runs are, null where a number is infinite or was not found."""
+def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
+    """Return report.json: what the results and the runs are."""
     spreads = [
         {"router": e["router"], "size": e["N"], "experts": e["E"]} | {name: e[name] for name in _OF_A_SPREAD}
         for e in found["spreads"]
     ]
     scatter = results["seed_scatter"]
-    return plain(
-        results
-        | {
-            "name": sweep.name,
-            "runs_planned": found["planned"],
-            "runs_finished": found["finished"],
-            "seconds": seconds,
-            "sessions": sweep.sessions,
-            "seed_spread": spreads,
-            "seed_scatter_log10": None if scatter is None else scatter["deviation"],
-            "does_routing_help": found["comparisons"],
-            "laws": [_law(law) for law in results["laws"]],
-            "load": found["loads"],
-            "registered": found["registered"],
-            "runs": found["runs"],
-        },
-        infinite=(None, None),
-    )
+    return results | {
+        "name": sweep.name,
+        "runs_planned": found["planned"],
+        "runs_finished": found["finished"],
+        "seconds": seconds,
+        "sessions": sweep.sessions,
+        "seed_spread": spreads,
+        "seed_scatter_log10": None if scatter is None else scatter["deviation"],
+        "does_routing_help": found["comparisons"],
+        "laws": [_law(law) for law in results["laws"]],
+        "load": found["loads"],
+        "registered": found["registered"],
+        "runs": found["runs"],
+    }
 
 
 _OF_A_SPREAD = ("seeds", "losses", "range", "deviation")

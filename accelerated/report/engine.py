@@ -9,22 +9,21 @@ A report is written for somebody who has not read the paper. It says what is tru
 they came out.
 """
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings.estimates import plain
-from ..findings.law_fits import MOST_HUBER
 from ..findings.reproduction import gather
 from ..findings.rows import open_table
 from ..findings.sweep_data import read_sweep
-from ..findings.sweep_findings import as_json, find, gather_sweep
+from ..findings.sweep_findings import find, gather_sweep, report_dict
+from ..results.cautions import warnings
+from ..results.encoding import dumps
+from ..results.fit import MOST_HUBER
 from ..tables.several import named
 from ..wording import once
-from .cautions import warnings
 from .figures import draw_all
 from .page import page
 from .rendering import environment, render
@@ -54,7 +53,7 @@ def write_report(folder: Path) -> Path:
         "figures": time.perf_counter() - fitted,
     }
     text = markdown(results, drawn, found | {"seconds": seconds}, "report.json")
-    return _write(folder, "report.json", as_json(sweep, advised(results), found, seconds), text)
+    return _write(folder, "report.json", report_dict(sweep, advised(results), found, seconds), text)
 
 
 def write_reproduction(
@@ -91,7 +90,7 @@ def write_reproduction(
         tell(f"caution ({', '.join(routers)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
-        return _write(folder, "results.json", plain(advised(results)), markdown(results, drawn))
+        return _write(folder, "results.json", advised(results), markdown(results, drawn))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
@@ -137,7 +136,7 @@ def advised(results: dict) -> dict:
 
 
 def _write(folder: Path, numbers: str, content: dict, text: str) -> Path:
-    write_atomically(folder / numbers, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(folder / numbers, dumps(content, indent=1, ensure_ascii=False) + "\n")
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)
     return folder / "report.md"

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ..findings.estimates import REACH
 from ..findings.rows import Run
 from ..laws.fitting import LossCurve, predict_curve
+from ..results.estimates import REACH
 from .style import (
     DASHED,
     INK,

@@ -5,9 +5,10 @@ import math
 from ..findings.plan import REACH, SEED
 from ..findings.ranking import Line, Ranking
 from ..laws.catalogue import LAWS
+from ..results.cautions import NO_FLOOR, has_no_floor
+from ..results.numbers import count, exponent, span
 from ..tables.schema import DENSE
 from ..wording import by_reason, plural
-from .cautions import NO_FLOOR, has_no_floor, warnings
 
 NOT_COMPARABLE = (
     "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
@@ -51,13 +52,12 @@ def cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     if _has_granularity(ranking):
         shown.append("" if line.granularity is None else f"{line.granularity:g}")
     choice = line.choice
-    total = "" if line.total_parameters is None else amount(line.total_parameters)
+    total = "" if line.total_parameters is None else count(line.total_parameters)
     memory = "" if line.total_parameters is None else f"{choice.memory / 1e9:.3g}GB"
-    shown += [amount(line.dense_parameters), total, amount(choice.tokens), exponent(choice.flops), memory]
+    shown += [count(line.dense_parameters), total, count(choice.tokens), exponent(choice.flops), memory]
     shown.append(f"{choice.loss:.4f}")
     if ranking.rows:
-        low, high = line.law_interval
-        shown.append("not known" if math.isnan(low + high) else f"{low:.3f} to {high:.3f}")
+        shown.append(span(line.law_interval, ".3f"))
         shown.append("" if line.wins is None else f"{100 * line.wins:.0f} %")
     return [*shown, beyond_words(line)]
 
@@ -68,13 +68,6 @@ def beyond_words(line: Line) -> str:
     if not said and line.surrounded is False:
         said = ["a gap"]
     return ", ".join(said)
-
-
-def exponent(value: float) -> str:
-    """Return 1e21 rather than 1e+21."""
-    return (
-        f"{value:.2e}".replace("e+", "e").replace(".00e", "e").replace("0e", "e") if value >= 1000 else f"{value:.3g}"
-    )
 
 
 def notes(ranking: Ranking, most: int | None = None) -> list[str]:
@@ -150,8 +143,7 @@ def _of_fits(ranking: Ranking) -> list[str]:
     said = []
     for fit in ranking.fits:
         own = [] if fit.determined else ["the runs do not determine the law's coefficients"]
-        own += warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle, takes_huber=fit.law.takes_huber)
-        said += [f"{fit.selection.router}: {each}" for each in own]
+        said += [f"{fit.name}: {each}" for each in [*own, *fit.cautions]]
     return said
 
 
@@ -187,25 +179,17 @@ def _has_granularity(ranking: Ranking) -> bool:
     return any(line.granularity not in (None, 1.0) for line in ranking.lines)
 
 
-def amount(value: float) -> str:
-    """Return a count as people say it: 966M, 38.7B, 1.5T."""
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if value >= 0.9995 * scale:
-            return f"{value / scale:.3g}{letter}"
-    return f"{value:.3g}"
-
-
 def budget_words(budget, tokens: float | None) -> str:
     """Return a budget as one line."""
     said = [f"{exponent(budget.flops)} FLOPs"]
     if math.isfinite(budget.memory):
         said.append(f"{budget.memory / 1e9:.4g} GB of memory")
     if budget.cached_tokens:
-        said.append(f"a key-value cache of {amount(budget.cached_tokens)} tokens")
+        said.append(f"a key-value cache of {count(budget.cached_tokens)} tokens")
     if budget.inference_tokens:
-        said.append(f"{amount(budget.inference_tokens)} tokens of inference")
+        said.append(f"{count(budget.inference_tokens)} tokens of inference")
     if tokens is not None:
-        said.append(f"{amount(tokens)} training tokens")
+        said.append(f"{count(tokens)} training tokens")
     return ", ".join(said)
 
 

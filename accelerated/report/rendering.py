@@ -13,8 +13,9 @@ from pathlib import Path
 import jinja2
 
 from ..errors import in_line, printable
+from ..results import cautions, numbers
 from ..wording import once, plural
-from . import cautions, words
+from . import words
 
 FEW = 6
 """Runs beyond the number of constants below which an interval is wide for want of runs: Student's quantile is 2.4."""
@@ -41,33 +42,33 @@ def environment() -> jinja2.Environment:
         "brief": lambda value: f"{value:.3g}",
         "by": by,
         "capital": words.capital,
-        "constant": words.constant,
-        "constants": words.constant_span,
+        "constant": numbers.constant,
+        "constants": numbers.constant_span,
         "corpus": corpus,
-        "count": words.count,
-        "counts": words.counts_span,
-        "difference": words.constant_difference,
-        "digits": words.significant,
-        "duration": words.duration,
-        "ends": words.range_of,
-        "experts": words.experts,
+        "count": numbers.count,
+        "counts": numbers.counts_span,
+        "difference": numbers.constant_difference,
+        "digits": numbers.significant,
+        "duration": numbers.duration,
+        "ends": numbers.range_of,
+        "experts": numbers.experts,
         "headings": lambda text: re.findall(r"^## (.*)$", text, re.MULTILINE),
         "how_far_off": cautions.how_far_off,
         "listed": words.listed,
         "loss": words.loss_name,
-        "num": words.figure,
+        "num": numbers.figure,
         "one_line": lambda text: " ".join(text.split()),
-        "percent": words.percent,
+        "percent": numbers.percent,
         "plural": plural,
         "points": points,
         "quoted": lambda text: printable(shlex.quote(text)),
-        "rough": words.rough_span,
+        "rough": numbers.rough_span,
         "router": words.router_cell,
-        "share": words.share,
+        "share": numbers.share,
         "size": size,
-        "span": words.span,
+        "span": numbers.span,
         "status": words.status,
-        "two_digits": words.two_digits,
+        "two_digits": numbers.two_digits,
         "whole": lambda value: f"{int(value):,}",
     }
     return env

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..findings.rows import Run
+from ..results.numbers import share
 from .style import (
     DASHED,
     INK,
@@ -21,7 +22,7 @@ from .style import (
     size_shade,
     with_room,
 )
-from .words import loss_name, router_name, share
+from .words import loss_name, router_name
 
 MOST_PAIRS = 6
 """Beyond so many pairs of routers the figure of pairs says no more than that of routers, and is not drawn."""

@@ -8,11 +8,17 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands.fit import fit_table
-from routelaws.accelerated.commands.predict import predict_report
 from routelaws.accelerated.findings import resamples
-from routelaws.accelerated.findings.alike import differences, shorter_runs
-from routelaws.accelerated.findings.misfit import (
+from routelaws.accelerated.findings.reproduction import gather
+from routelaws.accelerated.findings.rows import open_table
+from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.accelerated.report import engine
+from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.results import cautions
+from routelaws.accelerated.results.alike import differences, shorter_runs
+from routelaws.accelerated.results.cautions import warnings
+from routelaws.accelerated.results.misfit import (
     Misfit,
     Outlier,
     bend_in_size,
@@ -22,13 +28,7 @@ from routelaws.accelerated.findings.misfit import (
     outliers,
     pulls,
 )
-from routelaws.accelerated.findings.reproduction import gather
-from routelaws.accelerated.findings.rows import open_table
-from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
-from routelaws.accelerated.report import cautions, engine
-from routelaws.accelerated.report.cautions import warnings
-from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.released import hoffmann_points
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
@@ -178,11 +178,11 @@ NAMED_ELSEWHERE = (
 def said(frame, folder) -> str:
     """Return the warnings of a fit to a table, and whether its misses bend."""
     frame.to_csv(folder / "table.csv", index=False)
-    found = fit_table(folder / "table.csv")
+    found = read(folder / "table.csv").fit().to_dict()
     [fit] = found["fits"]
     bent = ["bend"] if fit["misfit"]["bend"]["p"] < 1e-3 else []
     left = [f"{each['router']}: {each['reason']}" for each in found["not_fitted"]]
-    return "\n".join([*fit["warnings"], *bent, *left, *cautions.left_out_lines(fit["left_out"])])
+    return "\n".join([*fit["cautions"], *bent, *left, *cautions.left_out_lines(fit["left_out"])])
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -237,8 +237,8 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
                 assert ("worth a dense model" in printed) == falls
         assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
         [found] = json.loads(capsys.readouterr().out)["predictions"]
-        assert (found["dense_equivalent"] is not None) == falls
-        rise = fit_table(path)["fits"][0]["misfit"]["rise"]
+        assert (found["intervals"]["dense_equivalent"] is not None) == falls
+        rise = read(path).fit().to_dict()["fits"][0]["misfit"]["rise"]
         assert (rise is None) == falls
     assert rise["experts"] == 1 and tuple(rise["sizes"]) == (SIZES[0], SIZES[-1])
     ends = [10 ** LAW.log_loss(n, 1) * (n / 1e7) ** 0.1 for n in rise["sizes"]]
@@ -277,9 +277,10 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
     assert re.search(r"\n- \*\*S-BASE:\*\* .* far from the law \(hyper_id 124: loss 2.5", text)
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     [law] = [law for law in results["laws"] if law["router"] == "S-Base"]
-    by_hand = fit_table(path, huber=0.001)["fits"][1]
-    assert law["huber"]["coefficients"] == pytest.approx(by_hand["coefficients"])
-    assert law["coefficients"] == pytest.approx(by_hand["least_squares"])  # which the diverged run has spoilt
+    by_hand = read(path).fit(huber=0.001)["S-Base"]
+    assert law["huber"]["coefficients"] == pytest.approx(by_hand.coefficients)
+    least_squares = by_hand.least_squares.coefficients  # which the diverged run has spoilt
+    assert law["coefficients"] == pytest.approx(least_squares._asdict())
     assert abs(law["huber"]["coefficients"]["a"] - LAW.a) < 0.005 < abs(law["coefficients"]["a"] - LAW.a)
     for name, fit in (("least squares", law), ("Huber's sum", law["huber"])):
         assert f"| S-BASE | {name} | {fit['coefficients']['a']:.4f} |" in text
@@ -311,8 +312,8 @@ def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
 def warned(frame, folder, law: str, rows: str | None = None) -> list[str]:
     """Return the warnings of a fit, which text and JSON have in common."""
     frame.to_csv(folder / "table.csv", index=False)
-    [fit] = fit_table(folder / "table.csv", law, rows=rows)["fits"]
-    return fit["warnings"]
+    [fit] = read(folder / "table.csv").where(rows).fit(law).to_dict()["fits"]
+    return fit["cautions"]
 
 
 @pytest.mark.parametrize(("law", "power"), [("hoffmann", 1.0), ("hoffmann", 0.7), ("kaplan", 1.0)])
@@ -342,7 +343,7 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     frame = isoflop()
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
-    assert fit_table(tmp_path / "table.csv", "compute")["fits"][0]["misfit"]["beyond_seeds"] is None
+    assert read(tmp_path / "table.csv").fit("compute").to_dict()["fits"][0]["misfit"]["beyond_seeds"] is None
     assert said.startswith("models of several sizes have one budget (1e+18 FLOPs: losses ")
     rows = re.search(r'choose these by --rows "(.*)"$', said)[1]
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
@@ -382,7 +383,7 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
 def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
     """The paper's rows of nothing; the 240 points of Hoffmann et al. of one run, and of no design."""
     curves = released_file("curves.csv.gz")
-    assert [fit["warnings"] for fit in fit_table(curves, "separable", rows="clark")["fits"]] == [[], [], []]
+    assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
     released_file("chinchilla_points.csv")
     points = hoffmann_points()
     frame = pandas.DataFrame({"hyper_id": range(points.loss.size), "step": 1, "router_type": "Dense", "num_experts": 1})
@@ -418,15 +419,15 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
 @pytest.mark.parametrize(("other", "tested"), [({"seed": 2}, True), ({"tokens": 4e9}, False), ({"corpus": "x"}, False)])
 def test_runs_that_differ_in_more_than_their_seed_are_no_scale_of_chance(tmp_path, other, tested):
     dense_twice(other).to_csv(tmp_path / "table.csv", index=False)
-    [fit] = fit_table(tmp_path / "table.csv", law="dense")["fits"]
-    assert (fit["misfit"]["beyond_seeds"] is not None) == tested and bool(fit["warnings"]) != tested
+    [fit] = read(tmp_path / "table.csv").fit("dense").to_dict()["fits"]
+    assert (fit["misfit"]["beyond_seeds"] is not None) == tested and bool(fit["cautions"]) != tested
 
 
 def test_huber_is_not_recommended_to_one_who_uses_it(tmp_path):
     frame = make_table(0)
     frame.loc[8, "loss_validation"] = 9.5
     frame.to_csv(tmp_path / "table.csv", index=False)
-    [said] = fit_table(tmp_path / "table.csv", huber=0.001)["fits"][0]["warnings"]
+    [said] = read(tmp_path / "table.csv").fit(huber=0.001).to_dict()["fits"][0]["cautions"]
     assert "hyper_id 8: loss 9.5" in said and "--huber" not in said and "decides" not in said
 
 
@@ -542,7 +543,7 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     frame = pandas.DataFrame(rows).rename(columns=names).assign(hyper_id=range(12), step=1000, router_type="S-Base")
     frame.loc[frame["num_experts"] == 1, "router_type"] = "Dense"
     frame.to_csv(tmp_path / "few.csv", index=False)
-    [fit] = fit_table(tmp_path / "few.csv")["fits"]
+    [fit] = read(tmp_path / "few.csv").fit().to_dict()["fits"]
     [run] = fit["misfit"]["outliers"]
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
     assert run["hyper_id"] == 5 and run["by_others"] and run["law"] == pytest.approx(float(law), rel=0.05)
@@ -599,14 +600,14 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     frame.loc[0, "tokens"] = 4e9
     frame.to_csv(tmp_path / "table.csv", index=False)
     at = {"dense_parameters": 1e10, "num_experts": 16.0}
-    [prediction] = predict_report(tmp_path / "table.csv", at).predictions
-    text = "\n".join(prediction.warnings)
+    [prediction] = read(tmp_path / "table.csv").fit().predict(**at).predictions
+    text = "\n".join(prediction.cautions)
     assert "training tokens, of which the law knows nothing (N = " in text
     assert "the misses of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
-    assert prediction.law[1] < truth  # the interval takes the law as right, and so the warning is needed
-    [inside] = predict_report(tmp_path / "table.csv", at | {"dense_parameters": 1e8}).predictions
-    assert "bend" not in "\n".join(inside.warnings)
+    assert prediction.law.high < truth  # the interval takes the law as right, and so the warning is needed
+    [inside] = read(tmp_path / "table.csv").fit().predict(**(at | {"dense_parameters": 1e8})).predictions
+    assert "bend" not in "\n".join(inside.cautions)
 
 
 @pytest.mark.released
@@ -633,8 +634,8 @@ def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "differ in training tokens" in text and "rpj (35 rows)" in text
     rows = "training_set == 'c4_original' and 20 < tokens / dense_parameter_count < 40"
-    [fit] = fit_table(tmp_path / "table.csv", "dense", rows=rows)["fits"]
-    assert not any("training_set" in warning for warning in fit["warnings"])
+    [fit] = read(tmp_path / "table.csv").where(rows).fit("dense").to_dict()["fits"]
+    assert not any("training_set" in warning for warning in fit["cautions"])
     assert fit["misfit"]["bend"]["p"] < 0.01
     largest = fit["misfit"]["largest_size"]
     assert largest["N"] > 6e9 and largest["log10"] > 0.04  # the loss is more than 10 % above the law of the others

@@ -5,9 +5,9 @@ laws, and for the bounded ones the same where errors are tiny. The tables have f
 a variance without its degrees of freedom shows; how often an interval holds the truth is counted besides.
 """
 
-import io
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +16,16 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import next_run, plan, predict
-from routelaws.accelerated.commands.fit import fit_report, fit_table, print_fit
-from routelaws.accelerated.commands.predict import as_dict, predict_report, print_prediction
-from routelaws.accelerated.findings import estimates, law_fits
 from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.fitting import fit_routed
+from routelaws.accelerated.laws.held_out import leave_one_group_out
+from routelaws.accelerated.results import estimates
+from routelaws.accelerated.results.blocks import text
+from routelaws.accelerated.results.fit import Fit, rows_of_runs
+from routelaws.accelerated.results.fit_text import fits_blocks, prediction_blocks
+from routelaws.accelerated.results.law_columns import law_columns
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import RouterRows, select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
 
@@ -75,16 +80,10 @@ def compute_losses(t):
     return [Compute(*t, COMPUTE.B_min).log_loss(*cell) for cell in USES]
 
 
-def shown(print_, report) -> list[list[str]]:
+def shown(found) -> list[list[str]]:
     """Return what a command prints, as the cells of each line."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=160)
-    print_(report, console)
-    return [
-        [cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")]
-        for line in console.file.getvalue().splitlines()
-    ]
+    blocks = prediction_blocks(found) if hasattr(found, "at") else fits_blocks(found)
+    return [re.split(r"  +", line.strip()) for line in text(blocks, 160).splitlines()]
 
 
 def near(found, wanted, share=3e-3) -> bool:
@@ -101,24 +100,22 @@ def ends(item: dict) -> list[float]:
 
 def test_fit_says_the_law_in_its_own_units(tmp_path):
     log_loss = noisy(LAW, FEW, 1e-6, 3)
-    [fit] = fit_table(save(make_frame(FEW, log_loss), tmp_path))["fits"]
+    [fit] = read(save(make_frame(FEW, log_loss), tmp_path)).fit().to_dict()["fits"]
     truth, law = np.array(LAW), bounded_losses(FEW)
     for i, name in enumerate(Bounded._fields):
         wanted = quiet_interval(law, lambda t, i=i: t[i], truth, log_loss, 0.95)
-        assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
-        assert fit["coefficients"][name] == pytest.approx(fit["intervals"][name]["value"], rel=1e-9)
-    for size, slope in zip((2e7, 3e8), fit["intervals"]["slopes"], strict=True):
+        assert near(ends(fit["coefficients"][name]), wanted, 1e-2), name
+    for size, slope in zip((2e7, 3e8), fit["derived"]["slopes"], strict=True):
         wanted = quiet_interval(law, lambda t, n=size: Bounded(*t).slope(n), truth, log_loss, 0.95)
         assert slope["N"] == size and near(ends(slope), wanted)
     wanted = quiet_interval(law, lambda t: math.log10(Bounded(*t).cutoff()), truth, log_loss, 0.95)
-    assert near(np.log10(ends(fit["intervals"]["N_cutoff"])), wanted, 1e-2)
-    assert fit["derived"]["N_cutoff"] == pytest.approx(fit["intervals"]["N_cutoff"]["value"], rel=1e-9)
+    assert near(np.log10(ends(fit["derived"]["N_cutoff"])), wanted, 1e-2)
     squares = Student(derivatives(law, truth), log_loss - law(truth), 0.95).squares
     assert fit["rmsle"] == pytest.approx(math.sqrt(squares / len(FEW)), rel=1e-3)
 
 
 def test_fit_prints_the_slope_and_its_size(tmp_path):
-    rows = shown(print_fit, fit_report(save(make_frame(GRID, noisy(LAW, GRID, 0, 0)), tmp_path)))
+    rows = shown(read(save(make_frame(GRID, noisy(LAW, GRID, 0, 0)), tmp_path)).fit())
     for size in (1e7, 1e8, 1e9):
         (row,) = (row for row in rows if row[0] == f"{size:,.0f}")
         assert row[1] == f"{LAW.slope(size):.4f}"
@@ -132,33 +129,28 @@ def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_fl
     """Coefficients, cut-off and intervals, where neither F nor the unit of B is near 1."""
     log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
     path = save(make_compute_frame(log_loss, tokens), tmp_path)
-    [fit] = fit_table(path, "routed-utilisation")["fits"]
+    [fit] = read(path).fit("routed-utilisation").to_dict()["fits"]
     assert (fit["status"], fit["determined"], fit["rows"]) == ("interior", True, 10)
-    assert list(fit["coefficients"].values()) == pytest.approx(list(COMPUTE), rel=1e-2)
-    assert list(fit["intervals"]) == ["a", "b", "c", "d", "B_start", "B_max", "F_cutoff"]
+    assert [each["value"] for each in fit["coefficients"].values()] == pytest.approx(list(COMPUTE), rel=1e-2)
+    assert [*fit["coefficients"], *fit["derived"]] == [*Compute._fields, "F_cutoff"]
     for i, name in enumerate(Compute._fields[:6]):
         wanted = quiet_interval(compute_losses, lambda t, i=i: t[i], truth, log_loss, 0.95)
-        assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
-        assert fit["intervals"][name]["value"] == pytest.approx(fit["coefficients"][name], rel=1e-9)
+        assert near(ends(fit["coefficients"][name]), wanted, 1e-2), name
     wanted = quiet_interval(compute_losses, lambda t: -t[1] / t[2], truth, log_loss, 0.95)
-    assert near(np.log10(ends(fit["intervals"]["F_cutoff"])), wanted, 1e-2)
-    assert fit["derived"]["F_cutoff"] == pytest.approx(fit["intervals"]["F_cutoff"]["value"], rel=1e-9)
-    rows = {row[0]: row for row in shown(print_fit, fit_report(path, "routed-utilisation")) if len(row) > 2}
+    assert near(np.log10(ends(fit["derived"]["F_cutoff"])), wanted, 1e-2)
+    rows = {row[0]: row for row in shown(read(path).fit("routed-utilisation")) if len(row) > 2}
     low, high = map(float, rows["B_max"][2].split(" to "))
     assert low < float(rows["B_max"][1]) < high and high - low < 400
 
     at = {"dense_parameters": None, "num_experts": None, "teraflops": 200.0, "utilisation": 900.0}
-    report = predict_report(path, at, "routed-utilisation", level=0.8)
-    [found] = as_dict(report)["predictions"]
-    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
+    report = read(path).fit("routed-utilisation", level=0.8).predict(**at)
+    [found] = report.to_dict()["predictions"]
+    for key, more in (("law", 0.0), ("run", 1.0)):
         wanted = quiet_interval(
             compute_losses, lambda t: Compute(*t, 40.0).log_loss(200.0, 900.0), truth, log_loss, 0.8, more
         )
-        assert near(np.log10([found["loss"], *found[key]]), wanted), key
-    assert any(
-        row == ["law routed-utilisation, loss_validation, at F = 200, B = 900"]
-        for row in shown(print_prediction, report)
-    )
+        assert near(np.log10(ends(found["intervals"][key])), wanted), key
+    assert any(row == ["law routed-utilisation, loss_validation, at F = 200, B = 900"] for row in shown(report))
 
 
 THRICE = [(flops, used) for flops in (30.0, 150.0, 700.0) for used in (40.0, 100.0, 400.0, 1600.0, 6000.0)]
@@ -198,24 +190,23 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
     said = json.loads(capsys.readouterr().out)
     [found] = said["predictions"]
     assert said["level"] == 0.8 and found["rows"] == 10
-    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
+    for key, more in (("law", 0.0), ("run", 1.0)):
         wanted = quiet_interval(law, lambda t: Bounded(*t).log_loss(*AT), truth, log_loss, 0.8, more)
-        assert near(np.log10([found["loss"], *found[key]]), wanted), key
+        assert near(np.log10(ends(found["intervals"][key])), wanted), key
     worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*AT)), truth, log_loss, 0.8)
-    dense = found["dense_equivalent"]
-    assert near(np.log10([dense["N"], dense["low"], dense["high"]]), worth)
-    assert found["warnings"] == ["N = 1e+09 is 3.33 times the largest of the runs (3e+08): an extrapolation"]
+    assert near(np.log10(ends(found["intervals"]["dense_equivalent"])), worth)
+    assert found["cautions"] == ["N = 1e+09 is 3.33 times the largest of the runs (3e+08): an extrapolation"]
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8"]) == 0
-    text = capsys.readouterr().out
-    assert f"worth a dense model of N = {LAW.worth(*AT):.3g} (" in text and "80 %, the law" in text
-    assert f"{LAW.loss(*AT):.4f}" in text
+    printed = capsys.readouterr().out
+    assert f"worth a dense model of N = {LAW.worth(*AT):.3g} (" in printed and "80 %, the law" in printed
+    assert f"{LAW.loss(*AT):.4f}" in printed
 
 
 def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
     """m v - (m - 1) v without size g, from the linearised law, and Student's t for three sizes."""
     log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
     at = {"dense_parameters": 2e8, "num_experts": 32.0}
-    [found] = predict_report(save(make_frame(GRID, log_loss), tmp_path), at, level=0.8).predictions
+    [found] = read(save(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
 
     def value(kept) -> float:
         part = [i for i, (size, _) in enumerate(GRID) if size in kept]
@@ -228,7 +219,7 @@ def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
     pseudo = [3 * value(sizes) - 2 * value([n for n in sizes if n != out]) for out in sizes]
     reach = 1.8856180831641267 * np.std(pseudo, ddof=1) / math.sqrt(3)
     wanted = value(sizes), value(sizes) - reach, value(sizes) + reach
-    assert near(np.log10([found.loss, *found.by_size]), wanted, 1e-2)
+    assert near(np.log10([found.value, found.by_size.low, found.by_size.high]), wanted, 1e-2)
 
 
 # The linear laws: Student's interval, exactly.
@@ -268,16 +259,18 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
     design = linear_design(name, *np.array(cells).T)
     log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
     path = save(make_frame(cells, log_loss), tmp_path)
-    found = fit_table(path, name)["fits"][0]["intervals"]
-    lines = {(name, line["N"]): line for name, key in (("b", "slopes"), ("d", "levels")) for line in found.pop(key, [])}
+    found = read(path).fit(name).to_dict()["fits"][0]["coefficients"]
+    lines = {
+        (name, line["N"]): line for name in ("b", "d") if isinstance(found.get(name), list) for line in found[name]
+    }
     for (each, size), wanted in wanted_ranges(name, Student(design, log_loss, 0.95)).items():
         item = found[each] if size is None else lines[each, size]
         assert near(ends(item), wanted, 1e-6), each
     point = {"dense_parameters": at[0], "num_experts": None if name == "dense" else at[1]}
-    [said] = as_dict(predict_report(path, point, name, level=0.8))["predictions"]
+    [said] = read(path).fit(name, level=0.8).predict(**point).to_dict()["predictions"]
     weights, student = linear_design(name, *np.array([at]).T)[0], Student(design, log_loss, 0.8)
-    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
-        assert near(np.log10([said["loss"], *said[key]]), student.interval(weights, more), 1e-6), key
+    for key, more in (("law", 0.0), ("run", 1.0)):
+        assert near(np.log10(ends(said["intervals"][key])), student.interval(weights, more), 1e-6), key
 
 
 def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
@@ -295,22 +288,25 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
             solution = np.linalg.lstsq(design[kept], log_loss[kept], rcond=None)[0]
             errors += list(design[~kept] @ solution - log_loss[~kept])
         wanted.append(math.sqrt(np.mean(np.square(errors))))
-    [fit] = fit_table(path, "separable")["fits"]
-    assert [fit["leave_one_out_rmsle"], fit["leave_one_size_out_rmsle"]] == pytest.approx(wanted, rel=1e-9)
-    rows = {row[0]: row[1] for row in shown(print_fit, fit_report(path, "separable")) if len(row) > 1}
-    assert rows["RMSLE, leave one out"] == f"{wanted[0]:.5f}"
-    assert rows["RMSLE, leave one size out"] == f"{wanted[1]:.5f}"
-    assert rows["RMSLE"] == f"{math.sqrt(Student(design, log_loss, 0.5).squares / len(cells)):.5f}"
+    [fit] = read(path).fit("separable").to_dict()["fits"]
+    assert [fit["held_out"]["row"], fit["held_out"]["size"]] == pytest.approx(wanted, rel=1e-9)
+    rows = shown(read(path).fit("separable"))
+    own = math.sqrt(Student(design, log_loss, 0.5).squares / len(cells))
+    assert [f"RMSLE {own:.5f}; leave one out {wanted[0]:.5f}; leave one size out {wanted[1]:.5f}"] in rows
 
 
 # How often the intervals that are printed hold the truth.
 
 
-@pytest.fixture
-def without_held_out(monkeypatch):
-    """Leave the errors on rows left out aside: they take most of the time of a fit, and no interval needs them."""
-    monkeypatch.setattr(law_fits, "leave_one_out", lambda *_: None)
-    monkeypatch.setattr(law_fits, "leave_one_group_out", lambda *_: None)
+def fit_of(frame, law: str) -> Fit:
+    """Return the law of the runs of one router, with intervals at 80 %."""
+    rows = rows_of_runs(RouterRows("Top-K", frame, []), LAWS[law], "loss_validation")
+    return Fit(rows, law, level=0.8)
+
+
+def predicted(fit: Fit, at):
+    """Return what a fit says at a point, with the intervals of the law and of one more run."""
+    return fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, 0.8)
 
 
 QUICK = ("bilinear",)
@@ -319,7 +315,7 @@ QUICK = ("bilinear",)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LINEAR]
 )
-def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, without_held_out):
+def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name):
     cells, truth, at = LINEAR[name]
     design, random, tables = linear_design(name, *np.array(cells).T), np.random.default_rng(4), 600
     frame, exact = make_frame(cells, np.zeros(len(cells))), design @ truth
@@ -333,10 +329,10 @@ def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, with
     counts = dict.fromkeys([*truths, "law", "run"], 0)
     for _ in range(tables):
         frame["loss_validation"] = 10 ** (exact + random.normal(0, 1e-3, len(cells)))
-        fitted = law_fits.fit_law(RouterRows("Top-K", frame, []), name, "loss_validation", level=0.8)
-        for item in fitted.ranges:
+        fitted = fit_of(frame, name)
+        for item in fitted.intervals:
             counts[item.name, item.at] += item.low <= truths[item.name, item.at] <= item.high
-        _, law, run = law_fits.predict_law(fitted, at[: 1 if name == "dense" else 2], 0.8)
+        _, law, run = predicted(fitted, at[: 1 if name == "dense" else 2])
         counts["law"] += law[0] <= 10**exact_at <= law[1]
         counts["run"] += run[0] <= 10 ** (exact_at + random.normal(0, 1e-3)) <= run[1]
     held(counts, tables, 0.8, forgetful(0.8, *design.shape))
@@ -406,7 +402,7 @@ def test_means_and_lines_hold_the_truth_as_often_as_they_say(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", ["routed-bounded", "routed-utilisation"])
-def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law, without_held_out):
+def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law):
     """All that `fit` and `predict` print, in 300 tables of ten rows."""
     bounded, tables = law == "routed-bounded", 300
     truth, cells = (LAW, FEW) if bounded else (COMPUTE, USES)
@@ -417,10 +413,10 @@ def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law, with
     for seed in range(tables):
         log_loss = noisy(truth, cells, 1e-5, seed)
         frame = make_frame(cells, log_loss) if bounded else make_compute_frame(log_loss, (16, 128))
-        fitted = law_fits.fit_law(RouterRows("Top-K", frame, []), law, "loss_validation", level=0.8)
-        found = [(item.name, item.low, truths[item.name], item.high) for item in fitted.ranges]
+        fitted = fit_of(frame, law)
+        found = [(item.name, item.low, truths[item.name], item.high) for item in fitted.intervals]
         found += [(f"slope {item.at:g}", item.low, LAW.slope(item.at), item.high) for item in fitted.slopes]
-        _, ends_of_law, ends_of_run = law_fits.predict_law(fitted, at, 0.8)
+        _, ends_of_law, ends_of_run = predicted(fitted, at)
         found.append(("law", ends_of_law[0], truth.loss(*at), ends_of_law[1]))
         found.append(("run", ends_of_run[0], truth.loss(*at) * 10 ** random.normal(0, 1e-5), ends_of_run[1]))
         for name, low, value, high in found:
@@ -476,7 +472,7 @@ def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
     both = pandas.concat([released[:6], own[6:]], ignore_index=True)
     assert both["batch_size"].isna().sum() == 6
     (selection,) = select_rows(both, axes="compute")
-    (flops, used), _ = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
+    (flops, used), _ = law_columns(selection, LAWS["routed-utilisation"], "loss_validation")
     assert list(zip(flops, used, strict=True)) == [pytest.approx(pair, rel=1e-12) for pair in USES]
 
 
@@ -486,11 +482,10 @@ def test_a_size_left_out_of_the_law_in_compute_is_one_size_in_N(tmp_path):
     frame = make_compute_frame(np.array(logs) + np.random.default_rng(3).normal(0, 1e-3, len(USES)), None)
     frame["dense_parameter_count"] = np.tile([2e10, 4e10, 6e10, 8e10, 1e11], 2)  # each with both F, and one B
     (selection,) = select_rows(frame, axes="compute")
-    columns, loss = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
+    columns, loss = law_columns(selection, LAWS["routed-utilisation"], "loss_validation")
     groups = selection.frame["dense_parameter_count"].to_numpy()
     by_size, by_flops = (
-        law_fits.leave_one_group_out(law_fits.LAWS["routed-utilisation"], columns, loss, group).rmsle
-        for group in (groups, columns[0])
+        leave_one_group_out(LAWS["routed-utilisation"], columns, loss, group).rmsle for group in (groups, columns[0])
     )
-    [fit] = fit_table(save(frame, tmp_path), "routed-utilisation")["fits"]
-    assert fit["leave_one_size_out_rmsle"] == pytest.approx(by_size, rel=1e-9) and by_size != pytest.approx(by_flops)
+    [fit] = read(save(frame, tmp_path)).fit("routed-utilisation").to_dict()["fits"]
+    assert fit["held_out"]["size"] == pytest.approx(by_size, rel=1e-9) and by_size != pytest.approx(by_flops)

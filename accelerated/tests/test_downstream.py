@@ -9,8 +9,9 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import downstream as findings
-from routelaws.accelerated.findings.downstream import Rows, _laws, as_dict, compare_laws, sign_test
+from routelaws.accelerated.findings.downstream import Rows, _laws, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
+from routelaws.accelerated.results import encoding
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.engine.data_folder import released_file
 
@@ -200,7 +201,7 @@ def test_the_command_says_what_the_study_found(tmp_path, capsys):
     path, tasks = arguments[1], arguments[-1]
     assert cli.main([*arguments, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    study = as_dict(compare_laws(read_accuracies(path), 3e19, read_guess_rates(tasks)))
+    study = encoding.plain(compare_laws(read_accuracies(path), 3e19, read_guess_rates(tasks)))
     assert said == json.loads(json.dumps(study)) | {"remarks": ["flops: 6 · params · tokens"]}
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out

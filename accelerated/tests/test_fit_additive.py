@@ -10,14 +10,19 @@ import pandas as pd
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands.fit import fit_table
-from routelaws.accelerated.findings.law_columns import COLUMNS, law_columns
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
+from routelaws.accelerated.results.law_columns import COLUMNS, law_columns
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import RouterRows, select_rows
 
 LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
 NOISE = 2e-3
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def dense_runs() -> list[dict]:
@@ -126,18 +131,18 @@ def test_fit_finds_the_law_and_predict_its_loss(table, capsys):
     assert (said["law"], fit["router"], fit["rows"], fit["status"]) == ("hoffmann", "Dense", 25, "interior")
     assert fit["criterion"] == "mean squared difference of log10 losses"
     for name in ("alpha", "beta", "c"):
-        ends = fit["intervals"][name]
+        ends = fit["coefficients"][name]
         assert ends["low"] < fit["coefficients"][name] < ends["high"]
         assert ends["low"] < getattr(LAW, name) < ends["high"]
-    assert 0.5 < fit["rmsle"] * math.log(10) / NOISE < 1.5 and fit["leave_one_out_rmsle"] > fit["rmsle"]
-    assert not any("tokens" in warning for warning in fit["warnings"])  # the law knows of them
-    assert fit == fit_table(table, "hoffmann")["fits"][0]
+    assert 0.5 < fit["rmsle"] * math.log(10) / NOISE < 1.5 and fit["held_out"]["row"] > fit["rmsle"]
+    assert not any("tokens" in warning for warning in fit["cautions"])  # the law knows of them
+    assert fit == read(table).fit("hoffmann").to_dict()["fits"][0]
     main(["predict", str(table), "--law", "hoffmann", "--n", "6e8", "--at", "tokens=3e10", "--json"])
     [found] = json.loads(capsys.readouterr().out)["predictions"]
     wanted = float(predict_hoffmann(6e8, 3e10, LAW))
-    (low, high), (least, most) = found["law_interval"], found["run_interval"]
+    (low, high), (least, most) = pair(found, "law"), pair(found, "run")
     assert least < low < found["loss"] < high < most and low < wanted < high
-    assert not any("extrapolation" in warning for warning in found["warnings"])
+    assert not any("extrapolation" in warning for warning in found["cautions"])
 
 
 @pytest.mark.slow
@@ -150,7 +155,7 @@ def test_huber_is_in_log10_units(table, capsys):
 
 @pytest.mark.slow
 def test_a_law_with_a_floor_is_not_said_to_have_none(table, capsys):
-    from routelaws.accelerated.report.cautions import NO_FLOOR
+    from routelaws.accelerated.results.cautions import NO_FLOOR
 
     main(["predict", str(table), "--law", "hoffmann", "--n", "6e8", "--at", "tokens=3e10"])
     with_floor = " ".join(capsys.readouterr().out.split())

@@ -16,6 +16,16 @@ LAW = downstream.DirectCoefficients(3000.0, 0.18)
 FLOPS = np.geomspace(1e18, 1e21, 9)
 
 
+def values(fit: dict) -> dict:
+    """Return the coefficients of a fit without their intervals, by name."""
+    return {name: each["value"] for name, each in fit["coefficients"].items()}
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
+
+
 @pytest.fixture
 def table(tmp_path):
     """Nine runs of a direct law above a guess rate that the table itself says, a task of pass@k, and a loss."""
@@ -40,27 +50,22 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     """The law that made the table, with the guess rate of the table; a flag, or a table of rates, takes its place."""
     found = said(capsys, "fit", table, "--law", "direct", "--task", "quiz")
     [fit] = found["fits"]
-    assert (found["measured"], fit["group"], fit["rows"], fit["options"]) == (
-        "accuracy",
-        "quiz",
-        9,
-        {"guess_rate": 0.25},
-    )
-    assert fit["coefficients"] == pytest.approx(LAW._asdict(), rel=1e-9) and fit["warnings"] == []
-    assert fit["intervals"]["alpha"]["low"] <= fit["intervals"]["alpha"]["value"] <= fit["intervals"]["alpha"]["high"]
+    assert (found["measured"], fit["task"], fit["rows"]) == ("accuracy", "quiz", 9)
+    assert fit["options"] == {"guess_rate": 0.25}
+    assert values(fit) == pytest.approx(LAW._asdict(), rel=1e-9) and fit["cautions"] == []
+    alpha = fit["coefficients"]["alpha"]
+    assert alpha["low"] <= alpha["value"] <= alpha["high"]
     [other] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--guess-rate", "0")["fits"]
-    assert abs(other["coefficients"]["alpha"] / LAW.alpha - 1) > 0.1
+    assert abs(other["coefficients"]["alpha"]["value"] / LAW.alpha - 1) > 0.1
     rates = Path(table).with_name("rates.csv")
     rates.write_text("task,random_accuracy\nquiz,0.125\n")
     [other] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--tasks", str(rates))["fits"]
     assert other["options"] == {"guess_rate": 0.125}
 
     found = said(capsys, "predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22")
-    [fit] = found["fits"]
-    assert fit["prediction"]["value"] == pytest.approx(
-        downstream.predict_accuracy(LAW, 1e22, guess_rate=0.25), rel=1e-9
-    )
-    assert ["flops = 1e+22 is 10 times the largest of the runs (1e+21): an extrapolation"] == fit["warnings"]
+    [fit] = found["predictions"]
+    assert fit["value"] == pytest.approx(downstream.predict_accuracy(LAW, 1e22, guess_rate=0.25), rel=1e-9)
+    assert ["flops = 1e+22 is 10 times the largest of the runs (1e+21): an extrapolation"] == fit["cautions"]
     assert found["at"] == {"flops": 1e22} and found["level"] == 0.95
     assert cli.main(["predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22"]) == 0
     assert "law direct, of accuracy" in capsys.readouterr().out
@@ -71,11 +76,9 @@ def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table,
     reaches = []
     for level in ("0.95", "0.5"):
         flags = ["--law", "direct", "--task", "code pass@1", "--at", "flops=1e22", "--level", level]
-        [fit] = said(capsys, "predict", table, *flags)["fits"]
-        alpha = fit["intervals"]["alpha"]
-        ends = [[alpha["low"], alpha["high"]], *(fit["prediction"][f"{name}_interval"] for name in ("law", "run"))]
-        reaches.append([alpha["high"] - alpha["low"], *(np.ptp(np.log(-np.log(each))) for each in ends[1:])])
-    assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 3, rel=1e-3)
+        [fit] = said(capsys, "predict", table, *flags)["predictions"]
+        reaches.append([np.ptp(np.log(-np.log(pair(fit, name)))) for name in ("law", "run")])
+    assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 2, rel=1e-3)
 
 
 def test_rows_without_a_number_are_counted(table, capsys):
@@ -96,18 +99,18 @@ def test_rows_without_a_number_are_counted(table, capsys):
 
 def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
     [fit] = said(capsys, "fit", table, "--law", "two-stage-linear", "--task", "quiz", "--loss", "loss_text")["fits"]
-    assert (fit["coefficients"]["A"], fit["coefficients"]["alpha"]) == pytest.approx((60.0, 0.07), rel=1e-9)
+    assert [values(fit)[name] for name in ("A", "alpha")] == pytest.approx((60.0, 0.07), rel=1e-9)
     at = ["--task", "quiz", "--at", "flops=1e27"]
-    [fit] = said(capsys, "predict", table, "--law", "two-stage-linear", *at)["fits"]
-    assert fit["prediction"]["value"] > 1 and "which is no share of right answers" in fit["warnings"][-1]
+    [fit] = said(capsys, "predict", table, "--law", "two-stage-linear", *at)["predictions"]
+    assert fit["value"] > 1 and "which is no share of right answers" in fit["cautions"][-1]
     [fit] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--rows", "flops < 1e20")["fits"]
     assert fit["rows"] == int((FLOPS < 1e20).sum())
     [fit] = said(capsys, "fit", table, "--law", "repeated")["fits"]
-    assert (fit["group"], fit["rows"]) == ("code", 18)
-    groups = [fit["group"] for fit in said(capsys, "fit", table, "--law", "direct")["fits"]]
+    assert ((fit.get("task") or fit["router"]), fit["rows"]) == ("code", 18)
+    groups = [(fit.get("task") or fit["router"]) for fit in said(capsys, "fit", table, "--law", "direct")["fits"]]
     assert groups == ["quiz", "code pass@1", "code pass@10"]
     fits = said(capsys, "fit", table, "--law", "direct")["fits"]
-    assert "the rate of guessing is not known and taken as 0 (--guess-rate)" in fits[1]["warnings"]
+    assert "the rate of guessing is not known and taken as 0 (--guess-rate)" in fits[1]["cautions"]
 
 
 def pro_like(tmp_path, task: str) -> str:
@@ -136,11 +139,11 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
     path = pro_like(tmp_path, task)
     for flops, wanted in ((1e25, 0.730), (1e21, 0.160)):
         words = ("predict", path, "--law", "direct", "--task", task, "--at", f"flops={flops}", *flags)
-        [fit] = said(capsys, *words)["fits"]
+        [fit] = said(capsys, *words)["predictions"]
         assert fit["options"] == {"guess_rate": rate}
-        found = [text for text in fit["warnings"] if "guessing" in text]
+        found = [text for text in fit["cautions"] if "guessing" in text]
         assert [text[: len(start)] for text, start in zip(found, warned, strict=True)] == warned
-        assert (abs(fit["prediction"]["value"] - wanted) < 0.002) == (rate == 0.1)
+        assert (abs(fit["value"] - wanted) < 0.002) == (rate == 0.1)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_a_table_of_leverages(tmp_path, capsys):
     lines = [",".join(repr(float(cell)) for cell in row) for row in rows]
     path.write_text("activation,tian_granularity,flops,leverage\n" + "\n".join(lines) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
-    assert fit["coefficients"]["A_start"] == pytest.approx(1.63e-2, rel=1e-6)
+    assert fit["coefficients"]["A_start"]["value"] == pytest.approx(1.63e-2, rel=1e-6)
     assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
     assert "the law leverage takes no floor" in capsys.readouterr().err
     path.write_text("activation,tian_granularity,leverage\n0.1,2,3\n")
@@ -217,19 +220,19 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(lines) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
-    assert (fit["group"], fit["rows"]) == ("Top-K", len(places))
-    assert fit["coefficients"].pop("A_max") is None
+    assert ((fit.get("task") or fit["router"]), fit["rows"]) == ("Top-K", len(places))
+    found = values(fit)
+    assert found.pop("A_max") == "inf"
     wanted = dict(list(leverage.PUBLISHED._asdict().items())[:5])
-    assert fit["coefficients"] == pytest.approx(wanted, rel=1e-5)
-    assert "a power law of the 3 dense runs" in fit["warnings"][0]
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert "a power law of the 3 dense runs" in fit["cautions"][0]
     [fit] = said(capsys, "fit", str(path), "--law", "leverage", "--rows", "hyper_id < 19")["fits"]
     assert fit["rows"] == len(places) - 2
     blank = [line.rpartition(",")[0] + "," for line in lines]
     path.write_text("\n".join([*lines[:4], blank[4], *lines[5:]]) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
-    assert fit["rows"] == len(places) - 1 and fit["warnings"][1].startswith(
-        "left out: hyper_id 3: loss_validation is blank"
-    )
+    assert fit["rows"] == len(places) - 1
+    assert fit["left_out"] == [{"hyper_id": 3, "reason": "loss_validation is blank at the run's last evaluation"}]
     path.write_text("\n".join([lines[0], *blank[1:3], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "or a column leverage; left out: hyper_id 0, 1: loss_validation is blank" in capsys.readouterr().err
@@ -247,14 +250,14 @@ def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
     path = tmp_path / "marin.csv"
     path.write_text("\n".join(lines) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "compute", "--floor", "1.6")["fits"]
-    assert (fit["coefficients"]["A"], fit["coefficients"]["alpha"]) == pytest.approx((96.71, 0.0944), rel=0.02)
+    assert [values(fit)[name] for name in ("A", "alpha")] == pytest.approx((96.71, 0.0944), rel=0.02)
     inside = []
     for run in REGISTERED:
         at = f"flops={run.flops}"
         [said_] = said(capsys, "predict", str(path), "--law", "compute", "--floor", "1.6", "--at", at)["predictions"]
-        low, high = said_["run_interval"]
+        low, high = pair(said_, "run")
         inside.append(low < run.measured < high)
-        assert said_["loss"] == pytest.approx(run.measured, rel=0.01)
+        assert said_["value"] == pytest.approx(run.measured, rel=0.01)
     assert inside == [True, False], inside
     path.write_text("\n".join(line.replace(",flops", ",other") for line in lines) + "\n")
     assert cli.main(["fit", str(path), "--law", "compute"]) == 2
@@ -265,6 +268,6 @@ def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
 def test_a_task_of_the_released_runs(capsys):
     released_file("overtraining_runs.csv")
     found = said(capsys, "predict", "--law", "direct", "--task", "arc_easy", "--at", "flops=1e23")
-    assert [fit["training_set"] for fit in found["fits"]] == ["c4_original", "rpj", "rw_original"]
-    assert {fit["options"]["guess_rate"] for fit in found["fits"]} == {0.25}
-    assert all(0.6 < fit["prediction"]["value"] < 0.9 for fit in found["fits"])
+    assert [fit["training_set"] for fit in found["predictions"]] == ["c4_original", "rpj", "rw_original"]
+    assert {fit["options"]["guess_rate"] for fit in found["predictions"]} == {0.25}
+    assert all(0.6 < fit["value"] < 0.9 for fit in found["predictions"])

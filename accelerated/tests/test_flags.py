@@ -25,10 +25,11 @@ from routelaws.accelerated.commands import fit as fit_command
 from routelaws.accelerated.commands import next_run
 from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.commands import predict as predict_command
-from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
+from routelaws.accelerated.results.prediction import INPUTS
+from routelaws.accelerated.results.runs import read
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws import utilisation
 
@@ -37,6 +38,11 @@ SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 
 BATCH, LENGTH, STEPS = 64, 512, 1000
 TOKENS = BATCH * LENGTH * STEPS
 WIDTH, BLOCKS, HEADS, HEAD, VOCABULARY = 256, 16, 2, 32, 512
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def runs() -> list[dict]:
@@ -189,7 +195,8 @@ def direct(task: str, guess: float, keep=slice(None)) -> tuple[float, float]:
 
 
 def of_group(found: dict, group: str) -> dict:
-    [fit] = [fit for fit in found["fits"] if fit["group"] == group]
+    entries = found["predictions"] if "at" in found else found["fits"]
+    [fit] = [fit for fit in entries if fit["task"] == group]
     return fit
 
 
@@ -204,7 +211,7 @@ def of_router(found: dict, router: str = "Hash") -> dict:
 
 
 def values(fit: dict) -> list[float]:
-    return list(fit["coefficients"].values())
+    return [each["value"] for each in fit["coefficients"].values()]
 
 
 @of("fit", "positional", "--law", "--json")
@@ -246,21 +253,25 @@ def fit_takes_the_delta(said):
     large, small = (
         of_router(said("fit", "table.csv", "--rows", rows, "--huber", d, "--json")) for d in ("100", "0.001")
     )
-    plain = large["least_squares"]
-    assert "Huber" in large["criterion"] and small["least_squares"] == plain and large["intervals"] is None
-    assert near([large["coefficients"][name] for name in "abcd"], [plain[name] for name in "abcd"], 1e-3)
+    plain = large["least_squares"]["coefficients"]
+    assert "Huber" in large["criterion"] and large["coefficients"]["a"]["low"] is None
+    assert near(
+        [large["coefficients"][name]["value"] for name in "abcd"], [plain[name]["value"] for name in "abcd"], 1e-3
+    )
     truth = LAW.a, LAW.b, LAW.c, LAW.d
-    misses = [np.abs(np.array([fit[name] for name in "abcd"]) - truth) for fit in (small["coefficients"], plain)]
+    misses = [
+        np.abs(np.array([fit[name]["value"] for name in "abcd"]) - truth) for fit in (small["coefficients"], plain)
+    ]
     assert (misses[0] < 0.5 * misses[1]).all(), misses
     flags = ("fit", "accuracies.csv", "--law", "ceiling", "--guess-rate", "0.25", "--task", "exact", "--json")
     least, small = (of_group(said(*flags, *more), "exact")["coefficients"] for more in ((), ("--huber", "1e-4")))
-    assert abs(small["alpha"] / DIRECT[1] - 1) < 0.02 < abs(least["alpha"] / DIRECT[1] - 1)
+    assert abs(small["alpha"]["value"] / DIRECT[1] - 1) < 0.02 < abs(least["alpha"]["value"] / DIRECT[1] - 1)
 
 
 @of("fit", "--task")
 def fit_takes_the_task(said):
     flags = ("fit", "accuracies.csv", "--law", "direct", "--guess-rate", "0.1", "--json", "--task")
-    assert [fit["group"] for fit in said(*flags, "two", "one")["fits"]] == ["two", "one"]
+    assert [fit["task"] for fit in said(*flags, "two", "one")["fits"]] == ["two", "one"]
     assert near(values(of_group(said(*flags, "two", "one"), "two")), direct("two", 0.1))
 
 
@@ -279,7 +290,7 @@ def fit_takes_the_floor(said):
     loss = np.array([row["loss_validation"] for row in runs])
     for more, floor in ((("--floor", "1.5"), 1.5), ((), 0.0)):
         found = of_router(said("fit", "table.csv", "--law", "compute", "--rows", "seed == 1", "--json", *more))
-        assert near([found["coefficients"][name] for name in ("A", "alpha")], power(flops, loss - floor), 1e-5)
+        assert near([found["coefficients"][name]["value"] for name in ("A", "alpha")], power(flops, loss - floor), 1e-5)
 
 
 # predict
@@ -296,7 +307,7 @@ def says(found: dict, wanted: Line, n: float, e: float, level: float = 0.95, rou
     """Return whether a prediction and both of its intervals are those of a line."""
     one = of_prediction(found, router)
     ends = [*wanted.interval(n, e, level), *wanted.interval(n, e, level, run=True)]
-    return near([one["loss"], *one["law_interval"], *one["run_interval"]], [wanted.loss(n, e), *ends])
+    return near([one["value"], *pair(one, "law"), *pair(one, "run")], [wanted.loss(n, e), *ends])
 
 
 @of("predict", "positional", "--law", "--n", "--experts", "--json")
@@ -324,7 +335,7 @@ def predict_takes_the_loss(said):
         A, alpha = power(FLOPS, column(f"loss_{loss}"))
         slope, offset = np.polyfit(column(f"loss_{loss}"), column("acc_one"), 1)
         fit = of_group(said(*flags, "--loss", loss), "one")
-        assert near(fit["prediction"]["value"], slope * A / 1e21**alpha + offset, 1e-5)
+        assert near(fit["value"], slope * A / 1e21**alpha + offset, 1e-5)
 
 
 @of("predict", "--rows")
@@ -336,7 +347,7 @@ def predict_takes_the_rows(said):
         "flops=1e21", "--json",
     )  # fmt: skip
     A, alpha = direct("one", 0.1, column("params") > 2e8)
-    assert near(of_group(found, "one")["prediction"]["value"], 0.1 + 0.9 * math.exp(-A / 1e21**alpha), 1e-5)
+    assert near(of_group(found, "one")["value"], 0.1 + 0.9 * math.exp(-A / 1e21**alpha), 1e-5)
 
 
 @of("predict", "--level")
@@ -345,9 +356,10 @@ def predict_takes_the_level(said):
     assert found["level"] == 0.8 and says(found, Line(rows_of()), 1e8, 16, 0.8)
     assert "80 %, the law" in said(*(word for word in PREDICT if word != "--json"), "--level", "0.8")
     flags = ("predict", "accuracies.csv", "--law", "direct", "--guess-rate", "0.1", "--at", "flops=1e21", "--json")
-    wide, narrow = (of_group(said(*flags, "--level", level), "one")["prediction"] for level in ("0.95", "0.8"))
-    for name in ("law_interval", "run_interval"):
-        assert wide[name][0] < narrow[name][0] < wide["value"] < narrow[name][1] < wide[name][1]
+    wide, narrow = (of_group(said(*flags, "--level", level), "one") for level in ("0.95", "0.8"))
+    for name in ("law", "run"):
+        outer, inner = pair(wide, name), pair(narrow, name)
+        assert outer[0] < inner[0] < wide["value"] < inner[1] < outer[1]
 
 
 @of("predict", "--huber")
@@ -356,13 +368,12 @@ def predict_takes_the_delta(said):
     flags = ("predict", "table.csv", "--router", "hash", "--n", "4e7", "--experts", "32", "--json", "--huber")
     large, small = (of_prediction(said(*flags, delta)) for delta in ("100", "0.001"))
     truth = LAW.loss(4e7, 32)
-    assert near(large["loss"], large["least_squares_loss"], 1e-4)
-    assert abs(small["loss"] / truth - 1) < 0.005 < 0.01 < large["loss"] / truth - 1
+    assert near(large["value"], large["least_squares"], 1e-4)
+    assert abs(small["value"] / truth - 1) < 0.005 < 0.01 < large["value"] / truth - 1
     flags = ("predict", "accuracies.csv", "--law", "ceiling", "--guess-rate", "0.25", "--at", "flops=1e22", "--json")
     exact = 0.25 + 0.75 * math.exp(-DIRECT[0] / 1e22 ** DIRECT[1])
     least, small = (
-        of_group(said(*flags, "--task", "exact", *more), "exact")["prediction"]["value"]
-        for more in ((), ("--huber", "1e-4"))
+        of_group(said(*flags, "--task", "exact", *more), "exact")["value"] for more in ((), ("--huber", "1e-4"))
     )
     assert abs(small - exact) < 0.003 < abs(least - exact)
 
@@ -372,9 +383,9 @@ def predict_takes_teraflops_and_utilisation(said):
     """The point of the law in compute, whose coefficients `fit` gives."""
     rows = "router_type != 'S-Base' and seed == 1"
     found = said(*COMPUTE, "--rows", rows, "--teraflops", "0.5", "--utilisation", "3", "--json")
-    [fitted] = fit_report("table.csv", "routed-utilisation", rows=rows).fits
-    wanted = utilisation.predict_loss(np.array([0.5]), np.array([3.0]), fitted.fit.coefficients)
-    assert near(of_prediction(found)["loss"], wanted)
+    [fitted] = read("table.csv").where(rows).fit("routed-utilisation").fits
+    wanted = utilisation.predict_loss(np.array([0.5]), np.array([3.0]), fitted.best.coefficients)
+    assert near(of_prediction(found)["value"], wanted)
 
 
 COMPUTE = ("predict", "table.csv", "--law", "routed-utilisation")
@@ -389,7 +400,7 @@ def predict_takes_other_columns_and_the_floor(said):
         A, alpha = power(flops, loss - floor)
         flags = ("--law", "compute", "--rows", "seed == 1", "--at", "flops=1e18", "--router", "hash", "--json")
         found = of_prediction(said("predict", "table.csv", *flags, *more))
-        assert near(found["loss"], floor + A / 1e18**alpha, 1e-5)
+        assert near(found["value"], floor + A / 1e18**alpha, 1e-5)
 
 
 @of("predict", "--published")
@@ -411,9 +422,9 @@ def predict_takes_the_task_and_its_guess_rate(said):
     for more, rate in ((("--guess-rate", "0.2"), 0.2), (("--tasks", "rates.csv"), 0.125), ((), 0.0)):
         found = said(*flags, *more)
         A, alpha = direct("two", rate)
-        assert [fit["group"] for fit in found["fits"]] == ["two"]
+        assert [fit["task"] for fit in found["predictions"]] == ["two"]
         wanted = rate + (1 - rate) * math.exp(-A / 1e21**alpha)
-        assert near(found["fits"][0]["prediction"]["value"], wanted, 1e-5)
+        assert near(found["predictions"][0]["value"], wanted, 1e-5)
 
 
 PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", "--published", "besiroglu")
@@ -436,7 +447,7 @@ def line_is(option: dict, rows, level: float = 0.95, law: str = "separable", los
     law = "dense" if option["router"] == "Dense" else law
     wanted, at = Line(rows, law, loss), (option["N"], option["num_experts"])
     ends = [*wanted.interval(*at, level), *wanted.interval(*at, level, run=True)]
-    return near([option["loss"], *option["law_interval"], *option["run_interval"]], [wanted.loss(*at), *ends])
+    return near([option["value"], *pair(option, "law"), *pair(option, "run")], [wanted.loss(*at), *ends])
 
 
 @of("plan", "positional", "--table", "--flops", "--json")
@@ -548,8 +559,8 @@ def plan_writes_files(said):
     rows = [line.split(" | ") for line in written.splitlines() if line.startswith("|")]
     assert "80 %" in rows[0] and len(rows) == 2 + len(lines_of(found))
     for row, option in zip(rows[2:], lines_of(found), strict=True):
-        ends = " to ".join(f"{end:.3f}" for end in option["law_interval"])
-        assert row[1] == option["router"] and f"{option['loss']:.4f}" in row and ends in row
+        ends = " to ".join(f"{end:.3f}" for end in pair(option, "law"))
+        assert row[1] == option["router"] and f"{option['value']:.4f}" in row and ends in row
 
 
 NEXT = (
@@ -584,7 +595,7 @@ def plan_next_asks_for_one_number(said):
     ends = Line([*rows_of("S-Base"), added]).interval(1e9, 64)
     assert near([best["low"], best["high"]], ends) and best["width"] == min(run["width"] for run in found["runs"])
     found = said("plan", "table.csv", "--next", "b", "--router", "hash", "--law", "separable", "--json")
-    ends = of_router(said(*FIT))["intervals"]["b"]
+    ends = of_router(said(*FIT))["coefficients"]["b"]
     assert near([found["now"]["low"], found["now"]["high"]], [ends["low"], ends["high"]])
 
 
@@ -738,7 +749,7 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
     taking = " ".join(fit_command.fit.__doc__.partition("huber: ")[2].partition("task: ")[0].split())
     assert {name for name in names_in(taking) if name in LAWS} == {law.name for law in LAWS.values() if law.takes_huber}
     at = predict_command.predict.__doc__.partition("at: ")[2].partition("published: ")[0]
-    columns = {column for law in LAWS.values() for column in law.columns} - {*predict_command.INPUTS}
+    columns = {column for law in LAWS.values() for column in law.columns} - {*INPUTS}
     assert columns <= {*names_in(at)}
     printed = " ".join(predict_command.predict.__doc__.partition("by this name: ")[2].partition("router: ")[0].split())
     for law in LAWS.values():

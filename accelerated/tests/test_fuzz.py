@@ -233,11 +233,11 @@ def fitted(path: Path, runs: Runs, count: int | None = None, told: bool = False,
     def judge(out: str, err: str) -> str:
         said = json.loads(out, parse_constant=lambda text: 1 / 0)
         for fit in said["fits"]:
-            remarks = said["remarks"] + fit["warnings"] + fit["misfit"]["outliers"] + said["not_fitted"]
-            found = fit["coefficients"]
-            off = [name for name, value in runs.truth.items() if abs((found[name] or math.inf) - value) > 1e-6]
+            remarks = said["remarks"] + fit["cautions"] + fit["misfit"]["outliers"] + said["not_fitted"]
+            found = {name: float(each["value"]) for name, each in fit["coefficients"].items() if each["determined"]}
+            off = [name for name, value in runs.truth.items() if abs(found.get(name, math.inf) - value) > 1e-6]
             if off and not (told and remarks):
-                return f"silent: {off[0]} is {found[off[0]]}, not {runs.truth[off[0]]}"
+                return f"silent: {off[0]} is {found.get(off[0])}, not {runs.truth[off[0]]}"
             if count is not None and fit["rows"] != count:
                 return f"{fit['rows']} rows were fitted, not {count}"
         return ""
@@ -487,7 +487,7 @@ def amounts(draw: Random, world: "World", folder: Path) -> Case:
         found = said["at"]["dense_parameters"] if flag == "--n" else said["budget"][flag[2:].replace("-", "_")]
         if good and not math.isclose(found, float(number) * scale):
             return f"{text} is taken as {found}"
-        losses = [each["loss"] for each in said.get("predictions", ()) if found < 1e15]
+        losses = [each["value"] for each in said.get("predictions", ()) if found < 1e15]
         return "" if np.allclose(losses, loss_of(world.runs.truth, found, 4), rtol=1e-6) else f"{losses} at {found}"
 
     return Case([*command, world.table, "--json", f"{flag}={text}".replace("\0", "")], judge)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands.fit import fit_table
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import COLUMNS, run_columns, write_rows
@@ -116,7 +116,7 @@ def test_a_law_takes_the_table_of_a_preset(preset, tmp_path):
         loss *= np.exp(np.random.default_rng(number).normal(0, 2e-3))
         table.append(row | {"hyper_id": number, "step": run.steps, "tokens": tokens, "loss_validation": loss})
     write_rows(tmp_path / "table.csv", table)
-    [fit] = fit_table(tmp_path / "table.csv", law)["fits"]
+    [fit] = read(tmp_path / "table.csv").fit(law).to_dict()["fits"]
     assert fit["rows"] == rows and fit["rmsle"] < 5e-3 and "search" not in fit["status"]
 
 

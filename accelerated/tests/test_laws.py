@@ -1,6 +1,5 @@
 """A law of the user's own: registered in ten lines, then fitted to a table and predicted with as any other."""
 
-import io
 import json
 import math
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 from scipy import stats
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, print_fit
-from routelaws.accelerated.commands.laws import law_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import catalogue
+from routelaws.accelerated.results.known_laws import law_of
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import selection
 from routelaws.reference.laws import catalogue as reference
 
@@ -36,6 +35,11 @@ register(Law(
 """
 TOKENS = np.array([1e8, 1e9, 1e10, 1e11])
 LOSSES = 10 ** np.array([0.61, 0.48, 0.41, 0.29])
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 @pytest.fixture
@@ -79,16 +83,18 @@ def test_a_law_in_ten_lines_is_fitted_and_predicts(own, table, capsys):
     said = json.loads(capsys.readouterr().out)
     [fit] = said["fits"]
     assert (said["law"], fit["router"], fit["rows"], fit["determined"]) == ("data", "Dense", 4, True)
-    assert fit["coefficients"] == pytest.approx({"beta": -slope, "level": level}, rel=1e-12)
+    assert {name: each["value"] for name, each in fit["coefficients"].items()} == pytest.approx(
+        {"beta": -slope, "level": level}, rel=1e-12
+    )
     low, high = jackknifed(lambda slope, level: -slope, 0.95)
-    found = fit["intervals"]["beta"]
+    found = fit["coefficients"]["beta"]
     assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-9)
     errors = [
         np.polyval(np.polyfit(np.log10(np.delete(TOKENS, i)), np.log10(np.delete(LOSSES, i)), 1), np.log10(TOKENS[i]))
         - np.log10(LOSSES[i])
         for i in range(4)
     ]
-    assert fit["leave_one_out_rmsle"] == pytest.approx(math.sqrt(np.mean(np.square(errors))), rel=1e-9)
+    assert fit["held_out"]["row"] == pytest.approx(math.sqrt(np.mean(np.square(errors))), rel=1e-9)
 
     arguments = ["predict", str(table), "--law", "data", "--at", "tokens=3e11", "--level", "0.8"]
     assert main([*arguments, "--json"]) == 0
@@ -96,24 +102,21 @@ def test_a_law_in_ten_lines_is_fitted_and_predicts(own, table, capsys):
     assert said["at"] == {"tokens": 3e11}
     [found] = said["predictions"]
     at = math.log10(3e11)
-    assert found["loss"] == pytest.approx(10 ** (level + slope * at), rel=1e-12)
+    assert found["value"] == pytest.approx(10 ** (level + slope * at), rel=1e-12)
     wanted = jackknifed(lambda slope, level: level + slope * at, 0.8)
-    assert np.log10(found["law_interval"]) == pytest.approx(wanted, rel=1e-9)
-    assert found["run_interval"][0] < found["law_interval"][0] and found["run_interval"][1] > found["law_interval"][1]
-    assert found["warnings"][0].startswith("D = 3e+11 is 3 times the largest of the runs")
+    assert np.log10(pair(found, "law")) == pytest.approx(wanted, rel=1e-9)
+    assert pair(found, "run")[0] < pair(found, "law")[0] and pair(found, "run")[1] > pair(found, "law")[1]
+    assert found["cautions"][0].startswith("D = 3e+11 is 3 times the largest of the runs")
     assert main(arguments) == 0
     assert "tokens = 3" in capsys.readouterr().out
 
 
 def test_a_registered_law_is_printed(own, table):
-    from rich.console import Console
-
     law_of(own)
-    console = Console(file=io.StringIO(), width=100)
-    print_fit(report := fit_report(table, "data"), console)
-    text = console.file.getvalue()
+    fits = read(table).fit("data")
+    text = repr(fits)
     assert "law data: log10 L = level - beta log10 D" in text and "beta" in text and "not determined" not in text
-    json.dumps(as_dict(report), allow_nan=False)
+    json.dumps(fits.to_dict(), allow_nan=False)
 
 
 def test_the_example_of_the_docstring_is_this_one():
@@ -166,14 +169,14 @@ def test_a_column_that_is_missing_or_blank_is_named(own, table):
     ):
         changed.to_csv(table, index=False)
         with pytest.raises(InputError, match=said):
-            fit_table(table, own)
+            read(table).fit(own).to_dict()
 
 
 def test_a_fit_without_the_fields_that_are_asked_for_is_named(own, table):
     law = law_of(own)
     catalogue.LAWS["data"] = law._replace(fit=lambda tokens, loss: 1.0)
     with pytest.raises(InputError, match="the fit of the law data has no coefficients; needed: coefficients, obj"):
-        fit_table(table, "data")
+        read(table).fit("data").to_dict()
 
 
 @pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=many"])

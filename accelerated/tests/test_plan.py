@@ -9,13 +9,9 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands.fit import fit_report
-from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
-from routelaws.accelerated.commands.predict import predict_report
+from routelaws.accelerated.commands.plan import as_dict, plan_blocks, plan_report
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import plan as plans
-from routelaws.accelerated.findings.hull import beyond
-from routelaws.accelerated.findings.law_columns import law_columns
 from routelaws.accelerated.findings.model_costs import costs_of, says_tokens
 from routelaws.accelerated.findings.plan import published_rankings
 from routelaws.accelerated.findings.ranking import frontier
@@ -24,6 +20,10 @@ from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
 from routelaws.accelerated.report.plan_words import budget_words, memory_words, notes
+from routelaws.accelerated.results.blocks import text
+from routelaws.accelerated.results.hull import beyond
+from routelaws.accelerated.results.law_columns import law_columns
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import select_rows
 from routelaws.reference.accounting import SIZES, count
 
@@ -31,6 +31,11 @@ SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
 STEPS, BATCH, LENGTH = 1000, 64, 512
 TOKENS = STEPS * BATCH * LENGTH
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def log_loss(router: str, size: float, experts: float) -> float:
@@ -77,13 +82,13 @@ def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
     dense = runs[runs["router_type"] == "Dense"]
     mine = dense.assign(router_type="Mine", hyper_id=dense["hyper_id"] + len(runs))
     pandas.concat([runs, mine]).to_csv(path, index=False)
-    reason = fit_report(path, "separable").not_fitted["Mine"]
+    reason = read(path).fit("separable").not_fitted["Mine"]
     assert "its 4 rows have num_experts 1: if they are dense, router_type has to be Dense" in reason
     assert ranked().left_out["Mine"] == reason
     for nothing in (pandas.concat([dense, mine]), runs.assign(loss_validation=2.5)):
         nothing.to_csv(path, index=False)
         with pytest.raises(InputError) as of_fit:
-            fit_report(path, "separable")
+            read(path).fit("separable")
         with pytest.raises(InputError) as of_plan:
             ranked()
         assert str(of_plan.value) == str(of_fit.value) and str(of_fit.value).startswith(f"{path}: router ")
@@ -208,7 +213,9 @@ def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
         columns, _ = law_columns(selection, law, "loss_validation")
         for row, wanted in zip(selection.frame.to_dict("records"), zip(*columns, strict=True), strict=True):
             kind = (row["num_experts"], row["k"], row["granularity"])
-            asked = plans._asked(SimpleNamespace(selection=selection, law=law), *kind)
+            asked = plans._asked(
+                SimpleNamespace(rows=SimpleNamespace(runs=selection), name=selection.router, law=law), *kind
+            )
             found = plans._columns(asked, row["dense_parameter_count"], row["tokens"])
             assert [float(column[0]) for column in found] == pytest.approx(wanted, rel=1e-9), (kind, names)
 
@@ -246,11 +253,12 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
     [said] = as_dict(report)["rankings"]
     best = said["options"][0]
     at = {"dense_parameters": best["N"], "num_experts": best["num_experts"]}
-    [found] = predict_report(tmp_path / "table.csv", at, level=0.5).predictions
-    assert best["loss"] == pytest.approx(found.loss, rel=1e-9)
-    for ours, theirs in (("law_interval", found.law), ("run_interval", found.run), ("by_size_interval", found.by_size)):
-        assert best[ours] == pytest.approx(theirs, rel=1e-9), ours
-    assert any("the first option has {:.3f} to {:.3f}".format(*found.by_size) in note for note in said["notes"])
+    [found] = read(tmp_path / "table.csv").fit(level=0.5).predict(**at).predictions
+    assert best["value"] == pytest.approx(found.value, rel=1e-9)
+    for name, own in (("law", found.law), ("run", found.run), ("by_size", found.by_size)):
+        assert pair(best, name) == pytest.approx([own.low, own.high], rel=1e-9), name
+    ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
+    assert any(f"the first option has {ends}" in note for note in said["notes"])
 
 
 def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
@@ -378,7 +386,7 @@ def test_json_is_one_object(path, capsys):
         assert ranking["options"] and all(option["memory"] <= 2e9 * (1 + 1e-9) for option in ranking["options"])
         printed = ranking["kind"] == "printed"
         assert all(
-            (option["law_interval"] is None) == printed == (option["wins"] is None) for option in ranking["options"]
+            (option["intervals"]["law"] is None) == printed == (option["wins"] is None) for option in ranking["options"]
         )
         assert printed == any("no interval" in note for note in ranking["notes"])
         assert ("arXiv" if printed else str(path)) in ranking["data"]
@@ -405,19 +413,17 @@ def test_a_budget_in_words_has_all_that_limits_it():
 
 
 def test_what_is_printed(path):
-    from rich.console import Console
-
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))
     report = plan_report(path, Budget(1e21, 80e9), law="separable", resamples=20)
-    print_plan(report, 2, console)
-    text = console.export_text()
-    flat = " ".join(text.split())
-    assert "law separable: fitted to" in text and "law joint: printed coefficients of Ludziejewski et al. 2025" in flat
+    printed = text(plan_blocks(report, 2), 140)
+    flat = " ".join(printed.split())
+    assert (
+        "law separable: fitted to" in printed and "law joint: printed coefficients of Ludziejewski et al. 2025" in flat
+    )
     assert "Hash 16, S-Base 16, Dense 4 runs" in flat
     assert "2 of 7 options are shown" in flat and "the budget would pay for more: sizes end at 10 times" in flat
     assert "the law separable does not know of tokens" in flat and "no irreducible loss" in flat
     first = as_dict(report)["rankings"][3]["options"][0]
-    assert (first["router"], first["num_experts"]) == ("Top-K", 32) and f"{first['loss']:.4f}" in text
+    assert (first["router"], first["num_experts"]) == ("Top-K", 32) and f"{first['value']:.4f}" in printed
 
 
 @pytest.mark.slow

@@ -1,23 +1,29 @@
 """The predict command: the law's value, its intervals, and a warning wherever no data surround the point."""
 
-import io
 import json
 import math
 
 import numpy as np
 import pandas
 import pytest
-from rich.console import Console
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, next_run, plan, predict, reproduce
-from routelaws.accelerated.commands.predict import as_dict, inside_hull, predict_report, print_prediction
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.accelerated.results.blocks import text
+from routelaws.accelerated.results.fit_text import prediction_blocks
+from routelaws.accelerated.results.hull import inside_hull
+from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 COUNTS = (1, 2, 4, 16, 64, 256)
+
+
+def pair(found: dict, name: str) -> list:
+    """Return both ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
@@ -44,11 +50,11 @@ def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:
 
 
 def test_the_law_is_predicted(tmp_path):
-    (found,) = predict_report(make_table(tmp_path), point(3e8, 32.0)).predictions
-    assert found.loss == pytest.approx(float(predict_loss(3e8, 32.0, LAW)), rel=1e-7)
-    assert found.dense[0] == pytest.approx(float(effective_parameter_count(3e8, 32.0, LAW)), rel=1e-5)
-    assert found.warnings == []
-    assert found.by_size == pytest.approx((found.loss, found.loss), rel=1e-5)
+    (found,) = read(make_table(tmp_path)).fit().predict(**point(3e8, 32.0)).predictions
+    assert found.value == pytest.approx(float(predict_loss(3e8, 32.0, LAW)), rel=1e-7)
+    assert found.dense.value == pytest.approx(float(effective_parameter_count(3e8, 32.0, LAW)), rel=1e-5)
+    assert found.cautions == []
+    assert (found.by_size.low, found.by_size.high) == pytest.approx((found.value, found.value), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +64,19 @@ def test_the_law_is_predicted(tmp_path):
      ((1e8, 1e4), ["E = 10000 is 39.1 times the largest"]), ((3e9, 1e4), ["N = ", "E = "])],
 )  # fmt: skip
 def test_outside_the_data_is_said(tmp_path, at, words):
-    (found,) = predict_report(make_table(tmp_path, 1e-3), point(*at)).predictions
-    assert len(found.warnings) == len(words)
+    (found,) = read(make_table(tmp_path, 1e-3)).fit().predict(**point(*at)).predictions
+    assert len(found.cautions) == len(words)
     assert all(
-        word in warning and "extrapolation" in warning for word, warning in zip(words, found.warnings, strict=True)
+        word in warning and "extrapolation" in warning for word, warning in zip(words, found.cautions, strict=True)
     )
 
 
 def test_a_hole_at_the_corner_of_the_grid_is_outside(tmp_path):
     """Both numbers are within the range of the data, but nothing surrounds the corner."""
     path = make_table(tmp_path, 1e-3, keep=lambda size, count: (size < 1e9) | (count < 4))
-    warnings = predict_report(path, point(1e9, 200.0)).predictions[0].warnings
+    warnings = read(path).fit().predict(**point(1e9, 200.0)).predictions[0].cautions
     assert len(warnings) == 1 and warnings[0].startswith("no runs surround this point")
-    assert not predict_report(path, point(1e8, 200.0)).predictions[0].warnings
+    assert not read(path).fit().predict(**point(1e8, 200.0)).predictions[0].cautions
 
 
 def test_the_hull():
@@ -90,12 +96,11 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
         (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not take it; needed: --n"),
         (point(1e8, 4.0), {"law": "cubic"}, "law 'cubic' is not known; allowed: dense"),
         (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; there: Top-K"),
-        (point(1e8, 4.0), {"level": 1.0}, "--level 1: needed: a number between 0 and 1"),
         (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; there: 10000000, 100000000, 1000000000"),
         (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
     ):
         with pytest.raises(InputError, match=message) as caught:
-            predict_report(path, at, **arguments)
+            read(path).fit(**arguments).predict(**at)
         assert "\n" not in str(caught.value)
 
 
@@ -140,13 +145,14 @@ def test_from_the_command_line(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["at"] == {"dense_parameters": 5e9, "num_experts": 64.0} and found["level"] == 0.95
     (entry,) = found["predictions"]
-    assert entry["by_size_interval"][0] < entry["loss"] < entry["by_size_interval"][1]
-    assert entry["law_interval"][0] < entry["loss"] < entry["law_interval"][1]
-    assert entry["dense_equivalent"]["low"] < entry["dense_equivalent"]["N"] < entry["dense_equivalent"]["high"]
-    assert len(entry["warnings"]) == 1
+    assert pair(entry, "by_size")[0] < entry["value"] < pair(entry, "by_size")[1]
+    assert pair(entry, "law")[0] < entry["value"] < pair(entry, "law")[1]
+    worth = entry["intervals"]["dense_equivalent"]
+    assert worth["low"] < worth["value"] < worth["high"]
+    assert len(entry["cautions"]) == 1
     assert main(["predict", path, "--n", "5e9", "--experts", "64"]) == 0
-    text = capsys.readouterr().out
-    assert "Top-K" in text and "warning (Top-K): N = 5e+09 is 5 times the largest" in text
+    printed = capsys.readouterr().out
+    assert "Top-K" in printed and "warning (Top-K): N = 5e+09 is 5 times the largest" in printed
     assert main(["predict", path, "--n", "5e9"]) == 2
     assert capsys.readouterr().err == "routelaws: --experts is missing: the law routed-bounded needs E, experts\n"
 
@@ -157,12 +163,10 @@ def test_text_of_two_routers_says_a_warning_once(tmp_path):
     frame = pandas.read_csv(path)
     other = frame[frame["num_experts"] > 1].assign(router_type="Other", hyper_id=lambda f: f["hyper_id"] + 100)
     pandas.concat([frame, other]).to_csv(path, index=False)
-    report = predict_report(path, point(5e9, 64.0))
-    console = Console(file=io.StringIO(), width=120)
-    print_prediction(report, console)
-    text = console.file.getvalue()
-    assert text.count("warning (Other, Top-K)") == 1
-    assert [p["router"] for p in as_dict(report)["predictions"]] == ["Other", "Top-K"]
+    report = read(path).fit().predict(**point(5e9, 64.0))
+    printed = text(prediction_blocks(report))
+    assert printed.count("warning (Other, Top-K)") == 1
+    assert [p["router"] for p in report.to_dict()["predictions"]] == ["Other", "Top-K"]
 
 
 @pytest.mark.released
@@ -178,7 +182,7 @@ def test_a_diverged_run_is_named(tmp_path, capsys):
     assert "Top-K: left out: hyper_id 3 'run-3': loss_validation is blank" in printed
     assert "hyper_id 4 'run-4': loss 9.5" in printed
     assert "warning (Hash): not fitted, and left out here: " in printed
-    found = as_dict(predict_report(path, point(3e8, 32.0)))
+    found = read(path).fit().predict(**point(3e8, 32.0)).to_dict()
     assert [each["router"] for each in found["not_fitted"]] == ["Hash"]
     assert found["predictions"][0]["left_out"][0]["run"] == "run-3"
 
@@ -189,9 +193,9 @@ def test_the_released_table_is_the_default(capsys):
     found = {p["router"]: p for p in json.loads(capsys.readouterr().out)["predictions"]}
     assert {router: p["rows"] for router, p in found.items()} == {"Hash": 56, "RL-R": 59, "S-Base": 58}
     # The runs at 368M with 64 experts have 2.211 (S-BASE) and 2.270 (HASH).
-    assert found["S-Base"]["run_interval"][0] < 2.211 < found["S-Base"]["run_interval"][1]
-    assert found["Hash"]["run_interval"][0] < 2.270 < found["Hash"]["run_interval"][1]
-    assert not any(p["warnings"] for p in found.values())
+    assert pair(found["S-Base"], "run")[0] < 2.211 < pair(found["S-Base"], "run")[1]
+    assert pair(found["Hash"], "run")[0] < 2.270 < pair(found["Hash"], "run")[1]
+    assert not any(p["cautions"] for p in found.values())
 
 
 def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
@@ -203,36 +207,36 @@ def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
     said = "the runs do not determine the law's coefficients; inside the data it predicts all the same"
     for losses in (frame["loss_validation"], straight):
         frame.assign(loss_validation=losses).to_csv(path, index=False)
-        [found] = predict_report(path, at, huber=1e-3).predictions
-        assert (said in found.warnings) == (losses is straight) == (not found.fitted.determined)
+        [found] = read(path).fit(huber=1e-3).predict(**at).predictions
+        assert (said in found.cautions) == (losses is straight) == (not found.fit.determined)
 
 
 def test_one_wrong_run_does_not_pull_a_prediction_by_huber(tmp_path):
     """A loss of 9.5 among runs that follow a law: least squares is off, Huber's sum is not, and both are said."""
     path, at = make_table(tmp_path, noise=1e-4), point(3e8, 32.0)
-    clean = predict_report(path, at).predictions[0].loss
+    clean = read(path).fit().predict(**at).predictions[0].value
     frame = pandas.read_csv(path)
     frame.loc[9, "loss_validation"] = 9.5
     frame.to_csv(path, index=False)
-    report = predict_report(path, at, huber=1e-3)
+    report = read(path).fit(huber=1e-3).predict(**at)
     [prediction] = report.predictions
-    assert prediction.loss == pytest.approx(clean, rel=2e-3)
+    assert prediction.value == pytest.approx(clean, rel=2e-3)
     assert abs(prediction.least_squares / clean - 1) > 0.02
-    found = as_dict(report)["predictions"][0]
-    assert found["law_interval"] == found["run_interval"] == [None, None] and found["by_size_interval"] is None
-    assert found["least_squares_loss"] == prediction.least_squares
-    assert any(f"hyper_id {frame['hyper_id'][9]}: loss 9.5" in warning for warning in prediction.warnings)
-    console = Console(file=io.StringIO(), width=160)
-    print_prediction(report, console)
-    text = console.file.getvalue()
-    assert f"{prediction.loss:.4f}" in text and f"{prediction.least_squares:.4f}" in text and "95 %" not in text
+    found = report.to_dict()["predictions"][0]
+    assert pair(found, "law") == pair(found, "run") == [None, None] and found["intervals"]["by_size"] is None
+    assert found["least_squares"] == prediction.least_squares
+    assert any(f"hyper_id {frame['hyper_id'][9]}: loss 9.5" in warning for warning in prediction.cautions)
+    printed = text(prediction_blocks(report))
+    assert f"{prediction.value:.4f}" in printed and f"{prediction.least_squares:.4f}" in printed
+    assert "95 %" not in printed
     with pytest.raises(InputError, match="separable is fitted by least squares alone"):
-        predict_report(path, at, "separable", huber=1e-3)
+        read(path).fit("separable", huber=1e-3).predict(**at)
 
 
 def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
-    report = predict_report(make_table(tmp_path, 1e-3), point(3e8, 32.0))
-    unknown = report.predictions[0]._replace(by_size=(math.nan, math.nan), run=(1.5, math.inf))
-    out = io.StringIO()
-    print_prediction(report._replace(predictions=[unknown]), Console(file=out, width=160))
-    assert "not known" in out.getvalue() and "1.5000 to ∞" in out.getvalue() and "nan" not in out.getvalue()
+    report = read(make_table(tmp_path, 1e-3)).fit().predict(**point(3e8, 32.0))
+    [found] = report.predictions
+    nan, inf = math.nan, math.inf
+    found = found._replace(by_size=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))
+    printed = text(prediction_blocks(report._replace(predictions=[found])))
+    assert "not known" in printed and "1.5000 to ∞" in printed and "nan" not in printed

@@ -432,7 +432,7 @@ def test_without_saturation_the_limit_is_not_identified(tmp_path, without_figure
     folder = make_sweep(tmp_path / "sweep", laws, noise=0.0, logs=False)
     write_report(folder)
     law = numbers(folder)["laws"][0]
-    assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"] is None
+    assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"] == "inf"
     assert "E_max is not identified" in (folder / "report.md").read_text(encoding="utf-8")
 
 

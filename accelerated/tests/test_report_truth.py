@@ -17,6 +17,7 @@ from routelaws.accelerated.findings import sweep_findings as findings
 from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
 from routelaws.accelerated.report import figures, training_figures
 from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.tables.table import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded
@@ -230,7 +231,7 @@ def cells(text: str, *first: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def said(sweep, results, found):
-    return findings.as_json(sweep, results, found, {})
+    return plain(findings.report_dict(sweep, results, found, {}))
 
 
 def test_comparison_spread_and_scatter(said):

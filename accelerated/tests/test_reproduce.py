@@ -12,7 +12,7 @@ from jinja2 import nodes
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import ablations, advice, estimates, pairs, resamples, rows
+from routelaws.accelerated.findings import ablations, advice, pairs, resamples, rows
 from routelaws.accelerated.findings.reproduction import gather, used_rows
 from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.laws import resampling
@@ -20,10 +20,11 @@ from routelaws.accelerated.laws.fitting import STATUSES
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 from routelaws.accelerated.laws.uncertainty import Quantity
 from routelaws.accelerated.report import engine as command
-from routelaws.accelerated.report import figures, rendering, words
+from routelaws.accelerated.report import figures, rendering
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.report.style import COLOURS, colour_of, label_ends, panel_grid
+from routelaws.accelerated.results import encoding, estimates, numbers
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
@@ -233,9 +234,15 @@ def test_what_was_measured_and_what_the_law_says_stand_under_their_own_heads(who
             row += [f"{measured['low']:.4f} to {measured['high']:.4f}", f"{measured['law']:.4f}", f"{own['value']:.4f}"]
             assert row + [f"{own['low']:.4f} to {own['high']:.4f}", own["negative"]] in lines
         for e in law["worth"]:
-            row = [name, results["size_labels"][str(e["N"])], str(e["E"]), f"{e['loss']:.4f}", words.count(e["value"])]
-            row += [f"{words.count(e['low'])} to {words.count(e['high'])}", f"{e['times']:.1f}"]
-            assert row + [words.count(e["measured"]), f"{e['measured_times']:.1f}"] in lines
+            row = [
+                name,
+                results["size_labels"][str(e["N"])],
+                str(e["E"]),
+                f"{e['loss']:.4f}",
+                numbers.count(e["value"]),
+            ]
+            row += [f"{numbers.count(e['low'])} to {numbers.count(e['high'])}", f"{e['times']:.1f}"]
+            assert row + [numbers.count(e["measured"]), f"{e['measured_times']:.1f}"] in lines
 
 
 def test_templates_do_no_arithmetic():
@@ -258,7 +265,7 @@ def test_lines_of_a_template_become_paragraphs_lists_and_tables():
 
 def test_the_same_table_gives_the_same_report(whole):
     results, _ = gather(rows.open_table(whole.parent / "table.csv"))
-    assert json.loads(json.dumps(estimates.plain(command.advised(results)))) == results_of(whole)
+    assert json.loads(json.dumps(encoding.plain(command.advised(results)))) == results_of(whole)
     assert markdown(results, list(figures.FIGURES)) == (whole / "report.md").read_text(encoding="utf-8")
     assert page(markdown(results, list(figures.FIGURES)), whole) == (whole / "report.html").read_text(encoding="utf-8")
 
@@ -326,7 +333,7 @@ def test_other_intervals_by_hand(whole):
         by = {kind: resampling.bootstrap(size, *columns, counts, asked) for kind, counts in weights.items()}
         by["jackknife"] = resampling.jackknife(size, *columns, size, asked)
         for kind, whole_ in by.items():
-            ends = estimates.plain([[each.low, each.high] for each in whole_.intervals])
+            ends = encoding.plain([[each.low, each.high] for each in whole_.intervals])
             assert [each[kind] for each in found] == ends, kind
         for kind in weights:
             assert entry[f"undetermined_{kind}"] == by[kind].undetermined
@@ -372,7 +379,7 @@ def test_a_mean_and_a_line_by_hand():
     assert line["high"] - 0.5 == pytest.approx(12.706204736174694 * math.sqrt(1.5 / 2))
     assert estimates.line([1.0, 1.0], [0.0, 2.0]) is None
     odd = {"a": [math.inf, -math.inf, math.nan, np.int64(3), True]}
-    assert estimates.plain(odd) == {"a": ["inf", "-inf", None, 3, True]}
+    assert encoding.plain(odd) == {"a": ["inf", "-inf", None, 3, True]}
 
 
 def test_more_experts_per_token_against_what_else_flops_buy():
@@ -722,11 +729,11 @@ def test_other_input_that_is_wrong(tmp_path):
      (math.inf, "∞"), (math.nan, "not found"), (None, "not found")],
 )  # fmt: skip
 def test_parameter_counts_as_people_say_them(value, text):
-    assert words.count(value) == text
+    assert numbers.count(value) == text
 
 
 def test_numbers_as_they_are_written():
-    assert words.figure(-0.00001, "+.2f") == "0.00" and words.figure(0.125, "+.2f") == "+0.12"
-    assert words.figure(-math.inf, ".2f") == "-∞" and words.figure(1e200, ".4f") == "1e+200"
-    assert words.experts(2494.18) == "2490" and words.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
-    assert words.span([None, 1.0], ".1f") == "not known"
+    assert numbers.figure(-0.00001, "+.2f") == "0.00" and numbers.figure(0.125, "+.2f") == "+0.12"
+    assert numbers.figure(-math.inf, ".2f") == "-∞" and numbers.figure(1e200, ".4f") == "1e+200"
+    assert numbers.experts(2494.18) == "2490" and numbers.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
+    assert numbers.span([None, 1.0], ".1f") == "not known"

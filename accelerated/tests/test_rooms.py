@@ -9,7 +9,7 @@ import pytest
 from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
-ROOMS = ("tables", "training", "findings", "report", "commands")
+ROOMS = ("tables", "results", "training", "findings", "report", "commands")
 """From the lowest to the highest. Below are the files that have a twin, and kernels; above is cli."""
 
 
@@ -39,7 +39,7 @@ def height(file: str) -> int:
 
 
 def test_the_graph_is_read(graph):
-    assert "tables/schema.py" in graph["tables/table.py"] and "laws/catalogue.py" in graph["findings/law_fits.py"]
+    assert "tables/schema.py" in graph["tables/table.py"] and "laws/catalogue.py" in graph["results/fit.py"]
 
 
 def test_no_file_imports_from_a_higher_room(graph):

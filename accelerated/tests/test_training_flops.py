@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.findings.law_columns import ESTIMATED
+from routelaws.accelerated.results.law_columns import ESTIMATED
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
 
@@ -59,10 +59,14 @@ def other_ways(frame) -> dict:
 def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_path, capsys, router, way):
     frame, estimated = other_ways(isoflop(router))[way]
     [fit] = said(capsys, frame, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
-    found = fit["coefficients"]
-    assert (fit["router"], found["A"], found["alpha"]) == (router, pytest.approx(A, 1e-2), pytest.approx(ALPHA, 1e-3))
+    found = {name: each["value"] for name, each in fit["coefficients"].items()}
+    assert (fit["router"], found["A"], found["alpha"]) == (
+        router,
+        pytest.approx(A, 1e-2),
+        pytest.approx(ALPHA, 1e-3),
+    )
     report = said(capsys, frame, tmp_path, "predict", "--law", "compute", "--at", "flops=1e21", "--floor", "1.6")
-    assert report["predictions"][0]["loss"] == pytest.approx(2.62, abs=0.005)
+    assert report["predictions"][0]["value"] == pytest.approx(2.62, abs=0.005)
     assert report["remarks"] == [ESTIMATED] * estimated
     assert cli.main(["fit", str(tmp_path / "table.csv"), "--law", "compute"]) == 0
     assert capsys.readouterr().out.count(ESTIMATED) == estimated
@@ -82,7 +86,7 @@ def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
     if step[0] == "1":
         assert "the training FLOPs of 16 of 16 rows are not known" in err
     else:
-        assert json.loads(out)["fits"][0]["coefficients"]["A"] == pytest.approx(A, 1e-2)
+        assert json.loads(out)["fits"][0]["coefficients"]["A"]["value"] == pytest.approx(A, 1e-2)
 
 
 def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
@@ -104,7 +108,7 @@ def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
     routed = isoflop().assign(hyper_id=lambda frame: frame["hyper_id"] + 100)
     both = pandas.concat([isoflop("Dense", 0.5), routed])
     fits = said(capsys, both, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
-    levels = {fit["router"]: fit["coefficients"]["A"] for fit in fits}
+    levels = {fit["router"]: fit["coefficients"]["A"]["value"] for fit in fits}
     assert levels == {"Dense": pytest.approx(A * 0.5**-ALPHA), "Top-K": pytest.approx(A)}
 
 
@@ -116,7 +120,7 @@ def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
     routed = isoflop().assign(hyper_id=lambda f: f["hyper_id"] + 100, k=4, granularity=1, **power)
     frame, estimated = other_ways(pandas.concat([isoflop("Dense").assign(**half), routed], ignore_index=True))[way]
     frame.to_csv(tmp_path / "table.csv", index=False)
-    from routelaws.accelerated.findings.measured_fits import leverage_of_runs
+    from routelaws.accelerated.results.measured_rows import leverage_of_runs
     from routelaws.accelerated.tables.table import select_rows
 
     [selection] = select_rows(read_table(tmp_path / "table.csv"), axes="every")

@@ -292,3 +292,10 @@ def _measured(values: list[str]) -> bool:
     """Return whether the values of a column are numbers of which some have decimals: a measurement, and no group."""
     numbers, wrong = to_numbers(values)
     return not wrong.any() and bool((numbers % 1 != 0).any())
+
+
+def row_differences(law, rows) -> list[Difference]:
+    """Return what the runs of a `fit.Rows` differ in beside the columns of their law."""
+    frame = rows.runs.frame
+    found = differences(frame, law.axes == "compute", law.columns)
+    return found + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])

@@ -1,13 +1,12 @@
-"""Laws of accuracy and of leverage, fitted to tables: one fit for each task and training set, or for each router.
+"""The rows of laws of accuracy and of leverage: one group for each task and training set, or for each router.
 
-    1. GROUP     `accuracy_groups`, `leverage_groups`    the rows of one fit, as the columns of a law
-    2. FIT       `fit_group`                             the law, its intervals, and its errors on rows left out
-    3. PREDICT   `predict_group`                         a number with two intervals, and what makes it an extrapolation
-
-The laws of the loss are fitted in `law_fits.py`, whose tables have other columns.
+accuracies   `accuracy_groups`     a task of a table of accuracies, as the columns of a law
+leverages    `leverage_groups`     a table of leverages, whole
+runs         `leverage_of_runs`    the leverages of the runs of a router over the dense runs beside them
 """
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,17 +15,17 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.compute import fit_compute
 from ..laws.downstream import LEAST_GAIN
-from ..laws.held_out import HeldOut, leave_one_group_out
-from ..laws.intervals import Predicted, Range
-from ..tables.accuracies import Accuracies, loss_name
+from ..tables.accuracies import Accuracies, loss_name, read_accuracies, read_guess_rates
 from ..tables.conditions import row_mask
 from ..tables.guess_rates import guess_rate
-from ..tables.leverages import Leverages
-from ..tables.table import DENSE, RouterRows
+from ..tables.leverages import Leverages, read_leverages
+from ..tables.released import data_folder, released_table
+from ..tables.several import read_tables, table_path
+from ..tables.table import DENSE, RouterRows, select_rows
 from ..wording import plural
-from .hull import beyond, extrapolation, inside_hull
+from .cautions import left_out_lines
+from .fit import Rows
 from .law_columns import COLUMNS, column_remarks, training_flops
-from .law_fits import check_huber
 
 SOME = 0.1
 """Share of the accuracies of a task beyond which those far below the rate of guessing are no chance. Our choice."""
@@ -34,30 +33,53 @@ SOME = 0.1
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
-class Group(NamedTuple):
-    """The rows of one fit."""
+class Choice(NamedTuple):
+    """What a user chooses of a table of accuracies or leverages, besides the law."""
 
-    name: str  # of the task, or of the router
-    part: str  # the training set, "" where the table names none
-    columns: tuple[np.ndarray, ...]  # of the law, and then those that only its fit takes, [n] each
-    measured: np.ndarray  # [n]
-    options: dict  # of the fit
-    remarks: list[str]
-    blank: int = 0  # rows of the table that are not here, since the table lacks a number of theirs
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} on {self.part}" if self.part else self.name
+    loss: str | None = None  # the text whose loss a law goes through; of leverages: column of the loss
+    rows: str | None = None
+    task: tuple[str, ...] = ()
+    tasks: Path | None = None  # a table of rates of guessing
+    guess_rate: float | None = None
+    options: dict = {}  # more keyword arguments of the fit
 
 
-class MeasuredFit(NamedTuple):
-    """A law, fitted to one group."""
+def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
+    """Read a table of accuracies, of leverages, or of runs whose leverages follow from the dense ones.
 
-    group: Group
-    law: Law  # with the options of the group
-    fit: NamedTuple  # of `law.fit`
-    ranges: list[Range]  # of `law.intervals`; empty with Huber's criterion
-    held_out: HeldOut | None  # one value of the first column left out at a time
+    Returns:
+        The rows of each task or router; why some have none, by their names; and what was derived or left out.
+
+    Raises:
+        InputError: what is wrong with the table or the choice.
+    """
+    if law.measured == "accuracy":
+        return _read_accuracies(law, path, choice)
+    path = table_path(path)
+    table = read_leverages(path)
+    if table is not None:
+        if choice.rows is not None:
+            raise InputError("--rows is for a results table; a table of leverages is fitted whole")
+        if choice.loss is not None:
+            raise InputError(f"--loss {choice.loss}: a table of leverages has no loss")
+        return leverage_groups(table, choice.options), {}, []
+    frame, groups, reasons = read_tables([path]), [], {}
+    loss = choice.loss or "loss_validation"
+    for selection in select_rows(frame, choice.rows, loss, axes="every"):
+        try:
+            groups.append(leverage_of_runs(selection, loss, choice.options))
+        except ValueError as error:
+            reasons[selection.router] = "; ".join([str(error), *left_out_lines(selection.left_out)])
+    return groups, reasons, frame.attrs.get("remarks", [])
+
+
+def _read_accuracies(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
+    table = read_accuracies(path)
+    rates = None if choice.tasks is None else read_guess_rates(choice.tasks)
+    if rates is None and path == data_folder() / "overtraining_runs.csv":
+        rates = read_guess_rates(released_table("downstream_tasks.csv"))
+    asked = choice.task, choice.guess_rate, rates, choice.loss, choice.rows, choice.options
+    return accuracy_groups(table, law, *asked), {}, table.remarks
 
 
 def accuracy_groups(
@@ -69,7 +91,7 @@ def accuracy_groups(
     loss: str | None = None,
     rows: str | None = None,
     options: dict | None = None,
-) -> list[Group]:
+) -> list[Rows]:
     """Return the rows of each task and training set.
 
     Args:
@@ -107,17 +129,18 @@ def accuracy_groups(
             option, remarks = _guess(law, task, guess, rates, table)
             remarks += _below_guessing(measured[whole], option.get("guess_rate"))
             own, blank = tuple(column[whole] for column in given), int(mask.sum()) * len(found) - int(whole.sum())
-            groups.append(Group(task, part, own, measured[whole], option | (options or {}), remarks, blank))
+            more = option | (options or {})
+            groups.append(Rows(task, own, measured[whole], part=part, options=more, remarks=remarks, blank=blank))
     return groups
 
 
-def leverage_groups(table: Leverages, options: dict | None = None) -> list[Group]:
+def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]:
     """Return the rows of a table of leverages, as one group."""
     columns = (table.activation, table.tian_granularity, table.flops)
-    return [Group("all rows", "", columns, table.leverage, options or {}, [])]
+    return [Rows("all rows", columns, table.leverage, options=options or {})]
 
 
-def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Group:
+def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Rows:
     """Return the leverages of the runs of one router over the dense runs beside them.
 
     The compute of a dense model of equal loss is that at which a power law of the dense runs, fitted by
@@ -148,47 +171,8 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
     remarks += column_remarks([selection], LAWS["leverage"])
     activation = 1 - COLUMNS["sparsity"](frame)[~dense]
     columns = activation, COLUMNS["granularity"](frame)[~dense] / 2, flops[~dense]
-    return Group(selection.router, "", columns, found, options or {}, remarks)
-
-
-def fit_group(law: Law, group: Group, level: float = 0.95, huber: float | None = None) -> MeasuredFit:
-    """Fit a law to one group.
-
-    Args:
-        law: of the catalogue.
-        group: its rows.
-        level: of the intervals.
-        huber: delta of Huber's terms, in the units of the fit, for laws that take it; their own criterion if None.
-
-    Raises:
-        ValueError: the rows do not determine the law, or it takes no such option.
-    """
-    law = law.with_options(**group.options)
-    check_huber(law, huber)
-    if huber is not None:
-        fit = law.fit(*group.columns, group.measured, huber=huber)
-        return MeasuredFit(group, law, fit, [], None)
-    fit = law.fit(*group.columns, group.measured)
-    ranges = law.intervals(fit, group.columns, group.measured, level)
-    held_out = leave_one_group_out(law, group.columns, group.measured, group.columns[0])
-    return MeasuredFit(group, law, fit, ranges, held_out)
-
-
-def predict_group(fitted: MeasuredFit, at: tuple[float, ...], level: float = 0.95) -> tuple[Predicted, list[str]]:
-    """Return what a fit says at one point, and in words why that leans on the form of the law.
-
-    Raises:
-        ValueError: as `Law.predict_interval`.
-    """
-    law, (_, _, columns, measured, *_) = fitted.law, fitted.group
-    said = law.predict_interval(fitted.fit, columns, measured, at, level)
-    own = columns[: len(law.columns)]
-    found = extrapolation(beyond(law.columns, own, at), inside_hull(own, at))
-    if law.measured == "accuracy" and not 0 <= said.value <= 1:
-        found.append(f"the law gives {said.value:.4f}, which is no share of right answers: it does not hold there")
-    elif law.measured == "accuracy" and not all(0 <= end <= 1 for end in (*said.law, *said.run) if np.isfinite(end)):
-        found.append("an interval goes beyond 0 or 1, where no share of right answers is: read 0 or 1 there")
-    return said, found
+    own = {"options": options or {}, "left_out": selection.left_out, "remarks": remarks}
+    return Rows(selection.router, columns, found, **own)
 
 
 def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:

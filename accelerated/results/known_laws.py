@@ -1,4 +1,4 @@
-"""The law that a command is asked for: by its name, or from a file of the user's own that registers it."""
+"""The law that a user asks for: by its name, or from a file of the user's own that registers it."""
 
 import functools
 import runpy

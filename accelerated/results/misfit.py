@@ -6,6 +6,7 @@
     LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
     OUTLIERS   `outliers`      single runs that are far from the law
                `pulls`         whether one run has pulled the law so far that no run seems to be
+    ALL        `misfit_of`     all of these, of a `Fit`
     RISE       `rise`          whether larger models are worse by the law, so that no dense size stands for a loss
 
 A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
@@ -18,6 +19,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from ..tables.schema import run_names
+from .alike import row_differences
 
 FAR = 6.0
 """Beyond how many robust standard deviations of the misses a run is named."""
@@ -204,3 +208,65 @@ def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
 
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
     return Test(statistic, (terms, freedom), float(f.sf(statistic, terms, freedom)))
+
+
+def sizes_of(selection) -> np.ndarray:
+    """Return N of the rows, [n], whatever the columns of the law."""
+    return selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+
+
+def misfit_of(fit) -> Misfit:
+    """Return how the law of a `Fit` misses its own rows; the F tests are of least squares, None with Huber's sum."""
+    law, (_, columns, loss, runs, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
+    predicted = np.asarray(law.predict(fit.best, *columns))
+    miss = np.log10(loss) - np.log10(predicted)
+    bend = seeds = None
+    if fit.huber is None:
+        coefficients = law.coefficient_count(columns)
+        if law.design is not None:
+            said = np.isfinite(miss)  # not at a size without a line
+            design = law.design(fit.best, *(column[said] for column in columns))
+            bend = bend_in_size(size[said], miss[said], design, coefficients)
+        differing = row_differences(law, fit.rows)
+        if all(entry.where == "sizes" for entry in differing):  # else no point is one of seeds alone
+            seeds = beyond_seeds(columns, miss, coefficients)
+    ids = runs.frame["hyper_id"].to_numpy()
+    far = outliers(ids, loss, predicted, run_names(runs.frame))
+    if not far and fit.huber is None and np.isfinite(miss).all():
+        far = _pulling_run(fit, miss)
+    near = ~np.isin(ids, [run.hyper_id for run in far])
+    largest = largest_size(size, None if fit.held_out_size is None else fit.held_out_size.errors)
+    without = _rmsle_of(law, [column[near] for column in columns], loss[near], fit.huber) if far else None
+    return Misfit(by_size(size, miss), bend, seeds, largest, far, without, rise(law, fit.best, columns))
+
+
+def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
+    """Return the run that misses most, alone, if it has pulled the law towards it; else nothing.
+
+    Args:
+        fit: by least squares.
+        miss: [n], of the fit to all rows.
+    """
+    law, (_, columns, loss, runs, *_) = fit.law, fit.rows
+    worst = int(np.argmax(np.abs(miss)))
+    rest = np.arange(loss.size) != worst
+    try:
+        others = law.fit(*(column[rest] for column in columns), loss[rest])
+        predicted = np.asarray(law.predict(others, *columns))
+    except ValueError:
+        return []
+    again = np.log10(loss) - np.log10(predicted)
+    if not (np.isfinite(again).all() and pulls(miss, again, worst, law.coefficient_count(columns))):
+        return []
+    spread, names = 1.4826 * float(np.median(np.abs(again[rest]))), run_names(runs.frame) or {}
+    times = abs(float(again[worst])) / spread if spread else math.inf
+    one = int(runs.frame["hyper_id"].iloc[worst])
+    return [Outlier(one, float(loss[worst]), float(predicted[worst]), times, names.get(one, ""), by_others=True)]
+
+
+def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
+    """Return the RMSLE of a fit to some rows; None where they do not determine the law."""
+    try:
+        return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle
+    except ValueError:
+        return None

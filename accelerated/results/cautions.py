@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 
-from ..findings.alike import Difference, Shorter
-from ..findings.estimates import percent
-from ..findings.headlines import CLEAR
-from ..findings.misfit import Misfit, Outlier, Rise, SizeMiss
 from ..laws.catalogue import Law
 from ..tables.schema import called
 from ..wording import plural
-from .words import figure
+from .alike import Difference, Shorter
+from .estimates import percent
+from .misfit import Misfit, Outlier, Rise, SizeMiss
+from .numbers import figure
+
+CLEAR = 0.05
+"""Below this chance of a test a bend or a misfit is said to be there."""
 
 SHOWN = 6
 """Groups or runs that are listed; of more, the first."""

@@ -86,29 +86,3 @@ def as_percent(interval: dict | None) -> dict | None:
     if interval is None:
         return None
     return interval | {name: percent(interval[name]) for name in ("mean", "low", "high")}
-
-
-def plain(value, infinite: tuple = ("inf", "-inf")):
-    """Return a value that strict JSON can hold: records as objects, what was not found as None.
-
-    Args:
-        value: a number, text, or dicts, lists, records and arrays of these.
-        infinite: what stands for the two infinities.
-    """
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(key): plain(item, infinite) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item, infinite) for item in value]
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist(), infinite)
-    if isinstance(value, (np.bool_, bool)):
-        return bool(value)
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        if math.isnan(value):
-            return None
-        return float(value) if math.isfinite(value) else infinite[int(value < 0)]
-    return value

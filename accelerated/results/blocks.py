@@ -1,0 +1,159 @@
+"""A text as lines and tables, with its three outputs: a terminal, Markdown, and HTML.
+
+A table that is wider than the terminal is printed in parts, each with the first columns again. Only columns of words
+are wrapped: no number is cut or broken over two lines.
+"""
+
+import html
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rich.console import Console
+
+from ..errors import in_line
+
+WORDS = 12
+"""Characters to which a column of words may shrink before a table is split."""
+
+
+class Terminal(Console):
+    """A console that takes names as they are: no markup and no emoji in them, and no control characters."""
+
+    def __init__(self, **options):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options):
+        """Return a text, or the cell of a table, as rich prints it."""
+        return super().render_str(in_line(text), **options)
+
+
+class Table(NamedTuple):
+    """A table of texts.
+
+    Attributes:
+        heads: of the columns
+        rows: a text for each column; a row that is shorter has empty cells at its end
+        title: above it
+        keys: how many of the first columns are repeated where the table is split
+        words: the columns that hold words, which may wrap
+    """
+
+    heads: list[str]
+    rows: list[list[str]]
+    title: str = ""
+    keys: int = 1
+    words: tuple[int, ...] = ()
+
+
+Block = str | Table
+
+
+def show(blocks: Iterable[Block], console=None) -> None:
+    """Print blocks on a terminal.
+
+    Args:
+        blocks: what to print.
+        console: a rich Console; a new one on standard output if None.
+    """
+    console = console or Terminal()
+    for block in blocks:
+        if isinstance(block, str):
+            console.print(block, markup=False)
+        else:
+            if block.title:
+                console.print(block.title, markup=False)
+            for columns in split(block, console.width):
+                console.print(_rich(block, columns, console.width))
+
+
+def text(blocks: Iterable[Block], width: int = 120) -> str:
+    """Return blocks as a terminal of so many columns prints them."""
+    import io
+
+    console = Terminal(file=io.StringIO(), width=width)
+    show(blocks, console)
+    return console.file.getvalue().rstrip()
+
+
+def split(table: Table, width: int) -> list[list[int]]:
+    """Return the columns of each part of a table, so that none is wider than a terminal, without empty columns."""
+    widths = [_least(table, i) for i in range(len(table.heads))]
+    keys = list(range(min(table.keys, len(widths) - 1)))
+    parts = [keys[:]]
+    for i in range(len(keys), len(widths)):
+        if not any(_cell(row, i) for row in table.rows):
+            continue
+        if len(parts[-1]) > len(keys) and _drawn([widths[j] for j in [*parts[-1], i]]) > width:
+            parts.append(keys[:])
+        parts[-1].append(i)
+    return parts
+
+
+def _least(table: Table, column: int) -> int:
+    """Return the least width of a column, in which no number is broken."""
+    from rich.cells import cell_len
+
+    texts = [table.heads[column], *(in_line(row[column]) for row in table.rows if column < len(row))]
+    full = max(map(cell_len, texts))
+    if column not in table.words:
+        return full
+    return min(full, max(WORDS, *(cell_len(word) for text in texts for word in text.split()), 1))
+
+
+def _drawn(widths: list[int]) -> int:
+    """Return the width of a table as `_rich` draws it."""
+    return sum(widths) + 2 * len(widths)
+
+
+def _rich(table: Table, columns: list[int], width: int):
+    """Return some columns of a table as rich draws them; a name that is longer than the terminal is folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column
+    from rich.table import Table as RichTable
+
+    widths = [_least(table, i) for i in columns]
+    fits = _drawn(widths) <= width
+    heads = [
+        Column(
+            table.heads[i], no_wrap=fits and i not in table.words, min_width=least if fits else None, overflow="fold"
+        )
+        for i, least in zip(columns, widths, strict=True)
+    ]
+    drawn = RichTable(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for row in table.rows:
+        drawn.add_row(*(_cell(row, i) for i in columns))
+    return drawn
+
+
+def _cell(row: list[str], column: int) -> str:
+    return in_line(row[column]) if column < len(row) else ""
+
+
+def markdown(blocks: Iterable[Block]) -> str:
+    """Return blocks as Markdown, a paragraph for each line."""
+    return "\n\n".join(block if isinstance(block, str) else _markdown_table(block) for block in blocks) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    lines = [line(table.heads), "|" + "---|" * len(table.heads)]
+    lines += [line(_cell(row, i) for i in range(len(table.heads))) for row in table.rows]
+    return "\n".join(([table.title, ""] if table.title else []) + lines)
+
+
+def to_html(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML, as a notebook shows them."""
+    return "\n".join(
+        f"<p>{html.escape(in_line(block))}</p>" if isinstance(block, str) else _html_table(block) for block in blocks
+    )
+
+
+def _html_table(table: Table) -> str:
+    def line(cells: Iterable[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    title = f"<caption>{html.escape(in_line(table.title))}</caption>" if table.title else ""
+    rows = [line((_cell(row, i) for i in range(len(table.heads))), "td") for row in table.rows]
+    return f"<table>{title}{line(map(in_line, table.heads), 'th')}{''.join(rows)}</table>"

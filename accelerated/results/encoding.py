@@ -1,0 +1,147 @@
+"""The one way from results to JSON: an infinite number is "inf" or "-inf", and what is not known is null.
+
+An interval is {"value", "low", "high", "verdict"} everywhere, and a coefficient is that with "determined": whether the
+rows tell it from other values. "verdict" is null where an interval has no words.
+"""
+
+import json
+import math
+
+import numpy as np
+
+from ..laws.intervals import Range
+
+
+def plain(value):
+    """Return a value that strict JSON can hold: records as objects, NaN as None, infinities as "inf" and "-inf".
+
+    Example:
+        >>> plain({"E_max": math.inf, "rows": np.int64(3), "p": np.array([0.5, np.nan])})
+        {'E_max': 'inf', 'rows': 3, 'p': [0.5, None]}
+    """
+    if isinstance(value, Range):
+        return plain(interval(value))
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (np.bool_, bool)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        if math.isnan(value):
+            return None
+        return float(value) if math.isfinite(value) else "inf" if value > 0 else "-inf"
+    return value
+
+
+def dumps(value, **options) -> str:
+    """Return a value as strict JSON; `options` are those of `json.dumps`."""
+    return json.dumps(plain(value), allow_nan=False, **options)
+
+
+def interval(item: Range) -> dict:
+    """Return an interval as an object of JSON."""
+    return {"value": item.value, "low": item.low, "high": item.high, "verdict": item.words or None}
+
+
+def coefficient(item: Range, determined: bool) -> dict:
+    """Return a coefficient, or a number derived from several, as an object of JSON."""
+    return interval(item) | {"determined": determined}
+
+
+def unknown(name: str, value: float) -> Range:
+    """Return a number without an interval."""
+    return Range(name, None, float(value), math.nan, math.nan, "")
+
+
+def named(fit) -> dict:
+    """Return what a `Fit` is of, as the first entries of its object, and how many rows it has."""
+    rows, counts = fit.rows, {"rows": fit.best.rows, "left_out": fit.rows.left_out}
+    if fit.law.measured != "accuracy":
+        return {"router": rows.name} | counts
+    taken = {"blank": rows.blank, "not_taken": int(rows.measured.size - fit.best.rows), "options": rows.options}
+    return {"task": rows.name, "training_set": rows.part or None} | counts | taken
+
+
+def head_of(fits, not_fitted: dict[str, str]) -> dict:
+    """Return what JSON says of all fits of a table, a `Fits`, before it says each."""
+    of = "task" if fits.law.measured == "accuracy" else "router"
+    reasons = [{of: name, "reason": reason} for name, reason in not_fitted.items()]
+    head = {"law": fits.law.name, "measured": fits.law.measured, "loss_column": fits.loss or None}
+    return head | {"remarks": fits.remarks, "not_fitted": reasons}
+
+
+def fit_dict(fit) -> dict:
+    """Return a `Fit` as an object of JSON, see `Fit.to_dict`."""
+    found = named(fit) | {
+        "status": fit.status,
+        "criterion": fit.best.criterion,
+        "objective": fit.best.objective,
+        "rmsle": fit.rmsle,
+        "determined": fit.determined,
+        "coefficients": _coefficients(fit),
+        "derived": _derived(fit),
+        "held_out": _errors_left_out(fit),
+        "misfit": None if fit.misfit is None else _misfit(fit.misfit),
+        "cautions": fit.cautions,
+    }
+    if hasattr(fit.best, "rmse"):
+        found["rmse"] = fit.best.rmse
+    if fit.least_squares is not None:
+        values = fit.least_squares.coefficients._asdict()
+        beside = {name: coefficient(unknown(name, value), fit.determined) for name, value in values.items()}
+        found["least_squares"] = {"coefficients": beside, "rmsle": fit.least_squares.rmsle}
+    return plain(found)
+
+
+def _coefficients(fit) -> dict:
+    """Return the coefficients with their intervals, one or one for each size, by name."""
+    found = {}
+    for name, value in fit.coefficients.items():
+        if np.ndim(value) == 0:
+            item = fit.interval(name) or unknown(name, value)
+            found[name] = coefficient(item._replace(value=float(value)), fit.is_found(name, float(value)))
+        elif lines := [item for item in fit.intervals if item.name == name]:
+            found[name] = [{"N": item.at} | coefficient(item, fit.determined) for item in lines]
+    return found
+
+
+def _derived(fit) -> dict:
+    """Return the cut-off and the slopes with their intervals, for laws that have them."""
+    found = {}
+    if fit.cutoff is not None:
+        name, value = fit.cutoff
+        item = fit.interval(name) or unknown(name, value)
+        found[name] = coefficient(item._replace(value=float(value)), fit.is_found(name, value))
+    if fit.slopes:
+        found["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
+    return found
+
+
+def _errors_left_out(fit) -> dict:
+    """Return the RMSLE of what is left out in turn; None where no fit could predict it."""
+    if fit.rows.runs is None:
+        kinds = {fit.law.columns[0]: fit.held_out}
+    else:
+        kinds = {"row": fit.held_out, "size": fit.held_out_size}
+    return {name: None if found is None else found.rmsle for name, found in kinds.items()}
+
+
+def _misfit(found) -> dict:
+    """Return how a law misses its rows, as JSON holds it."""
+    largest = found.largest
+    return {
+        "sizes": [{"N": size, "rows": rows, "log10": miss} for size, rows, miss in found.sizes],
+        "bend": None if found.bend is None else {"value": found.bend.value, "p": found.bend.test.p},
+        "beyond_seeds": None if found.seeds is None else {"F": found.seeds.statistic, "p": found.seeds.p},
+        "largest_size": None if largest is None else {"N": largest.size, "log10": largest.miss},
+        "outliers": found.outliers,
+        "rmsle_without_outliers": found.without,
+        "rise": found.rise,
+    }

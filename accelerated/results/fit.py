@@ -1,0 +1,286 @@
+"""One law on the rows of one router or task: coefficients, intervals, errors on rows left out, misfit, cautions.
+
+    1. ROWS       `Rows`        what a law is fitted to, as its columns (`law_columns.py`, `measured_rows.py`)
+    2. FIT        `Fit`         the law; all else is computed when it is asked for, and kept
+    3. DOUBT      `misfit_of`   where the law misses its own rows, and `Fit.cautions`, what can make it wrong unseen
+
+Intervals are the law's own (`Law.intervals`). A fit with Huber's criterion instead of least squares has none, since it
+assumes no distribution; that by least squares stands beside it.
+"""
+
+import math
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..laws.catalogue import LAWS, Law
+from ..laws.catalogue import Fit as LawFit
+from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
+from ..laws.intervals import Range
+from ..tables.table import RouterRows
+from .alike import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
+from .blocks import text, to_html
+from .cautions import difference_words, warnings
+from .determined import is_determined, is_known, steepness
+from .encoding import fit_dict
+from .fit_text import fit_blocks
+from .law_columns import law_columns
+from .misfit import Misfit, misfit_of, sizes_of
+from .plotting import plot_fit
+from .prediction import Prediction, point_of, predict
+
+LEVEL = 0.95
+"""Confidence level of every interval, unless another is asked for."""
+
+SIZE = "dense_parameters"
+"""The column of laws whose slopes are at sizes N."""
+
+MOST_HUBER = 1e6
+"""The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
+
+
+class Rows(NamedTuple):
+    """What one law is fitted to.
+
+    Attributes:
+        name: router_type, or the task
+        columns: of the law, and then those that only its fit takes, [n] each
+        measured: [n], losses in nats per token, accuracies or leverages
+        runs: the runs themselves, where the rows are runs of a results table and the law is of their loss
+        loss: column of the loss
+        part: the training set, "" where the table names none
+        options: keyword arguments of the fit
+        left_out: [{"hyper_id", "reason", "run"}], as `RouterRows`
+        remarks: what has to be known of the rows
+        blank: rows of the table that are not here, since the table lacks a number of theirs
+    """
+
+    name: str
+    columns: tuple[np.ndarray, ...]
+    measured: np.ndarray
+    runs: RouterRows | None = None
+    loss: str = ""
+    part: str = ""
+    options: dict = {}
+    left_out: list[dict] = []
+    remarks: list[str] = []
+    blank: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name of the rows for a reader."""
+        return f"{self.name} on {self.part}" if self.part else self.name
+
+
+def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
+    """Return the runs of one router as rows of a law of the loss.
+
+    Raises:
+        ValueError: no run is left, or the table lacks a column of the law, or a row of it.
+    """
+    if selection.frame.empty:
+        reasons = sorted({run["reason"] for run in selection.left_out})
+        raise ValueError(f"no rows are left ({'; '.join(reasons)})")
+    columns, loss = law_columns(selection, law, loss_column)
+    return Rows(selection.router, columns, loss, selection, loss_column, left_out=selection.left_out)
+
+
+class Fit:
+    """A law, fitted to the rows of one router or of one task.
+
+    Args:
+        rows: of `rows_of_runs`, or of `measured_rows`.
+        law: of the catalogue, or its name.
+        level: of the intervals, between 0 and 1.
+        huber: delta of Huber's terms, in log10 units or those of what is fitted, for laws that take it; their own
+            criterion, with intervals, if None.
+
+    Raises:
+        ValueError: the rows do not determine the law, it takes no such option, or the fit of a registered law lacks a
+            field.
+    """
+
+    def __init__(self, rows: Rows, law: str | Law, level: float = LEVEL, huber: float | None = None):
+        law = LAWS[law] if isinstance(law, str) else law
+        self.rows, self.law = rows, law.with_options(**rows.options)
+        self.level, self.huber = level, huber
+        check_huber(self.law, huber)
+        self.best = fitted(self.law, rows.columns, rows.measured, huber)
+
+    @property
+    def name(self) -> str:
+        """The router or the task, for a reader."""
+        return self.rows.label
+
+    @property
+    def status(self) -> str:
+        """Whether the coefficients are an optimum inside their domain, in words."""
+        return self.best.status
+
+    @property
+    def rmsle(self) -> float:
+        """The root mean squared difference of log10 losses (of accuracies: of what the law fits)."""
+        return self.best.rmsle
+
+    @property
+    def coefficients(self) -> dict:
+        """The coefficients as they were fitted, by name; an array at the sizes of a law that has a line for each."""
+        return self.best.coefficients._asdict()
+
+    @cached_property
+    def intervals(self) -> list[Range]:
+        """Coefficients and numbers derived from them with their intervals; [] with Huber's criterion."""
+        if self.huber is not None:
+            return []
+        return self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
+
+    @cached_property
+    def slopes(self) -> list[Range]:
+        """The slope of log10 L at each size N; [] with Huber's criterion, or for a law of other columns."""
+        if self.huber is not None or self.law.slopes is None or self.law.columns[0] != SIZE:
+            return []
+        return self.law.slopes(self.best, self.rows.columns, self.rows.measured, self.level)
+
+    @property
+    def cutoff(self) -> tuple[str, float] | None:
+        """The name and value of the size at which routing stops helping, for laws that have one."""
+        return None if self.law.cutoff is None else self.law.cutoff(self.best)
+
+    @cached_property
+    def least_squares(self) -> LawFit | None:
+        """With Huber's criterion the fit by least squares, beside it."""
+        if self.huber is None or self.rows.runs is None:
+            return None
+        return self.law.fit(*self.rows.columns, self.rows.measured)
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The errors of each row under the law of all others; of a task, of each value of the first column."""
+        if self.huber is not None:
+            return None
+        if self.rows.runs is not None:
+            return leave_one_out(self.law, self.rows.columns, self.rows.measured)
+        return leave_one_group_out(self.law, self.rows.columns, self.rows.measured, self.rows.columns[0])
+
+    @cached_property
+    def held_out_size(self) -> HeldOut | None:
+        """The errors of the runs of each size N under the law of all others; None for laws that are not of the loss."""
+        if self.huber is not None or self.rows.runs is None:
+            return None
+        return leave_one_group_out(self.law, self.rows.columns, self.rows.measured, sizes_of(self.rows.runs))
+
+    @cached_property
+    def determined(self) -> bool:
+        """Whether the rows determine the law as a whole, see `is_determined`; one coefficient: `is_found`."""
+        if self.rows.runs is None:
+            return True
+        known = self.rows.columns, self.rows.measured, self.best
+        return is_determined(self.slopes or steepness(self.law, *known, LEVEL))
+
+    @cached_property
+    def misfit(self) -> Misfit | None:
+        """How the law misses its own rows; None for laws that are not of the loss."""
+        return None if self.rows.runs is None else misfit_of(self)
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        """What can make the fit wrong without showing, in sentences."""
+        design = proportional_tokens(self.law.columns, self.rows.columns, self.best.coefficients)
+        if self.rows.runs is None:
+            return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
+        differing = row_differences(self.law, self.rows) + row_doubts(self.rows.runs, self.rows.loss) + design
+        huber = {"huber": self.huber is not None, "takes_huber": self.law.takes_huber}
+        return [*self.rows.remarks, *warnings(differing, _shorter(self), self.misfit, self.rmsle, **huber)]
+
+    def is_found(self, name: str, value: float) -> bool:
+        """Return whether a coefficient or a cut-off was found: the rows determine it, and it is not at an edge.
+
+        The rows determine it if its own interval says so; without intervals (Huber's sum), if they determine the law.
+        """
+        if f"{name} at" in self.status or math.isnan(value):
+            return False
+        if math.isinf(value) and not name.endswith("_cutoff"):
+            return True  # no limit E_max is seen: the best fit has none
+        own = self.interval(name)
+        return self.determined if own is None else is_known(name, value, own.words)
+
+    def interval(self, name: str) -> Range | None:
+        """Return the interval of one coefficient, or derived number, of its own; None without one."""
+        return next((item for item in self.intervals if item.name == name and item.at is None), None)
+
+    def predict(
+        self, n: float | None = None, experts: float | None = None, level: float | None = None, **at: float
+    ) -> Prediction:
+        """Return what the law says at one point.
+
+        Args:
+            n: N, dense parameters.
+            experts: E, experts of a routed layer; 1 is a dense model.
+            level: of the intervals; that of the fit if None.
+            at: other columns of the law by name, such as tokens=3e11.
+
+        Raises:
+            InputError: a column is missing, out of range, or of another law; or the law says nothing there.
+        """
+        point = point_of(self.law, {"dense_parameters": n, "num_experts": experts} | at)
+        return predict(self, point, self.level if level is None else level)
+
+    def plot(self, panel=None):
+        """Draw the rows and the law, loss against the first column; return the matplotlib axes."""
+        return plot_fit(self, panel)
+
+    def to_dict(self) -> dict:
+        """Return the fit as JSON holds it, see `encoding`.
+
+        Returns:
+            {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
+            "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list of such at
+            each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {what is left out in
+            turn: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
+            Misses in "misfit" are log10 of the measured loss less that of the law.
+        """
+        return fit_dict(self)
+
+    def __repr__(self) -> str:
+        return text(fit_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(fit_blocks(self))
+
+
+def check_huber(law: Law, huber: float | None) -> None:
+    """Raise InputError where --huber is no delta, or is asked of a law that is fitted by least squares alone."""
+    if huber is None:
+        return
+    if not law.takes_huber:
+        able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == law.measured)
+        raise InputError(
+            f"--huber {huber:g}: the law {law.name} is fitted by least squares alone"
+            + (f"; with --huber: {able}" if able else "")
+        )
+    if not 0 < huber <= MOST_HUBER:
+        raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}")
+
+
+def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) -> LawFit:
+    """Return the fit of a law; ValueError where that of a registered law lacks a field."""
+    fit = law.fit(*columns, measured) if huber is None else law.fit(*columns, measured, huber=huber)
+    missing = [name for name in LawFit._fields if not hasattr(fit, name)]
+    if missing:
+        raise ValueError(f"the fit of the law {law.name} has no {missing[0]}; needed: {', '.join(LawFit._fields)}")
+    return fit
+
+
+def _shorter(fit: Fit) -> list[Shorter]:
+    return [] if "tokens" in fit.law.columns else shorter_runs(fit.rows.runs.frame)
+
+
+def _optimum_words(fit: Fit) -> list[str]:
+    """Return what is wrong with the optimum of a law that is not of the loss."""
+    said = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
+    if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
+        first = fit.law.columns[0]
+        said.append(f"no intervals: the law cannot be fitted without each value of {first} in turn; needed: more rows")
+    return said

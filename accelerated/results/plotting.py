@@ -1,0 +1,72 @@
+"""A fit as a figure: the rows and the law, for a notebook."""
+
+import math
+
+import numpy as np
+
+LABELS = {
+    "dense_parameters": "N, dense parameters", "num_experts": "E, experts", "tokens": "D, training tokens",
+    "flops": "training FLOPs", "teraflops": "F, TeraFLOPs",
+}  # fmt: skip
+
+UNITS = {"loss": "loss (nats per token)", "accuracy": "accuracy", "leverage": "efficiency leverage"}
+
+
+def plot_fits(fits):
+    """Draw each fit of a `Fits` in a panel of its own; return the matplotlib figure."""
+    from matplotlib import pyplot
+
+    columns = min(len(fits), 3)
+    rows = math.ceil(len(fits) / columns)
+    figure, panels = pyplot.subplots(rows, columns, figsize=(4.5 * columns, 3.6 * rows), squeeze=False, sharey=True)
+    for panel, fit in zip(panels.flat, fits, strict=False):
+        plot_fit(fit, panel)
+    for panel in panels.flat[len(fits) :]:
+        panel.set_axis_off()
+    figure.tight_layout()
+    return figure
+
+
+def plot_fit(fit, panel=None):
+    """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
+
+    A law of one column is drawn over it; a law in N and E over E, a line for each N; any other as measured against
+    fitted values, with the diagonal.
+    """
+    from matplotlib import pyplot
+
+    panel = pyplot.subplots()[1] if panel is None else panel
+    columns = fit.law.columns
+    if len(columns) == 1:
+        _draw_curve(panel, fit, 0, [])
+    elif columns == ("dense_parameters", "num_experts"):
+        for size in np.unique(fit.rows.columns[0]):
+            _draw_curve(panel, fit, 1, [size])
+        panel.legend(title="N", fontsize=8)
+    else:
+        _draw_diagonal(panel, fit)
+    panel.set_title(fit.name)
+    return panel
+
+
+def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
+    """Draw the rows that have the fixed values of the first columns, and the law there, over the next column."""
+    own = fit.rows.columns
+    here = np.all([own[i] == value for i, value in enumerate(fixed)], axis=0) if fixed else np.ones(own[0].size, bool)
+    x, y = own[column][here], fit.rows.measured[here]
+    line = np.geomspace(x.min(), x.max(), 64) if x.min() < x.max() else x[:1]
+    law = np.asarray(fit.law.predict(fit.best, *(np.full(line.size, value) for value in fixed), line))
+    dots = panel.plot(x, y, "o", markersize=4, label=f"{fixed[0]:.3g}" if fixed else None)
+    panel.plot(line, law, "-", color=dots[0].get_color())
+    name = fit.law.columns[column]
+    panel.set(xscale="log", xlabel=LABELS.get(name, name), ylabel=UNITS[fit.law.measured])
+
+
+def _draw_diagonal(panel, fit) -> None:
+    """Draw measured against fitted values."""
+    own = fit.rows.columns[: len(fit.law.columns)]
+    law = np.asarray(fit.law.predict(fit.best, *own))
+    panel.plot(law, fit.rows.measured, "o", markersize=4)
+    ends = [min(law.min(), fit.rows.measured.min()), max(law.max(), fit.rows.measured.max())]
+    panel.plot(ends, ends, "-", color="#888888")
+    panel.set(xlabel="by the law", ylabel=f"measured {UNITS[fit.law.measured]}")

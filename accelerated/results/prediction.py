@@ -1,0 +1,216 @@
+"""`Prediction`: what a fit says at one point, with its intervals, and why it leans on the form of the law."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..laws.catalogue import Law
+from ..laws.intervals import Range
+from ..wording import by_reason, in_short
+from .blocks import text, to_html
+from .cautions import CLEAR, how_far_off
+from .encoding import head_of, interval, named, plain, unknown
+from .fit_text import prediction_blocks
+from .hull import beyond, extrapolation, inside_hull
+
+INPUTS = {
+    "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
+    "teraflops": ("--teraflops", "F, TeraFLOPs of a forward pass of 2,048 tokens", 0.0),
+    "utilisation": ("--utilisation", "B, parameters per forward FLOP of one token", 0.0),
+}  # fmt: skip
+"""The flag, the meaning and the least value of each column of a law; see `input_of` for others."""
+
+
+class Prediction(NamedTuple):
+    """What one fit says at one point: a loss in nats per token, an accuracy or a leverage.
+
+    Attributes:
+        fit: the `Fit`
+        value: by the fit
+        law: interval of the law's own value there
+        run: interval of one more run
+        by_size: of the law, by leaving out one size at a time; the bounded law with 3 sizes or more
+        dense: size of the dense model of equal loss; the bounded law
+        least_squares: the loss by least squares, beside one by Huber's sum, which has no intervals
+        cautions: what makes it an extrapolation, and what can make the fit wrong
+    """
+
+    fit: object
+    value: float
+    law: Range
+    run: Range
+    by_size: Range | None
+    dense: Range | None
+    least_squares: float | None
+    cautions: list[str]
+
+    def to_dict(self) -> dict:
+        """Return the prediction as JSON holds it.
+
+        Returns:
+            {"router", or "task" and "training_set"; "rows", "left_out", "status", "determined", "value", "intervals":
+            {"law", "run", "by_size", "dense_equivalent"}, the last two null where there is none; "least_squares",
+            "cautions"}.
+        """
+        fit, asked = self.fit, (self.law, self.run, self.by_size, self.dense)
+        names = ("law", "run", "by_size", "dense_equivalent")
+        return plain(
+            named(fit)
+            | {"status": fit.status, "determined": fit.determined, "value": self.value}
+            | {"intervals": {name: item and interval(item) for name, item in zip(names, asked, strict=True)}}
+            | {"least_squares": self.least_squares, "cautions": self.cautions}
+        )
+
+
+class Predictions(NamedTuple):
+    """What every fit of a table says at one point."""
+
+    fits: Sequence
+    at: dict[str, float]  # the columns of the law
+    level: float
+    predictions: list[Prediction]
+    not_fitted: dict[str, str]  # {router or task: why the law is not fitted to it, or says nothing there}
+
+    @property
+    def where(self) -> str:
+        """The point for a reader."""
+        letters = {name: input_of(name)[1].partition(",")[0] for name in self.at}
+        return ", ".join(f"{letters[name]} = {value:,.6g}" for name, value in self.at.items())
+
+    def to_dict(self) -> dict:
+        """Return what `routelaws predict --json` prints.
+
+        Returns:
+            {"law", "measured", "loss_column", "remarks", "not_fitted", "at": {column: number}, "level", "predictions":
+            [of `Prediction.to_dict`]}.
+        """
+        found = {"at": self.at, "level": self.level, "predictions": [each.to_dict() for each in self.predictions]}
+        return plain(head_of(self.fits, self.not_fitted) | found)
+
+    def __repr__(self) -> str:
+        return text(prediction_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(prediction_blocks(self))
+
+
+def input_of(name: str) -> tuple[str, str, float]:
+    """Return what INPUTS holds; of a column that only some laws have, what follows from its name."""
+    return INPUTS.get(name, (f"--at {name}=", name, 0.0))
+
+
+def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
+    """Return the columns of a law; InputError where one is missing, out of range, or of another law."""
+    wanted = law.columns
+    for name in dict.fromkeys([*INPUTS, *at, *wanted]):
+        (flag, meaning, least), value = input_of(name), at.get(name)
+        if value is None and name in wanted:
+            raise InputError(f"{flag} is missing: the law {law.name} needs {meaning}")
+        if value is not None and name not in wanted:
+            flags = ", ".join(input_of(column)[0] for column in wanted)
+            given = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
+            raise InputError(f"{given}: the law {law.name} does not take it; needed: {flags}")
+        if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
+            allowed = f"at least {least:g}" if least else "above 0"
+            raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
+        if value is not None and name == "num_experts" and value % 1:
+            raise InputError(f"{flag} {value:g}: needed: a whole number")
+    return {name: float(at[name]) for name in wanted}
+
+
+def predict(fit, point: dict[str, float], level: float) -> Prediction:
+    """Return what a fit says at one point.
+
+    Args:
+        fit: of a law.
+        point: of `point_of`.
+        level: of the intervals, between 0 and 1.
+
+    Raises:
+        ValueError: the law says nothing there (per-size lines at a size without one), or a number is out of its range.
+    """
+    at, law, rows = tuple(point.values()), fit.law, fit.rows
+    if fit.huber is not None:
+        return _predict_without_intervals(fit, point)
+    known = fit.best, rows.columns, rows.measured
+    value, of_law, of_run = law.predict_interval(*known, at, level)
+    ends = None if law.by_size is None else law.by_size(*known, at, level)
+    by_size = None if ends is None else Range("by_size", None, value, *ends, "")
+    dense = None
+    if law.dense_equivalent is not None and fit.misfit.rise is None:  # else no dense size stands for a loss
+        dense = law.dense_equivalent(*known, at, level)
+    law_range, run_range = (Range(name, None, value, *own, "") for name, own in (("law", of_law), ("run", of_run)))
+    impossible = _impossible(fit, value, of_law, of_run)
+    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *impossible]
+    return Prediction(fit, value, law_range, run_range, by_size, dense, None, cautions)
+
+
+def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
+    """Return what every fit of a table says at one point; one that says nothing there is `not_fitted`.
+
+    Raises:
+        InputError: none says anything there, with the reason of each.
+    """
+    found, reasons = [], dict(fits.not_fitted)
+    for fit in fits:
+        try:
+            found.append(predict(fit, point, level))
+        except ValueError as error:
+            reasons[fit.name] = str(error)
+    if not found:
+        of = "" if fits.law.measured == "accuracy" else "router "
+        lines = by_reason(reasons).items()
+        raise InputError(*(f"{fits.where}: {of}{in_short(names, 7)}: {reason}" for reason, names in lines))
+    return Predictions(fits, point, level, found, reasons)
+
+
+def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
+    """Return what a fit by Huber's sum says, and least squares beside it."""
+    at = [np.array([value]) for value in point.values()]
+    value = float(fit.law.predict(fit.best, *at)[0])
+    beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
+    said = ["by Huber's sum there are no intervals"] if fit.rows.runs is None else []
+    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *said]
+    return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, cautions)
+
+
+def _extrapolation(fit, point: dict[str, float]) -> list[str]:
+    """Return in words why a prediction leans on the form of the law, and not on runs near it."""
+    at, columns = tuple(point.values()), fit.rows.columns[: len(point)]
+    return extrapolation(beyond(list(point), columns, at), inside_hull(columns, at))
+
+
+def _doubts(fit, point: dict[str, float]) -> list[str]:
+    """Return what speaks against a prediction at this point: a bend of the misses, or a law that is not determined."""
+    said = _bends(fit, point)
+    if not fit.determined:
+        said.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
+    return said
+
+
+def _bends(fit, point: dict[str, float]) -> list[str]:
+    """Return a warning where the misses of the law bend with N and the point lies outside the sizes of the rows."""
+    found, size = fit.misfit, point.get("dense_parameters")
+    if found is None or found.bend is None or found.bend.test.p >= CLEAR or size is None:
+        return []
+    if found.sizes[0].size <= size <= found.sizes[-1].size:
+        return []
+    said = "the misses of the law bend with log N"
+    if found.largest is not None:
+        said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
+        said += f" {how_far_off(found.largest)}"
+    return [f"{said}: the intervals, which take the law as right, are too narrow here"]
+
+
+def _impossible(fit, value: float, *ends: tuple[float, float]) -> list[str]:
+    """Return a warning where an accuracy, or an end of its interval, is no share of right answers."""
+    if fit.law.measured != "accuracy":
+        return []
+    if not 0 <= value <= 1:
+        return [f"the law gives {value:.4f}, which is no share of right answers: it does not hold there"]
+    if not all(0 <= end <= 1 for pair in ends for end in pair if np.isfinite(end)):
+        return ["an interval goes beyond 0 or 1, where no share of right answers is: read 0 or 1 there"]
+    return []

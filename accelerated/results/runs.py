@@ -1,0 +1,292 @@
+"""`Runs`: a table that is read and checked once, the choice of its rows, and the fits of a law to each of its routers.
+
+read              files and folders -> `Runs`
+Runs.where        a condition on the columns, or the preset clark
+Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
+fit_measured      a law of accuracy or of leverage, one for each task or router -> `Fits`
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import InputError
+from ..laws.catalogue import Law
+from ..tables.schema import DENSE
+from ..tables.several import named, naming, read_tables
+from ..tables.table import RouterRows, of_router, select_rows
+from ..wording import by_reason, in_short, once, plural
+from .blocks import text, to_html
+from .encoding import head_of, plain
+from .fit import LEVEL, Fit, Rows, check_huber, rows_of_runs
+from .fit_text import fits_blocks
+from .known_laws import law_of
+from .law_columns import column_remarks
+from .plotting import plot_fits
+from .prediction import Predictions, point_of, predict_all
+
+LOSS = "loss_validation"
+"""The column of the loss, unless another is asked for."""
+
+
+def read(paths) -> "Runs":
+    """Read a results table, or several as one.
+
+    Args:
+        paths: a file (.csv, .jsonl, also .gz) or the folder of a run or sweep; or several.
+
+    Raises:
+        InputError: a file is missing, is no such table, or a value in it is wrong: each named by its row and column.
+    """
+    return Runs(read_tables(paths), paths)
+
+
+class Runs:
+    """The runs of a results table.
+
+    Args:
+        frame: of `tables.read_tables`: every evaluation, a pandas DataFrame.
+        paths: where it is from, for messages.
+        rows: the preset clark, or a condition on the columns; None for the default of `select_rows`.
+        loss: column of the loss.
+    """
+
+    def __init__(self, frame, paths, rows: str | None = None, loss: str = LOSS):
+        self.frame, self.paths, self.rows, self.loss = frame, paths, rows, loss
+        self._selections: dict[str, list[RouterRows]] = {}
+
+    def where(self, rows: str | None) -> "Runs":
+        """Return the runs that a condition such as "k == 1 and seed == 42" keeps, or those of the preset clark.
+
+        A condition on top of another one narrows it. None keeps what was chosen.
+        """
+        if rows is None:
+            return self
+        if self.rows is not None and "clark" not in (rows, self.rows):
+            rows = f"({self.rows}) and ({rows})"
+        return Runs(self.frame, self.paths, rows, self.loss)
+
+    def of_loss(self, column: str | None) -> "Runs":
+        """Return the same runs with another column of the loss; None keeps it."""
+        return self if column is None else Runs(self.frame, self.paths, self.rows, column)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What of the table was left out when it was read, in sentences."""
+        return self.frame.attrs.get("remarks", [])
+
+    def selections(self, axes: str = "experts") -> list[RouterRows]:
+        """Return the last evaluation of each run that is kept, router by router, see `tables.selection`."""
+        if axes not in self._selections:
+            self._selections[axes] = select_rows(self.frame, self.rows, self.loss, axes=axes)
+        return self._selections[axes]
+
+    def fit(
+        self,
+        law: str | Law = "routed-bounded",
+        router: str | None = None,
+        level: float = LEVEL,
+        huber: float | None = None,
+        tell: Callable | None = None,
+        **options,
+    ) -> "Fits":
+        """Fit a law of the loss to each router.
+
+        Args:
+            law: its name, or FILE.py:NAME of a file that registers it.
+            router: one router_type alone.
+            level: of the intervals, between 0 and 1.
+            huber: delta in log10 units for the sum of Huber terms instead of least squares, for laws that take it.
+            tell: is called with a line on what is being done.
+            options: of the fit of the law, such as the floor of `compute`.
+
+        Raises:
+            InputError: the law is not known or not of the loss, the choice of rows keeps nothing, or no router could be
+                fitted; one that cannot be does not stop the others (`Fits.not_fitted`).
+        """
+        law = with_options(law_of(law, "this table") if isinstance(law, str) else law, options)
+        check_huber(law, huber)
+        selections = of_router(self.selections(law.axes), router)
+
+        def fitted(selection: RouterRows) -> Fit:
+            fit = Fit(rows_of_runs(selection, law, self.loss), law, level, huber)
+            fit.intervals  # noqa: B018  # what is wrong with them is a reason, too
+            return fit
+
+        with naming(self.paths):
+            fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
+        remarks = self.remarks + column_remarks([fit.rows.runs for fit in fits], law)
+        return Fits(law, fits, not_fitted, remarks, named(self.paths), self.loss)
+
+    def __len__(self) -> int:
+        return self.frame["hyper_id"].nunique()
+
+    def __repr__(self) -> str:
+        routers = ", ".join(sorted(set(self.frame["router_type"])))
+        chosen = "" if self.rows is None else f", rows {self.rows}"
+        return f"Runs: {plural(len(self), 'run')} of {named(self.paths)} ({routers}){chosen}, {self.loss}"
+
+
+class Fits(Sequence):
+    """The fits of one law to the routers of a table, or to the tasks of one.
+
+    Attributes:
+        law: as it was fitted
+        fits: one for each router or task
+        not_fitted: {router or task: why the law cannot be fitted to it}
+        remarks: what of the table was left out before rows were chosen, and what is an estimate
+        where: the table, as messages name it
+        loss: column of the loss; "" for laws that are not of the loss
+    """
+
+    def __init__(self, law: Law, fits: list[Fit], not_fitted: dict[str, str], remarks, where: str, loss: str = ""):
+        self.law, self.fits, self.not_fitted = law, fits, not_fitted
+        self.remarks, self.where, self.loss = list(remarks), where, loss
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    def __getitem__(self, key: int | str) -> Fit:
+        if isinstance(key, str):
+            found = [fit for fit in self.fits if fit.name == key]
+            if not found:
+                raise KeyError(f"{key}: there is no fit of it; there: {', '.join(fit.name for fit in self.fits)}")
+            return found[0]
+        return self.fits[key]
+
+    def __iter__(self) -> Iterator[Fit]:
+        return iter(self.fits)
+
+    @cached_property
+    def cautions(self) -> dict[str, list[str]]:
+        """What can make a fit wrong without showing, each with the routers that it concerns."""
+        return once((fit.name, fit.cautions) for fit in self.fits)
+
+    def predict(
+        self, n: float | None = None, experts: float | None = None, level: float | None = None, **at: float
+    ) -> Predictions:
+        """Return what each fit says at one point; arguments as `Fit.predict`."""
+        point = point_of(self.law, {"dense_parameters": n, "num_experts": experts} | at)
+        return predict_all(self, point, self.fits[0].level if level is None else level)
+
+    def plot(self):
+        """Draw each fit in a panel of its own; return the matplotlib figure."""
+        return plot_fits(self)
+
+    def to_dict(self) -> dict:
+        """Return what `routelaws fit --json` prints.
+
+        Returns:
+            {"law", "measured", "loss_column", "remarks", "not_fitted": [{"router" or "task", "reason"}], "fits": [of
+            `Fit.to_dict`]}.
+        """
+        return plain(head_of(self, self.not_fitted)) | {"fits": [fit.to_dict() for fit in self.fits]}
+
+    def __repr__(self) -> str:
+        return text(fits_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(fits_blocks(self))
+
+
+def fit_measured(
+    law: Law,
+    groups: list[Rows],
+    reasons: dict[str, str],
+    remarks: list[str],
+    path: Path,
+    level: float = LEVEL,
+    huber: float | None = None,
+    tell: Callable | None = None,
+) -> Fits:
+    """Fit a law of accuracy or of leverage to each group of rows.
+
+    Args:
+        law: of the catalogue.
+        groups, reasons, remarks: of `measured_rows.read_groups`.
+        path: of the table, for messages.
+        level, huber, tell: as `Runs.fit`.
+
+    Raises:
+        InputError: no group could be fitted, with the reason of each.
+    """
+    check_huber(law, huber)
+    fits, reasons = [], dict(reasons)
+    for number, rows in enumerate(groups, 1):
+        if tell is not None:
+            tell(f"fitting {rows.label}, {number} of {len(groups)}")
+        try:
+            fit = Fit(rows, law, level, huber)
+            fit.intervals  # noqa: B018  # what is wrong with them is a reason, too
+            fits.append(fit)
+        except ValueError as error:
+            reasons[rows.label] = str(error)
+    if not fits:
+        raise InputError(*(f"{named(path)}: {in_short(of, 7)}: {reason}" for reason, of in by_reason(reasons).items()))
+    return Fits(law, fits, reasons, remarks, named(path))
+
+
+def with_options(law: Law, options: dict | None) -> Law:
+    """Return a law with options of its fit set; InputError where it takes none of that name."""
+    try:
+        return law.with_options(**(options or {}))
+    except ValueError as error:
+        raise InputError(*str(error).split("\n")) from None
+
+
+def fit_some(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit_each` does, where one router at least can be fitted.
+
+    Raises:
+        InputError: none can be; one line for each reason, with the routers that it holds for.
+    """
+    found, reasons = fit_each(selections, loss_column, fit, tell)
+    if not found:
+        lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
+        raise InputError(*lines)
+    return found, reasons
+
+
+def fit_each(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
+
+    Args:
+        selections: of `select_rows`.
+        loss_column: which loss is fitted.
+        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
+        tell: is called with a line on what is being done, if given.
+    """
+    found, reasons = [], {}
+    for number, selection in enumerate(selections, 1):
+        if tell is not None:
+            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
+        try:
+            _check_losses_differ(selection, loss_column)
+            found.append(fit(selection))
+        except ValueError as error:
+            left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
+            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
+    return found, reasons
+
+
+def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
+    """Raise InputError where all rows have one loss, which a law would fit as a constant."""
+    losses = selection.frame[loss_column]
+    if len(losses) > 1 and losses.nunique() == 1:
+        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+        raise InputError(f"{what}; needed: losses that differ")
+
+
+def _perhaps_dense(selection: RouterRows) -> str:
+    """Return what to do where a router of the user's own has one expert in all of its rows."""
+    own = selection.frame[selection.frame["router_type"] == selection.router]
+    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
+        return ""
+    return (
+        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
+    )

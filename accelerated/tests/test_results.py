@@ -1,0 +1,128 @@
+"""The objects of a notebook: the example of the docs, one shape in JSON, and tables that cut no number."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated import results
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.intervals import Range
+from routelaws.accelerated.results import blocks, encoding
+from routelaws.conformance.plain.laws import Bounded
+
+LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+SIZES, EXPERTS = (1e7, 1e8, 1e9, 1e10), (1, 4, 16, 64, 256)
+DOCS = Path(__file__).parents[2] / "docs" / "laws.md"
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Runs of two routers on a law, beside dense ones; one of them has k = 2."""
+    rows = []
+    for router, better in (("Hash", 1.0), ("A-router-with-a-long-name", 0.98)):
+        for size in SIZES:
+            for experts in EXPERTS[router != "Hash" :]:
+                noise = 10 ** (0.001 * math.sin(7 * len(rows)))
+                rows.append(
+                    {"hyper_id": len(rows), "step": 100, "router_type": "Dense" if experts == 1 else router, "k": 1,
+                     "num_experts": experts, "dense_parameter_count": size, "flops_per_step": 2 * size * 2**19,
+                     "total_parameter_count": size * (1 + 0.3 * (experts - 1)),
+                     "loss_validation": LAW.loss(size, experts) * noise * (better if experts > 1 else 1)}
+                )  # fmt: skip
+    rows.append(rows[1] | {"hyper_id": len(rows), "k": 2, "loss_validation": 9.0})
+    monkeypatch.chdir(tmp_path)
+    pandas.DataFrame(rows).to_csv("table.csv", index=False)
+    return Path("table.csv")
+
+
+def test_the_example_of_the_docs_runs(table):
+    [example] = re.findall(r"```python\n(from routelaws.accelerated import results.*?)```", DOCS.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    assert Path("fit.png").stat().st_size > 10_000
+    assert names["fits"]["Hash"].coefficients["E_max"] == pytest.approx(LAW.E_max, rel=0.2)
+
+
+def test_a_notebook_sees_what_the_commands_say(table, capsys):
+    fits = results.read("table.csv").where("k == 1").fit()
+    found = fits.predict(n=370e6, experts=64)
+    for words, shown in ((["fit"], fits), (["predict", "--n", "370e6", "--experts", "64"], found)):
+        assert main([words[0], "table.csv", *words[1:], "--rows", "k == 1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == shown.to_dict()
+        assert shown._repr_html_().count("<table>") >= 1 and "Hash" in repr(shown)
+    [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
+    assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
+    assert fits["Hash"].predict(n=370e6, experts=64).value == value
+
+
+def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
+    runs = results.read("table.csv")
+    both = runs.where("k == 1").where("num_experts < 100")
+    assert both.rows == "(k == 1) and (num_experts < 100)" and len(runs) == 37
+    assert both.fit("separable", router="hash")["Hash"].best.rows == 16
+    assert len(runs.fit("separable").fits) == 2 and "37 runs of table.csv" in repr(runs)
+    with pytest.raises(KeyError, match="there: A-router-with-a-long-name, Hash"):
+        runs.fit("separable")["hash"]
+    with pytest.raises(InputError, match="E, experts"):
+        runs.fit("separable").predict(n=1e8)
+
+
+def test_a_fit_computes_what_is_asked_for_alone(table, monkeypatch):
+    """No errors on rows left out for a coefficient, and each number once."""
+    from routelaws.accelerated.results import fit as module
+
+    calls = []
+    monkeypatch.setattr(module, "leave_one_out", lambda *_: calls.append(1))
+    fits = results.read("table.csv").where("k == 1").fit("separable")
+    assert fits["Hash"].rmsle < 0.01 and not calls
+    assert fits["Hash"].held_out is None and fits["Hash"].held_out is None and len(calls) == 1
+
+
+def test_one_encoding_of_what_is_infinite_and_of_what_is_not_known():
+    odd = {"a": [math.inf, -math.inf, math.nan, np.int64(3), np.True_], "b": np.array([0.5, np.nan])}
+    assert encoding.plain(odd) == {"a": ["inf", "-inf", None, 3, True], "b": [0.5, None]}
+    item = Range("E_max", None, 2.0, -math.inf, math.nan, "")
+    assert json.loads(encoding.dumps(item)) == {"value": 2.0, "low": "-inf", "high": None, "verdict": None}
+
+
+WIDE = {
+    "fit": ["fit", "table.csv", "--rows", "k == 1"],
+    "predict": ["predict", "table.csv", "--rows", "k == 1", "--n", "370e6", "--experts", "64"],
+    "plan": ["plan", "table.csv", "--rows", "k == 1", "--flops", "5.54e20", "--resamples", "5"],
+    "next": ["plan", "table.csv", "--rows", "k == 1", "--next", "slope", "--router", "Hash", "--top", "3"],
+}
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("command", WIDE)
+def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command, width):
+    """Every cell of a wide terminal that holds a number stands whole in a line of a narrow one."""
+    lines = {}
+    for columns in (250, width):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(WIDE[command]) == 0
+        lines[columns] = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[width])) <= width and "…" not in "".join(lines[width])
+    rows = [re.split(r"  +", line.strip()) for line in lines[250] if line.startswith(" ") and line.count("  ") > 2]
+    cells = {cell for row in rows for cell in row if re.search(r"\d", cell) and cell.count(" ") <= 2}
+    narrow = [re.split(r"  +", line.strip()) for line in lines[width]]
+    assert len(cells) > 8 and cells <= {cell for row in narrow for cell in row}
+    if command == "plan":
+        assert "5.54e20" in cells
+
+
+def test_a_table_is_split_with_its_keys_and_without_empty_columns():
+    table = blocks.Table(
+        ["", "router", "N", "empty", "loss", "why"], [["1", "Hash", "1.2B", "", "2.41", "a b c"]], keys=2
+    )
+    assert blocks.split(table, 80) == [[0, 1, 2, 4, 5]]
+    assert blocks.split(table, 22) == [[0, 1, 2], [0, 1, 4], [0, 1, 5]]
+    assert "| 1 | Hash | 1.2B |" in blocks.markdown([table])
+    odd = blocks.Table(["a"], [["<b>|\x1b[2J"]])
+    assert "&lt;b&gt;|\\x1b[2J" in blocks.to_html([odd]) and "<b>\\|" in blocks.markdown([odd])
