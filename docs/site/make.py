@@ -16,6 +16,7 @@ sys.path.insert(0, str(HERE))
 
 import bundle  # noqa: E402
 import pages  # noqa: E402
+import points  # noqa: E402
 
 MARK = ".made-by-docs-site"  # a folder with this file may be emptied
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown", ".yml": "yaml"}
@@ -105,6 +106,7 @@ def add_lab(folder: Path) -> None:
     for entry in sorted((HERE / "lab/page").glob("*_page.js")):
         script = bundle.bundle(entry)
         (folder / f"{entry.stem.removesuffix('_page')}.js").write_text(script, encoding="utf-8")
+    (folder / "points.js").write_text(points.script(), encoding="utf-8")
 
 
 def empty(folder: Path) -> None:
