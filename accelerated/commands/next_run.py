@@ -3,9 +3,10 @@
 import math
 from typing import NamedTuple
 
+from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked
+
 from ..errors import InputError
 from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
-from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..results.blocks import Block, Table
 from ..results.encoding import plain
 from ..results.fit import LEVEL

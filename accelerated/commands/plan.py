@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import tyro
 
+from routelaws.reference.laws.intervals import Range
+
 from ..errors import InputError
 from ..files import write_atomically
 from ..findings.plan import published_rankings, table_ranking
 from ..findings.ranking import Line, Ranking
-from ..laws.intervals import Range
 from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
 from ..results.blocks import Block, Table, show

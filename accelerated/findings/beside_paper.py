@@ -5,7 +5,8 @@ The paper prints its constants rounded: `best_in_box` and `_cutoff_box` say what
 
 import numpy as np
 
-from ..laws.routed import RoutedCoefficients, cutoff, predict_loss
+from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss
+
 from ..results.estimates import percent
 from . import paper
 

@@ -24,8 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws import downstream
+
 from ..errors import InputError
-from ..laws import broken, downstream, downstream_sums, two_stage
+from ..laws import broken, downstream_sums, two_stage
 from ..tables.accuracies import Accuracies, loss_name
 from ..tables.guess_rates import guess_rate
 from ..wording import in_short, plural

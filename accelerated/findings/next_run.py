@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..laws.next_run import Asked, NextRun, interval_of, next_runs
+from routelaws.reference.laws.next_run import Asked, NextRun, interval_of, next_runs
+
 from ..results.fit import LEVEL, Fit
 from ..results.law_columns import TRAINING
 from .model_costs import costs_of

@@ -6,8 +6,8 @@ loss of other models on other text has no reason to have the same constants.
 
 from typing import NamedTuple
 
-from ..laws.routed import PRINTED as PRINTED_COEFFICIENTS
-from ..laws.routed import RoutedCoefficients
+from routelaws.reference.laws.routed import PRINTED as PRINTED_COEFFICIENTS
+from routelaws.reference.laws.routed import RoutedCoefficients
 
 HALF_UNIT = 5e-4
 """Half of the last printed digit: each coefficient of Table 3 has three decimals."""

@@ -10,10 +10,11 @@ import math
 
 import numpy as np
 
+from routelaws.reference.laws.dense import fit_dense
+from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effective_experts
+
 from ..laws.catalogue import LAWS
-from ..laws.dense import fit_dense
 from ..laws.fitting import RoutedFit, fit_routed, predict_curve
-from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
 from ..results.alike import differences, row_doubts, shorter_runs
 from ..results.determined import is_known

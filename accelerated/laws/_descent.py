@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws._huber import check_delta
+
 from ..cores import available_cores
 from ..kernels import law_descent
 from ..kernels.law_descent import FAINT, ROUNDING
 from ..kernels.law_terms import coefficient, predict
-from ._columns import check_delta
 
 STEPS = np.array([200, 3000])  # of the first and of the second half of a search
 HELD = np.array([200, 300])  # the same of a search that is held at a value

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ._columns import INDEPENDENT
+from routelaws.reference.laws._projection import INDEPENDENT
+from routelaws.reference.laws.utilisation import FLOOR
+
 from .fitting import fit_weighted, predict_curves
 
 _DOUBTFUL = 1e-3  # least eigenvalue of I - H, by which rounding is divided, below which a fold is fitted by itself
@@ -79,14 +81,9 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     return level + slope * (x[out] - at) - y[out]
 
 
-def by_weights(
-    refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, experts_of: Callable = np.asarray
-) -> np.ndarray:
-    """Return the errors of a bounded law: each fold is a weight of 0 for its rows and 1 for all others.
-
-    `experts_of` maps the second column to what stands in the place of num_experts.
-    """
-    size, experts = columns[0], experts_of(columns[1])
+def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+    """Return the errors of a bounded law: each fold is a weight of 0 for its rows and 1 for all others."""
+    size, experts = columns
     weights = np.ones((len(folds), loss.size))
     for line, out in zip(weights, folds, strict=True):
         line[out] = 0.0
@@ -96,3 +93,10 @@ def by_weights(
     for line, out in zip(predicted, folds, strict=True):
         errors[out] = line[out] - np.log10(loss[out])
     return errors
+
+
+def by_utilisation(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+    """Return the errors of the bounded law in (F, B), which is fitted as that in (F, E'), E' = 1 + (B - B_min)/u."""
+    teraflops, utilisation = columns
+    least = utilisation.min()
+    return by_weights(refit, [teraflops, 1.0 + (utilisation - least) / (least * FLOOR)], loss, folds)

@@ -8,11 +8,12 @@ this search and the laws of the loss that of `_descent.py`.
 
 import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from routelaws.reference.laws._levenberg import Minimum
 
 ROUNDS = 400
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
@@ -20,21 +21,12 @@ _NO_LOWER = 1e-14
 _PADDING = 32
 
 
-class Minimum(NamedTuple):
-    """The best point that the starts have led to."""
-
-    parameters: np.ndarray  # [p]
-    objective: float
-    residual: np.ndarray  # [n]
-    jacobian: np.ndarray  # [n, p]
-
-
-def search(model, data, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
+def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
     """Return the best minimum that is reached from any of the starts.
 
     Args:
-        model: (θ [p], data) -> prediction [n], a function of this package's files, compiled once for each.
-        data: arrays whose first axis is the rows [n, ...], or a tuple of these.
+        law: (model, data). A model is a function of this package's files, (θ [p], data) -> prediction [n], compiled
+            once; data are arrays whose first axis is the rows [n, ...], or a tuple of these.
         target: [n].
         starts: [s, p].
         delta: of Huber's terms; infinite for least squares.
@@ -42,6 +34,7 @@ def search(model, data, target: np.ndarray, starts: np.ndarray, delta: float = m
     Raises:
         ArithmeticError: no start has a finite sum.
     """
+    model, data = law
     rows = len(target)
     filled = -(-rows // _PADDING) * _PADDING
     take = np.minimum(np.arange(filled), rows - 1)
@@ -57,24 +50,13 @@ def search(model, data, target: np.ndarray, starts: np.ndarray, delta: float = m
     return Minimum(parameters, float(objective), residual[:rows], jacobian[:rows])
 
 
-def power_terms(parameters, features):
-    """Return ln Σⱼ exp(features[:, j] · θ), [n]; features [n, terms, p]."""
+def power_terms(features: np.ndarray) -> tuple:
+    """Return the law ln Σⱼ exp(features[:, j] · θ), [n], for `search`; features [n, terms, p]."""
+    return _log_sum, features
+
+
+def _log_sum(parameters, features):
     return jax.nn.logsumexp(features @ parameters, axis=1)
-
-
-def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
-    """Return s² (JᵀJ)⁻¹ by a QR step; NaN where the reference gives NaN."""
-    rows, unknowns = minimum.jacobian.shape
-    length = np.linalg.norm(minimum.jacobian, axis=0)
-    unknown = np.full((unknowns, unknowns), np.nan)
-    if math.isfinite(delta) or rows <= unknowns or not np.all(length > 0):
-        return unknown
-    unit = minimum.jacobian / length
-    if np.linalg.matrix_rank(unit) < unknowns:
-        return unknown
-    root = np.linalg.inv(np.linalg.qr(unit, mode="r"))
-    variance = float(minimum.residual @ minimum.residual) / (rows - unknowns)
-    return variance * (root @ root.T) / np.outer(length, length)
 
 
 @functools.partial(jax.jit, static_argnums=0)

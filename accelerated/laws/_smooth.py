@@ -8,30 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..wording import plural
-from ._columns import INDEPENDENT, check_columns, check_range, triangle
-from .uncertainty import student_quantile
+from routelaws.reference.laws._projection import INDEPENDENT, check_range
+from routelaws.reference.laws._smooth import check_table  # noqa: F401 - for the laws
+from routelaws.reference.laws.uncertainty import student_quantile
 
-
-def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
-    """See reference."""
-    *values, loss = check_columns(**columns, loss=loss)
-    if loss.size <= coefficients:
-        raise ValueError(
-            f"{plural(loss.size, 'row')}; the {name} law has {coefficients} coefficients and needs at least "
-            f"{coefficients + 1} rows"
-        )
-    for column, value in zip(columns, values, strict=True):
-        if (count := np.unique(value).size) < 3:
-            raise ValueError(
-                f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
-                "change"
-            )
-    logs = np.log(np.stack(values, axis=1))
-    unit = logs - logs.mean(axis=0)
-    if np.linalg.svd(unit / np.linalg.norm(unit, axis=0), compute_uv=False)[-1] <= INDEPENDENT:
-        raise ValueError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
-    return tuple(values), loss
+from ..errors import InputError
 
 
 def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
@@ -44,12 +25,13 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     """Return what is reported about the best of all starts: the fields of `additive.AdditiveFit`, in their order."""
     from . import _descent
 
+    form = form() if callable(form) else form
     problem = _descent.problem_of(form, columns, loss, huber)
     found = _descent.best_of(problem, _begin(form, problem, starts))
     residual, turn = _descent.look(problem, found.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
     values = np.where(away, form.limits, _descent.coefficients(form, found.theta, problem.centres)[0])
-    status = "not determined" if triangle(turn[:, ~away]) is None else "interior"
+    status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
     if not _descent.ended(problem, residual, turn, found.value):
@@ -69,6 +51,7 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
     """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points."""
     from . import _descent
 
+    form = form() if callable(form) else form
     problem = _descent.problem_of(form, columns, loss, huber)
     quantile = student_quantile(level, problem.log_loss.size - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
@@ -90,10 +73,10 @@ def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
         return form.starts(problem.logs, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
     if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
-        raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
+        raise InputError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
     if np.any(starts[:, np.array(form.positive)] <= 0):
         positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
-        raise ValueError(f"starts: {positive} have to be above 0")
+        raise InputError(f"starts: {positive} have to be above 0")
     return np.array([form.internal(start, problem.centres) for start in starts])
 
 
@@ -110,3 +93,14 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
         floors = np.where(rests > 0, np.log(rests) + level, ABSENT)
     shared = np.log(parts[:, None] * (1 - rests)[:, None]) + level
     return list(np.concatenate([shared, np.tile(floors[:, None], (len(parts), 1, 1))], axis=2).reshape(-1, terms))
+
+
+def _triangle(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the QR factors of `design` with columns of length 1, or None if the columns depend on each other."""
+    length = np.linalg.norm(design, axis=0)
+    if not np.all(length > 0):
+        return None
+    unit, upper = np.linalg.qr(design / length)
+    if np.linalg.svd(upper, compute_uv=False)[-1] <= INDEPENDENT:
+        return None
+    return unit, upper * length

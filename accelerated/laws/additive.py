@@ -1,186 +1,20 @@
 """Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
 
-Step by step, with sources and examples: `routelaws.reference.laws.additive`.
-
-    L = Σₜ termₜ,     ln termₜ = ln multiplierₜ - Σ exponent · ln column
-
-What differs here: compiled loops, which threads share out, follow all starts of a fit and look for both ends of all
-intervals (`_descent.py`). To compile them takes some seconds, once on a machine.
+All is the reference's, `routelaws.reference.laws.additive`, but the search: compiled loops, which threads share out,
+follow all starts of a fit and look for both ends of all intervals, by false position (`_descent.py`). To compile them
+takes some seconds, once on a machine.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws import additive as reference
+from routelaws.reference.laws.additive import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.additive import AdditiveLaw
+
 from . import _smooth
-from ._columns import check_range
-
-
-class AdditiveLaw(NamedTuple):
-    """One law of the form above.
-
-    Attributes:
-        name: of the law, for messages
-        coefficients: the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
-        columns: what `fit_additive` and `predict_additive` take, in this order; each above 0
-        terms: (multiplier, {exponent: column}); of a floor {}
-        guesses: exponents to begin from
-    """
-
-    name: str
-    coefficients: type
-    columns: tuple[str, ...]
-    terms: tuple[tuple[str, dict[str, str]], ...]
-    guesses: tuple[float, ...] = (0.15, 0.5)
-
-
-class AdditiveFit(NamedTuple):
-    """The best fit of a law to a table by the sum of Huber terms.
-
-    Attributes:
-        coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
-        objective: the least sum
-        rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: "interior"; "not determined"; which coefficients have left the law; that the search did not end
-        covariance: [p, p], order of the coefficients; see `_descent.covariance`
-        rows: rows used, all that were given
-        criterion: what was minimised, in words
-        starts: how many starts there were
-        reached: how many of them ended within a millionth of the least sum
-    """
-
-    coefficients: tuple
-    objective: float
-    rmsle: float
-    status: str
-    covariance: np.ndarray
-    rows: int
-    criterion: str
-    starts: int
-    reached: int
-
-
-class Published(NamedTuple):
-    """Coefficients that somebody printed.
-
-    Attributes:
-        coefficients: a law's own NamedTuple
-        source: where they are printed
-        attested: how well: what was seen of the source
-    """
-
-    coefficients: tuple
-    source: str
-    attested: str
-
-
-class AdditiveInterval(NamedTuple):
-    """A value of the best fit, and the values that the data do not reject.
-
-    Attributes:
-        name: a coefficient, or "prediction"
-        value: of the best fit
-        low: 0 (a multiplier) or -inf (an exponent) where the data give no lower end
-        high: inf where they give no upper end
-        level: confidence level
-    """
-
-    name: str
-    value: float
-    low: float
-    high: float
-    level: float
-
-
-def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -> np.ndarray:
-    """Return the loss L of a law, term by term.
-
-    Args:
-        law: the law.
-        coefficients: of that law; a multiplier may be 0, and its exponents are then not looked at.
-        columns: in the order of `law.columns`, each above 0, broadcast against each other.
-
-    Returns:
-        L, in the unit of the multipliers, the broadcast shape.
-
-    Raises:
-        ValueError: an entry is not finite or not above 0.
-
-    Differs from the reference: the powers are taken by logarithms.
-    """
-    logs = {
-        name: np.log(check_range(name, values, above=0.0)) for name, values in zip(law.columns, columns, strict=True)
-    }
-    value = coefficients._asdict()
-    shape = np.broadcast_shapes(*(np.shape(log) for log in logs.values()))
-    total = np.zeros(shape)
-    for multiplier, exponents in law.terms:
-        if value[multiplier] > 0:
-            power = sum((-value[name] * logs[column] for name, column in exponents.items()), np.zeros(shape))
-            total = total + np.exp(math.log(value[multiplier]) + power)
-    return total
-
-
-def fit_additive(
-    law: AdditiveLaw,
-    columns: Sequence,
-    loss: np.ndarray,
-    huber: float | None = 1e-3,
-    starts: np.ndarray | None = None,
-) -> AdditiveFit:
-    """Fit a law to a table.
-
-    Args:
-        law: the law.
-        columns: [n] each, in the order of `law.columns`, above 0.
-        loss: [n], L, above 0.
-        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
-            objective is then half the sum of squares.
-        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for our own.
-
-    Returns:
-        The fit; status "interior" if the search has ended and every coefficient is determined by some row.
-
-    Raises:
-        ValueError: lengths differ, an entry is not finite or not above 0, there are not more rows than coefficients,
-            a column has fewer than 3 different values (a power and a floor cannot be told apart by two), columns rise
-            in step (their powers cannot be told apart), or `huber` is not a finite number above 0.
-
-    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
-    """
-    columns, loss = _checked(law, columns, loss)
-    return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
-
-
-def additive_intervals(
-    law: AdditiveLaw,
-    columns: Sequence,
-    loss: np.ndarray,
-    huber: float | None = 1e-3,
-    level: float = 0.95,
-    at: Sequence | None = None,
-) -> list[AdditiveInterval]:
-    """Return the profile interval of each coefficient, or of the prediction at each of some points.
-
-    Args:
-        law, columns, loss, huber: as `fit_additive`.
-        level: confidence level, between 0 and 1.
-        at: None for the coefficients; or the columns [m] of points, for the loss of the law there.
-
-    Returns:
-        One interval for each coefficient, in their order, or for each point. Student's quantile has n - p degrees of
-        freedom.
-
-    Raises:
-        ValueError: as `fit_additive`, or `level` is out of its range.
-
-    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
-    """
-    columns, loss = _checked(law, columns, loss)
-    points = None if at is None else _smooth.points_of(law.columns, at)
-    return [AdditiveInterval(*each) for each in _smooth.intervals(_form(law), columns, loss, huber, level, points)]
+from ._calling import calling
 
 
 def _form(law: AdditiveLaw):
@@ -240,7 +74,5 @@ def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndar
     return found.reshape(-1, unknowns)
 
 
-def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:
-    return _smooth.check_table(
-        law.name, dict(zip(law.columns, columns, strict=True)), loss, len(law.coefficients._fields)
-    )
+fit_additive = calling(reference.fit_additive, _smooth=_smooth, _form=_form)
+additive_intervals = calling(reference.additive_intervals, _smooth=_smooth, _form=_form)

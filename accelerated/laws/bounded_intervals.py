@@ -1,150 +1,20 @@
 """Intervals of the bounded laws, in (N, E) and in (F, B), as every law of `catalogue.py` has them.
 
-Step by step, with sources and examples: `routelaws.reference.laws.bounded_intervals`.
-
-What differs here: the profile intervals are compiled.
+All is the reference's, `routelaws.reference.laws.bounded_intervals`, but that the search for ends is compiled.
 """
 
-from collections.abc import Sequence
+from routelaws.reference.laws import bounded_intervals as reference
+from routelaws.reference.laws.bounded_intervals import *  # noqa: F403 - all but what is below
 
-import numpy as np
-
-from .fitting import RoutedFit, expert_curve
-from .intervals import Predicted, Range, range_of
+from ._calling import calling
 from .resampling import jackknife
-from .routed import cutoff
-from .uncertainty import Quantity, profile_intervals
-from .utilisation import UtilisationCurve, UtilisationFit
+from .uncertainty import profile_intervals
 
-_OWN_NAMES = {
-    "a": "a", "b": "b", "c": "c", "d": "d", "E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"
-}  # fmt: skip
-"""What the coefficients of the law in (F, E') are called in that in (F, B)."""
-
-
-def routed_design(fit: RoutedFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return [n, 4], the columns in which log10 L is linear at the fitted E_start and E_max: n, ψ, nψ and 1."""
-    log_size = np.log10(dense_parameters)
-    psi = expert_curve(np.asarray(num_experts, dtype=np.float64) - 1.0, fit.curve.rise, fit.curve.bend, fit.curve.top)
-    return np.stack([log_size, psi, log_size * psi, np.ones_like(log_size)], axis=1)
-
-
-def routed_intervals(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
-) -> list[Range]:
-    """Return the six coefficients and N_cutoff with their intervals.
-
-    Args:
-        fit: of `fit_routed`, by least squares.
-        columns: (dense_parameters, num_experts), [n] each, the rows of the fit.
-        loss: [n], nats per token.
-        level: confidence level, between 0 and 1.
-
-    Raises:
-        ValueError: as `profile_intervals`.
-    """
-    asked = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, asked, level)]
-
-
-def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """Return b + c log10 N at each size of the rows. Arguments as `routed_intervals`."""
-    asked = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, asked, level)]
-
-
-def routed_prediction(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> Predicted:
-    """Return the loss at one point (N, E). Other arguments as `routed_intervals`."""
-    asked = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
-    law, run = profile_intervals(*columns, loss, asked, level)
-    return Predicted(law.value, (law.low, law.high), (run.low, run.high))
-
-
-def routed_by_size(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> tuple[float, float] | None:
-    """Return the interval of the law at (N, E) by leaving out one size at a time; None with fewer than three sizes.
-
-    Other arguments as `routed_intervals`. It allows for errors that the runs of one size share (`resampling.py`).
-    """
-    if np.unique(columns[0]).size < 3:
-        return None
-    asked = [Quantity("prediction", N=float(at[0]), E=float(at[1]))]
-    [found] = jackknife(*columns, loss, columns[0], asked, level).intervals
-    return found.low, found.high
-
-
-def routed_dense_equivalent(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> Range | None:
-    """Return the size of the dense model that (N, E) is worth; None at E = 1. The rest is as `routed_intervals`."""
-    if not at[1] > 1:
-        return None
-    asked = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    return range_of(*profile_intervals(*columns, loss, asked, level))
-
-
-def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
-    """Return [n, 4], the columns of `routed_design` in F and E' at the fitted B_start and B_max."""
-    return routed_design(fit.curve, *scaled_columns(fit.curve, teraflops, utilisation))
-
-
-def utilisation_intervals(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
-) -> list[Range]:
-    """Return the six coefficients and F_cutoff with their intervals.
-
-    Args:
-        fit: of `fit_utilisation`, by least squares.
-        columns: (teraflops, utilisation), [n] each, the rows of the fit.
-        loss: [n], nats per token.
-        level: confidence level, between 0 and 1.
-
-    Raises:
-        ValueError: as `profile_intervals` and `scaled_columns`.
-    """
-    asked = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
-    ranges = []
-    for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, asked, level):
-        found, unit = range_of(interval), fit.curve.unit if interval.quantity.name in ("E_start", "E_max") else 1.0
-        ends = (found.value * unit, found.low * unit, found.high * unit)
-        ranges.append(Range(_OWN_NAMES[found.name], None, *ends, found.words))
-    return ranges
-
-
-def utilisation_slopes(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
-) -> list[Range]:
-    """Return b + c log10 F at the least, the median and the largest F. Arguments as `utilisation_intervals`."""
-    asked = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
-    scaled = scaled_columns(fit.curve, *columns)
-    return [range_of(interval) for interval in profile_intervals(*scaled, loss, asked, level)]
-
-
-def utilisation_prediction(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> Predicted:
-    """Return the loss at one point (F, B), B at least B_min. Other arguments as `utilisation_intervals`."""
-    point = [float(value) for value in scaled_columns(fit.curve, *at)]
-    return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level)
-
-
-def utilisation_cutoff(fit: UtilisationFit) -> float:
-    """Return F_cutoff = 10^(-b/c), TeraFLOPs, at which b + c log10 F reaches 0; inf if it never does."""
-    return cutoff(fit.coefficients)
-
-
-def scaled_columns(
-    curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return F and E' = 1 + (B - B_min)/u, the columns that the law in (F, B) is fitted as.
-
-    Raises:
-        ValueError: a B is below B_min.
-    """
-    least = float(np.min(utilisation))
-    if least < curve.B_min:
-        raise ValueError(f"utilisation is {least:g}; needed: at least the least B of the rows, {curve.B_min:g}")
-    return np.asarray(teraflops), 1.0 + (np.asarray(utilisation) - curve.B_min) / curve.unit
+routed_intervals = calling(reference.routed_intervals, profile_intervals=profile_intervals)
+routed_slopes = calling(reference.routed_slopes, profile_intervals=profile_intervals)
+routed_prediction = calling(reference.routed_prediction, profile_intervals=profile_intervals)
+routed_by_size = calling(reference.routed_by_size, jackknife=jackknife)
+routed_dense_equivalent = calling(reference.routed_dense_equivalent, profile_intervals=profile_intervals)
+utilisation_intervals = calling(reference.utilisation_intervals, profile_intervals=profile_intervals)
+utilisation_slopes = calling(reference.utilisation_slopes, profile_intervals=profile_intervals)
+utilisation_prediction = calling(reference.utilisation_prediction, routed_prediction=routed_prediction)

@@ -9,72 +9,24 @@ measures the second).
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws._huber import check_delta
+from routelaws.reference.laws._projection import ROUTED_WORDS, Words, check_range, expert_curve, plural
+from routelaws.reference.laws.fitting import *  # noqa: F403 - records, statuses and prediction
+from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
+from routelaws.reference.laws.routed import RoutedCoefficients
+
+from ..errors import InputError
 from ..kernels import law_fit, law_huber
 from ..notation import check_finite
-from ..wording import plural
-from ._columns import ROUTED_WORDS, Words, check_delta, check_range
-from .routed import RoutedCoefficients
-
-Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
 )  # fmt: skip
 """The statuses in the order of the kernel's pieces, from the smallest set to the largest."""
-
-
-class LossCurve(NamedTuple):
-    """The fitted law in a form that exists on every face of the domain, the linear limit included. With x = E - 1:
-
-        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
-
-    where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its own value at x = top.
-
-    Attributes:
-        intercept: log10 L at N = 1, E = 1
-        size: d log10 L / d log10 N at E = 1
-        gain: change of log10 L from E = 1 to E = 1 + top, at N = 1
-        interaction: how much the gain changes per decade of N
-        rise: 1/experts; 0 in the linear limit, where ψ(x) = x/top
-        bend: 1/experts; 0 where E_max is infinite
-        top: largest E - 1 of the table, where ψ = 1
-    """
-
-    intercept: float
-    size: float
-    gain: float
-    interaction: float
-    rise: float
-    bend: float
-    top: float
-
-
-class RoutedFit(NamedTuple):
-    """The best fit of the bounded law to a table.
-
-    Attributes:
-        coefficients: E_max is inf where it is unbounded; all NaN in the linear limit
-        curve: the same fit, for prediction: see `predict_curve`
-        objective: the least value of what `criterion` names
-        rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: which piece of the domain holds the optimum
-        covariance: [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
-        rows: rows used, all that were given
-        criterion: what was minimised, in words
-    """
-
-    coefficients: RoutedCoefficients
-    curve: LossCurve
-    objective: float
-    rmsle: float
-    status: Status
-    covariance: np.ndarray
-    rows: int
-    criterion: str
 
 
 class WeightedFits(NamedTuple):
@@ -166,9 +118,9 @@ def fit_weighted(
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
     if weights.ndim != 2 or weights.shape[1] != table.log_loss.size:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {table.log_loss.size}]")
+        raise InputError(f"weights has shape {weights.shape}; needed: [draws, {table.log_loss.size}]")
     if np.any(weights < 0):
-        raise ValueError("weights: every entry has to be at least 0")
+        raise InputError("weights: every entry has to be at least 0")
     found = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = found.T
     top = table.extra[-1]
@@ -201,27 +153,6 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
         return 10.0 ** (intercept + size * log_size + (gain + interaction * log_size) * psi)
 
 
-def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, whatever its status.
-
-    Args:
-        curve: `RoutedFit.curve`.
-        dense_parameters: N, parameters, above 0.
-        num_experts: E, at least 1; broadcast against `dense_parameters`.
-
-    Returns:
-        L, nats per token, the broadcast shape.
-
-    Raises:
-        ValueError: an entry is out of its range.
-    """
-    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
-    extra = check_range("num_experts", num_experts, least=1.0) - 1.0
-    psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
-    with np.errstate(over="ignore"):
-        return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
-
-
 def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
@@ -232,7 +163,7 @@ def level_table(
     _need_columns(size, experts, loss)
     extra, level = np.unique(experts - 1.0, return_inverse=True)
     if extra.size < law_fit.LEAST_LEVELS:
-        raise ValueError(
+        raise InputError(
             f"{extra.size} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
             f"{law_fit.LEAST_LEVELS}"
         )
@@ -247,12 +178,12 @@ def level_table(
 def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> None:
     """Raise ValueError unless the columns have one axis, one length, and enough rows."""
     if size.ndim != 1 or size.shape != experts.shape or size.shape != loss.shape:
-        raise ValueError(
+        raise InputError(
             f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
             "needed: one axis, the same length"
         )
     if size.size < law_fit.LEAST_ROWS:
-        raise ValueError(
+        raise InputError(
             f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least "
             f"{law_fit.LEAST_ROWS} rows"
         )
@@ -264,7 +195,7 @@ def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
     cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     cells = int(cell.max()) + 1
     if cells < law_fit.LEAST_CELLS:
-        raise ValueError(
+        raise InputError(
             f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least "
             f"{law_fit.LEAST_CELLS}"
         )
@@ -276,7 +207,7 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
     design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
     if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
-        raise ValueError(
+        raise InputError(
             f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least "
             f"two {words.sizes}, with more than one {words.expert_count} at two of them"
         )
@@ -317,13 +248,6 @@ def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.
 
 def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:
     return table.log_size, table.log_loss, table.level, table.cell, table.extra
-
-
-def expert_curve(extra: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
-    """Return ψ at E - 1 = extra, which is 1 at extra = top; see the reference's `_projection.py`."""
-    if rise == 0:
-        return extra / top
-    return np.log1p(rise * extra / (1 + bend * extra)) / math.log1p(rise * top / (1 + bend * top))
 
 
 def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> RoutedCoefficients:

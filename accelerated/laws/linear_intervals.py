@@ -2,42 +2,22 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.linear_intervals`.
 
-What differs here: the intervals of coefficients come from the covariance of the fit, N_c and N_cutoff from the tangents
-of Fieller's theorem with sizes counted from their mean, and leverages from the QR factors of columns of length 1.
+What differs here: the intervals of coefficients come from the covariance of the fit, and N_c and N_cutoff from the
+tangents of Fieller's theorem, with sizes counted from their mean.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from .dense import DenseFit
-from .intervals import Predicted, Range
-from .log_linear import LogLinearFit, cutoff
-from .uncertainty import _power, student_quantile
+from routelaws.reference.laws.dense import DenseFit
+from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws.linear_intervals import *  # noqa: F403 - designs and predictions
+from routelaws.reference.laws.log_linear import LogLinearFit, cutoff
+from routelaws.reference.laws.uncertainty import student_quantile
 
-
-def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
-    """Return [n, 2], the columns of α and of α log10 N_c."""
-    log_size = np.log10(dense_parameters)
-    return np.stack([-log_size, np.ones_like(log_size)], axis=1)
-
-
-def per_size_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return [n, 2m], for each of the m sizes with a line the columns of its b and of its d; 0 at other sizes."""
-    here = (np.asarray(dense_parameters)[:, None] == fit.coefficients.sizes).astype(np.float64)
-    return np.stack([here * np.log10(num_experts)[:, None], here], axis=2).reshape(len(here), -1)
-
-
-def separable_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return [n, 3], the columns of a, b and d."""
-    return bilinear_design(fit, dense_parameters, num_experts)[:, [0, 1, 3]]
-
-
-def bilinear_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return [n, 4], the columns of a, b, c and d."""
-    n, e = np.log10(dense_parameters), np.log10(num_experts)
-    return np.stack([n, e, n * e, np.ones_like(n)], axis=1)
+from .uncertainty import _power
 
 
 def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
@@ -118,41 +98,6 @@ def bilinear_intervals(
         low, high = (high if slope < c * slopes[0, 1] / slopes[1, 1] else -math.inf), math.inf
     found = _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
     return [*found, Range("N_cutoff", None, cutoff(fit.coefficients), _power(low + mean), _power(high + mean), "")]
-
-
-def linear_prediction(
-    design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> Predicted:
-    """Return the loss of a linear law at one point, the interval of the law there, and that of one more run.
-
-    Args:
-        design: (fit, *columns) -> [n, p], one of the four above.
-        fit, columns, loss, level: as `dense_intervals`, for that law.
-        at: the columns of the law at the point.
-
-    Returns:
-        A Predicted.
-
-    Raises:
-        ValueError: `level` is out of its range, or the law says nothing at the point (per-size lines at a size without
-            one).
-    """
-    lines, point = design(fit, *columns), design(fit, *(np.array([value], dtype=np.float64) for value in at))[0]
-    if not point.any():
-        sizes = ", ".join(f"{size:.0f}" for size in fit.coefficients.sizes)
-        raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
-    used = lines.any(axis=1)
-    lines, log_loss = lines[used], np.log10(loss[used])
-    length = np.linalg.norm(lines, axis=0)
-    unit, upper = np.linalg.qr(lines / length)
-    across = np.linalg.solve(upper.T, point / length)  # the leverage of the point is its square
-    scores = unit.T @ log_loss
-    residual = log_loss - unit @ scores
-    freedom = log_loss.size - lines.shape[1]
-    quantile, variance = student_quantile(level, freedom), float(residual @ residual) / freedom
-    value, leverage = float(across @ scores), float(across @ across)
-    reaches = [quantile * math.sqrt(variance * (leverage + more)) for more in (0.0, 1.0)]
-    return Predicted(_power(value), *((_power(value - reach), _power(value + reach)) for reach in reaches))
 
 
 def _of_covariance(

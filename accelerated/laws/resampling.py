@@ -9,85 +9,16 @@ computed for all of them at once. A thousand resamples of the released table tak
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import check_finite
+from routelaws.reference.laws import resampling as reference
+from routelaws.reference.laws.resampling import *  # noqa: F403 - records and weights
+from routelaws.reference.laws.resampling import Bootstrap, Jackknife
+from routelaws.reference.laws.uncertainty import Interval, Quantity, _extrapolated, student_quantile
+
+from ..errors import InputError
 from .fitting import STATUSES, WeightedFits, fit_weighted, level_table
-from .uncertainty import Interval, Quantity, _extrapolated, check_quantity, student_quantile
-
-_LOG_SCALE = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
-_FLOOR = {"E_start": 1.0, "E_max": 1.0}
-
-
-class Bootstrap(NamedTuple):
-    """Percentile intervals, and what the resamples were.
-
-    Attributes:
-        intervals: value: of the table itself; low and high: percentiles, NaN if no resample has a value
-        undefined: for each quantity, resamples that determine the law and give no value
-        statuses: how many resamples had each status of `fit_routed`
-        undetermined: resamples whose rows do not determine the law
-    """
-
-    intervals: list[Interval]
-    undefined: list[int]
-    statuses: dict[str, int]
-    undetermined: int
-
-
-class Jackknife(NamedTuple):
-    """Intervals from leaving one group out at a time.
-
-    Attributes:
-        intervals: value: of the table itself; low and high: NaN where a fold has no value
-        missing: for each quantity, the groups without which it has no finite value
-    """
-
-    intervals: list[Interval]
-    missing: list[tuple[float, ...]]
-
-
-def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
-    """Return how many times each row is drawn when n rows are drawn with replacement.
-
-    Args:
-        uniforms: [draws, n], in [0, 1): one line for each resample; u draws row floor(u n).
-
-    Returns:
-        [draws, n] whole numbers as float64; every line sums to n.
-
-    Raises:
-        ValueError: not two axes, or an entry outside [0, 1).
-    """
-    uniforms = check_finite("uniforms", uniforms)
-    if uniforms.ndim != 2:
-        raise ValueError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
-    if np.any((uniforms < 0) | (uniforms >= 1)):
-        raise ValueError("uniforms: every entry has to be at least 0 and below 1")
-    lines, count = uniforms.shape
-    drawn = np.minimum((uniforms * count).astype(np.int64), count - 1) + count * np.arange(lines)[:, None]
-    return np.bincount(drawn.ravel(), minlength=lines * count).reshape(lines, count).astype(np.float64)
-
-
-def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return how many times each row is drawn when whole groups are drawn with replacement.
-
-    Args:
-        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
-        groups: [n], equal entries are one group.
-
-    Returns:
-        [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
-
-    Raises:
-        ValueError: as `bootstrap_weights`, or `uniforms` does not have one column for each group.
-    """
-    names, member = np.unique(np.asarray(groups), return_inverse=True)
-    if np.shape(uniforms)[1:] != names.shape:
-        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
-    return bootstrap_weights(uniforms)[:, member.ravel()]
 
 
 def bootstrap(
@@ -116,8 +47,8 @@ def bootstrap(
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
-    quantities = _check_asked(quantities, level)
-    weights = _check_weights(weights, table.log_loss.size)
+    quantities = reference._check_asked(quantities, level)
+    weights = reference._check_weights(weights, table.log_loss.size)
     fits = _fits(columns, weights)
     determined = fits.status[1:] >= 0
     intervals, undefined = [], []
@@ -129,7 +60,7 @@ def bootstrap(
             skipped = math.floor((known.size - 1) * (1 - level) / 2)
             low, high = float(known[skipped]), float(known[known.size - 1 - skipped])
         value = float(values[0])
-        intervals.append(Interval(quantity, value, low, high, level, _extrapolated(table, quantity, value)))
+        intervals.append(Interval(quantity, value, low, high, level, _extrapolated(*columns[:2], quantity, value)))
         undefined.append(int(determined.sum()) - known.size)
     counts = np.bincount(fits.status[1:][determined], minlength=len(STATUSES))
     statuses = {name: int(count) for name, count in zip(STATUSES, counts, strict=True) if count}
@@ -166,20 +97,20 @@ def jackknife(
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
-    quantities = _check_asked(quantities, level)
+    quantities = reference._check_asked(quantities, level)
     groups = np.atleast_1d(groups)
     if groups.shape != table.log_loss.shape:
-        raise ValueError(f"groups has shape {groups.shape}; needed: [{table.log_loss.size}], one for each row")
+        raise InputError(f"groups has shape {groups.shape}; needed: [{table.log_loss.size}], one for each row")
     names, member = np.unique(groups, return_inverse=True)
     if names.size < 2:
-        raise ValueError("groups: all rows are one group; needed: at least two")
+        raise InputError("groups: all rows are one group; needed: at least two")
     fits = _fits(columns, (member.ravel() != np.arange(names.size)[:, None]).astype(np.float64))
     quantile = student_quantile(level, names.size - 1)
     intervals, missing = [], []
     for quantity in quantities:
         values = _values(fits, quantity)
         value, (low, high, usable) = float(values[0]), _student_ends(quantity.name, values, quantile)
-        intervals.append(Interval(quantity, value, low, high, level, _extrapolated(table, quantity, value)))
+        intervals.append(Interval(quantity, value, low, high, level, _extrapolated(*columns[:2], quantity, value)))
         missing.append(tuple(float(name) for name in names[~usable]))
     return Jackknife(intervals, missing)
 
@@ -226,7 +157,7 @@ def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
 
 def _student_ends(name: str, values: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
     """Return the ends of a jackknife interval and which folds have a finite value; values[0] is the whole table's."""
-    if name in _LOG_SCALE:
+    if name in reference._LOG_SCALE:
         with np.errstate(divide="ignore"):
             values = np.log10(values)
     best, folds = values[0], values[1:]
@@ -235,28 +166,7 @@ def _student_ends(name: str, values: np.ndarray, quantile: float) -> tuple[float
         return math.nan, math.nan, usable
     reach = quantile * math.sqrt((folds.size - 1) * float(np.var(folds)))
     ends = np.array([best - reach, best + reach])
-    if name in _LOG_SCALE:
+    if name in reference._LOG_SCALE:
         with np.errstate(over="ignore", under="ignore"):
-            ends = np.maximum(10.0**ends, [_FLOOR.get(name, 0.0), 0.0])
+            ends = np.maximum(10.0**ends, [reference._FLOOR.get(name, 0.0), 0.0])
     return float(ends[0]), float(ends[1]), usable
-
-
-def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; needed: a number between 0 and 1")
-    checked = [check_quantity(quantity) for quantity in quantities]
-    if any(quantity.name == "observation" for quantity in checked):
-        raise ValueError(
-            "quantity observation: resampling shows the scatter of the law, not of a new run; "
-            "needed: prediction, or profile_intervals"
-        )
-    return checked
-
-
-def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
-    weights = check_finite("weights", weights)
-    if weights.ndim != 2 or weights.shape[1] != rows:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
-    if np.any((weights < 0) | (weights != np.floor(weights))):
-        raise ValueError("weights: every entry has to be a whole number of at least 0")
-    return weights

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..laws.intervals import Range
+from routelaws.reference.laws.intervals import Range
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
 """Sizes and numbers of experts, which are known well if they are known to a factor."""

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..laws.intervals import Range
+from routelaws.reference.laws.intervals import Range
 
 
 def plain(value):

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws.intervals import Range
+
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.catalogue import Fit as LawFit
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
-from ..laws.intervals import Range
 from ..tables.table import RouterRows
 from .alike import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
 from .blocks import text, to_html

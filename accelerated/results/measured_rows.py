@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws.compute import fit_compute
+from routelaws.reference.laws.downstream import LEAST_GAIN
+
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
-from ..laws.compute import fit_compute
-from ..laws.downstream import LEAST_GAIN
 from ..tables.accuracies import Accuracies, loss_name, read_accuracies, read_guess_rates
 from ..tables.conditions import row_mask
 from ..tables.guess_rates import guess_rate

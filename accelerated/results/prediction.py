@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws.intervals import Range
+
 from ..errors import InputError
 from ..laws.catalogue import Law
-from ..laws.intervals import Range
 from ..wording import by_reason, in_short
 from .blocks import text, to_html
 from .cautions import CLEAR, how_far_off

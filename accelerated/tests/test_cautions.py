@@ -12,7 +12,6 @@ from routelaws.accelerated.findings import resamples
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import cautions
@@ -32,6 +31,7 @@ from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.released import hoffmann_points
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ from routelaws.accelerated.laws.fitting import (
     predict_curve,
     predict_curves,
 )
-from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.fit_text import fits_blocks
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 

@@ -9,8 +9,8 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.laws import downstream, leverage
-from routelaws.accelerated.laws.compute import REGISTERED, RUNS
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.laws.compute import REGISTERED, RUNS
 
 LAW = downstream.DirectCoefficients(3000.0, 0.18)
 FLOPS = np.geomspace(1e18, 1e21, 9)

@@ -148,7 +148,7 @@ def test_a_name_is_given_once(twin):
     [
         ("nothing.py:data", "no such file; needed: a Python file that registers a law"),
         ("{own}x", "law 'datax' is not known after"),
-        ("clash.py:dense", "clash.py: ValueError: a law named 'dense' is there already"),
+        ("clash.py:dense", "clash.py: InputError: a law named 'dense' is there already"),
         ("broken.py:data", "broken.py: SyntaxError"),
     ],
 )

@@ -10,12 +10,12 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, next_run, plan, predict, reproduce
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.fit_text import prediction_blocks
 from routelaws.accelerated.results.hull import inside_hull
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 COUNTS = (1, 2, 4, 16, 64, 256)

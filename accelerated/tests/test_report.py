@@ -19,7 +19,6 @@ from routelaws.accelerated.findings.router_fits import negative
 from routelaws.accelerated.findings.sweep_data import Sweep, read_sweep
 from routelaws.accelerated.findings.sweep_findings import evaluation, preset_of, spread_for
 from routelaws.accelerated.laws.fitting import fit_routed
-from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
 from routelaws.accelerated.report import engine, figures
 from routelaws.accelerated.report.engine import write_report
@@ -29,6 +28,7 @@ from routelaws.accelerated.training.grid import Grid, read_grid
 from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 LAWS = {
     "dense": RoutedCoefficients(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0),

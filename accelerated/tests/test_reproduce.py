@@ -17,7 +17,6 @@ from routelaws.accelerated.findings.reproduction import gather, used_rows
 from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.laws import resampling
 from routelaws.accelerated.laws.fitting import STATUSES
-from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 from routelaws.accelerated.laws.uncertainty import Quantity
 from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report import figures, rendering
@@ -25,6 +24,7 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.report.style import COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.results import encoding, estimates, numbers
+from routelaws.reference.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW

@@ -8,10 +8,10 @@ from routelaws.accelerated.findings import router_fits as fits
 from routelaws.accelerated.findings.beside_paper import best_in_box
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
-from routelaws.accelerated.laws.routed import predict_loss
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import FIGURES
 from routelaws.conformance.engine.data_folder import released_file
+from routelaws.reference.laws.routed import predict_loss
 
 pytestmark = pytest.mark.released
 

@@ -12,9 +12,9 @@ import pytest
 from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.intervals import Range
 from routelaws.accelerated.results import blocks, encoding
 from routelaws.conformance.plain.laws import Bounded
+from routelaws.reference.laws.intervals import Range
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES, EXPERTS = (1e7, 1e8, 1e9, 1e10), (1, 4, 16, 64, 256)

@@ -4,12 +4,16 @@ import ast
 import doctest
 import functools
 import importlib
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from routelaws import accelerated, reference
+from routelaws.accelerated.laws import _calling
 
 ROOMS = {
     name: Path(importlib.import_module(f"routelaws.{name}").__file__).parent
@@ -64,12 +68,17 @@ def public_names(tree: ast.Module) -> dict:
     return {name: node for name, node in found.items() if not name.startswith("_")}
 
 
+def is_shared(node: ast.AST) -> bool:
+    """Return whether a name stands for a function of the reference that calls fast twins, `laws/_calling.py`."""
+    return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("calling(")
+
+
 def differences(reference: ast.Module, accelerated: ast.Module) -> list[str]:
     """Return which twins of the accelerated file take or hold something else than those of the reference."""
     problems = []
     theirs = public_names(accelerated)
     for name, node in public_names(reference).items():
-        if name not in theirs:
+        if name not in theirs or is_shared(theirs[name]):
             continue
         if type(node) is not type(theirs[name]):
             problems.append(f"{name} is another kind of thing")
@@ -141,6 +150,41 @@ def test_a_name_without_a_twin_is_the_references(path):
     ours, theirs = find("reference", path), find("accelerated", path)
     for name in public_names(parse("reference", path)).keys() - twins.keys():
         assert getattr(theirs, name, None) is getattr(ours, name), f"{path}: accelerated has no {name}"
+
+
+def slow_calls(function, seen: set) -> list[str]:
+    """Return the functions with a fast twin that a function of the reference calls, itself or by others of its file."""
+    found, scope = [], function.__globals__
+    names = _calling._names(function.__code__)
+    for name in names & scope.keys():
+        value = scope[name]
+        if inspect.ismodule(value) and value.__name__.startswith("routelaws.reference.laws"):
+            found += [one for other in names if (one := twin_of(getattr(value, other, None)))]
+        elif inspect.isfunction(value) and value.__module__.startswith("routelaws.reference.laws"):
+            own = value.__module__ == function.__module__ and value.__name__ not in seen
+            found += [twin_of(value)] if twin_of(value) else slow_calls(value, seen | {value.__name__}) if own else []
+    return found
+
+
+def twin_of(function) -> str | None:
+    """Return the name of a function of the reference that has another one in `accelerated`."""
+    if not inspect.isfunction(function) or not function.__module__.startswith("routelaws.reference.laws."):
+        return None
+    file = function.__module__.removeprefix("routelaws.reference.laws.")
+    if file.startswith("_"):
+        return None
+    twin = getattr(getattr(accelerated.laws, file), function.__name__, function)
+    return None if twin is function else f"{file}.{function.__name__}"
+
+
+@pytest.mark.parametrize("name", reference.laws._MODULES)
+def test_what_is_taken_from_the_reference_calls_nothing_that_has_a_twin(name):
+    """A closed formula around something hot needs `calling`."""
+    slow_file = getattr(reference.laws, name)
+    for public, value in vars(getattr(accelerated.laws, name)).items():
+        if inspect.isfunction(value) and value.__module__ == slow_file.__name__:
+            slow = slow_calls(value, {public})
+            assert not slow, f"laws.{name}.{public} calls {', '.join(slow)} of the reference, which have twins"
 
 
 def imported(tree: ast.Module) -> list[tuple[str, str]]:

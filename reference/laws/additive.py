@@ -44,6 +44,13 @@ from ._projection import check_range
 class AdditiveLaw(NamedTuple):
     """One law of the form above.
 
+    Attributes:
+        name: of the law, for messages
+        coefficients: the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
+        columns: what `fit_additive` and `predict_additive` take, in this order; each above 0
+        terms: (multiplier, {exponent: column}); of a floor {}
+        guesses: exponents to begin from
+
     Example:
         A law in which only the tokens D matter: L = b/D^β + c.
 
@@ -59,42 +66,68 @@ class AdditiveLaw(NamedTuple):
     """
 
     name: str
-    coefficients: type  # the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
-    columns: tuple[str, ...]  # what `fit_additive` and `predict_additive` take, in this order; each above 0
-    terms: tuple[tuple[str, dict[str, str]], ...]  # (multiplier, {exponent: column}); of a floor {}
-    guesses: tuple[float, ...] = (0.15, 0.5)  # exponents to begin from
+    coefficients: type
+    columns: tuple[str, ...]
+    terms: tuple[tuple[str, dict[str, str]], ...]
+    guesses: tuple[float, ...] = (0.15, 0.5)
 
 
 class AdditiveFit(NamedTuple):
-    """The best fit of a law to a table by the sum of Huber terms."""
+    """The best fit of a law to a table by the sum of Huber terms.
 
-    coefficients: tuple  # the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
-    objective: float  # the least sum
-    rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
-    status: str  # "interior"; "not determined"; which coefficients have left the law; that the search did not end
-    covariance: np.ndarray  # [p, p], order of the coefficients; see `_descent.covariance`
-    rows: int  # rows used, all that were given
-    criterion: str  # what was minimised, in words
-    starts: int  # how many starts there were
-    reached: int  # how many of them ended within a millionth of the least sum
+    Attributes:
+        coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
+        objective: the least sum
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: "interior"; "not determined"; which coefficients have left the law; that the search did not end
+        covariance: [p, p], order of the coefficients; see `_descent.covariance`
+        rows: rows used, all that were given
+        criterion: what was minimised, in words
+        starts: how many starts there were
+        reached: how many of them ended within a millionth of the least sum
+    """
+
+    coefficients: tuple
+    objective: float
+    rmsle: float
+    status: str
+    covariance: np.ndarray
+    rows: int
+    criterion: str
+    starts: int
+    reached: int
 
 
 class Published(NamedTuple):
-    """Coefficients that somebody printed."""
+    """Coefficients that somebody printed.
 
-    coefficients: tuple  # a law's own NamedTuple
+    Attributes:
+        coefficients: a law's own NamedTuple
+        source: where they are printed
+        attested: how well: what was seen of the source
+    """
+
+    coefficients: tuple
     source: str
-    attested: str  # how well: what was seen of the source
+    attested: str
 
 
 class AdditiveInterval(NamedTuple):
-    """A value of the best fit, and the values that the data do not reject."""
+    """A value of the best fit, and the values that the data do not reject.
 
-    name: str  # a coefficient, or "prediction"
+    Attributes:
+        name: a coefficient, or "prediction"
+        value: of the best fit
+        low: 0 (a multiplier) or -inf (an exponent) where the data give no lower end
+        high: inf where they give no upper end
+        level: confidence level
+    """
+
+    name: str
     value: float
-    low: float  # 0 (a multiplier) or -inf (an exponent) where the data give no lower end
-    high: float  # inf where they give no upper end
-    level: float  # confidence level
+    low: float
+    high: float
+    level: float
 
 
 def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -> np.ndarray:

@@ -32,22 +32,39 @@ _FIRST = ((-0.2, 0.1, 0.6), (0.1, 0.5, 0.9), (0.3, 1.5), (-0.3, 0.5, 2.0))  # c0
 
 
 class BrokenCoefficients(NamedTuple):
-    """The six coefficients."""
+    """The six coefficients.
+
+    Attributes:
+        a: accuracy that the power law is added to
+        b: factor of the power law
+        c0: power of C before the break
+        d1: FLOPs
+        f1: above 0
+        c1: what the break adds to the power of C
+    """
 
     a: float
     b: float
     c0: float
-    d1: float  # FLOPs
-    f1: float  # above 0
+    d1: float
+    f1: float
     c1: float
 
 
 class BrokenFit(NamedTuple):
-    """The best fit of the law to a table."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law
+        objective: what the criterion says
+        rmse: root mean squared difference of accuracies
+        rows: used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: BrokenCoefficients
-    objective: float  # what the criterion says
-    rmse: float  # root mean squared difference of accuracies
+    objective: float
+    rmse: float
     rows: int
     criterion: str
 
@@ -102,7 +119,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
         )
     centre = float(np.log(flops).mean())
     x = np.log(flops) - centre
-    found = search(lambda theta: _model(theta, x), accuracy, _starts(x, accuracy), delta)
+    found = search(_model(x), accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = found.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
     with np.errstate(over="ignore", invalid="ignore"):  # of a break that ran away
@@ -124,13 +141,17 @@ def _curve(x: np.ndarray, c0: float, log_break: float, log_width: float, c1: flo
     return curve, curve[:, None] * np.stack(changes, axis=1)
 
 
-def _model(theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the accuracies and their derivatives in (a, b, c0, ln d1, ln f1, c1)."""
-    a, b, *inner = theta
-    if abs(inner[2]) > 10:  # a width beyond all that a table can show
-        return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
-    curve, changes = _curve(x, *inner)
-    return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)
+def _model(x: np.ndarray):
+    """Return the function of θ = (a, b, c0, ln d1, ln f1, c1) that gives the accuracies [n] and their derivatives."""
+
+    def at(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        a, b, *inner = theta
+        if abs(inner[2]) > 10:  # a width beyond all that a table can show
+            return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
+        curve, changes = _curve(x, *inner)
+        return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)
+
+    return at
 
 
 def _starts(x: np.ndarray, accuracy: np.ndarray) -> np.ndarray:

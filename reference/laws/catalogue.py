@@ -109,54 +109,93 @@ Measured = Literal["loss", "accuracy", "leverage"]
 
 
 class Parameter(NamedTuple):
-    """One parameter of a law."""
+    """One parameter of a law.
 
-    name: str  # as in the coefficients of the fit
-    unit: str  # "1" for a pure number
-    meaning: str  # in words
+    Attributes:
+        name: as in the coefficients of the fit
+        unit: "1" for a pure number
+        meaning: in words
+    """
+
+    name: str
+    unit: str
+    meaning: str
 
 
 class Fit(NamedTuple):
-    """What is asked of the fit of a law; the fits of this folder have these fields and more."""
+    """What is asked of the fit of a law; the fits of this folder have these fields and more.
 
-    coefficients: NamedTuple  # by the names of `Law.parameters`
-    objective: float  # the least value of what `criterion` names
-    rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
-    status: str  # whether the coefficients are an optimum inside their domain, in words
-    covariance: np.ndarray  # [p, p] of the coefficients; NaN where it is not known
-    rows: int  # rows used
-    criterion: str  # what was minimised, in words
+    Attributes:
+        coefficients: by the names of `Law.parameters`
+        objective: the least value of what `criterion` names
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: whether the coefficients are an optimum inside their domain, in words
+        covariance: [p, p] of the coefficients; NaN where it is not known
+        rows: rows used
+        criterion: what was minimised, in words
+    """
+
+    coefficients: NamedTuple
+    objective: float
+    rmsle: float
+    status: str
+    covariance: np.ndarray
+    rows: int
+    criterion: str
 
 
 class Law(NamedTuple):
-    """One law: of the loss, or of what `measured` says."""
+    """One law: of the loss, or of what `measured` says.
 
-    name: str  # by which commands and LAWS know it
-    formula: str  # in words and letters
-    parameters: tuple[Parameter, ...]  # in the order of the coefficients of a fit
-    columns: tuple[str, ...]  # what `fit` and `predict` take, in this order
-    fit: Callable  # (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
-    predict: Callable  # (fit, *columns) -> loss, nats per token
-    linear: tuple[str, ...] = ()  # the parameters in which log10 L is linear, or the products that it is linear in
-    given: Callable = lambda *columns: {}  # keyword arguments of `fit` that a table gives, kept where rows are left out
-    axes: Axes = (
-        "experts"  # the runs of a table: one grid in N and E, with F and B, dense, every, of one E, of one kind
-    )
-    takes_huber: bool = False  # whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
-    has_floor: bool = False  # whether the law has an irreducible loss
-    count: Callable | None = None  # (*columns) -> number of coefficients, where it is not that of the parameters
-    design: Callable | None = None  # (fit, *columns) -> [n, p]: log10 L is linear in these, given what was searched
-    own_intervals: Callable | None = None  # (fit, columns, loss, level) -> [Range]; None: the jackknife
-    own_prediction: Callable | None = None  # (fit, columns, loss, at, level) -> Predicted; None: the jackknife
-    slopes: Callable | None = None  # (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
-    cutoff: Callable | None = None  # fit -> (name, value): where more experts stop helping
-    by_size: Callable | None = None  # (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
-    dense_equivalent: Callable | None = None  # (fit, columns, loss, at, level) -> Range or None: what a point is worth
-    measured: Measured = "loss"  # what `fit` takes last and `predict` returns: nats per token, or a share, or a ratio
-    beside: tuple[str, ...] = ()  # columns that `fit` takes after `columns`, and `predict` passes over if it is given
-    # them
-    options: tuple[str, ...] = ()  # keyword arguments of `fit` that a user sets, see `with_options`
-    published: Mapping[str, Published] = MappingProxyType({})  # printed coefficients, with how well they are attested
+    Attributes:
+        name: by which commands and LAWS know it
+        formula: in words and letters
+        parameters: in the order of the coefficients of a fit
+        columns: what `fit` and `predict` take, in this order
+        fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
+        predict: (fit, *columns) -> loss, nats per token
+        linear: the parameters in which log10 L is linear, or the products that it is linear in
+        given: keyword arguments of `fit` that a table gives, kept where rows are left out
+        axes: the runs of a table: one grid in N and E, with F and B, dense, every, of one E, of one kind
+        takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
+        has_floor: whether the law has an irreducible loss
+        count: (*columns) -> number of coefficients, where it is not that of the parameters
+        design: (fit, *columns) -> [n, p]: log10 L is linear in these, given what was searched
+        own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
+        own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
+        slopes: (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
+        cutoff: fit -> (name, value): where more experts stop helping
+        by_size: (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
+        dense_equivalent: (fit, columns, loss, at, level) -> Range or None: what a point is worth
+        measured: what `fit` takes last and `predict` returns: nats per token, or a share, or a ratio
+        beside: columns that `fit` takes after `columns`, and `predict` passes over if it is given them
+        options: keyword arguments of `fit` that a user sets, see `with_options`
+        published: printed coefficients, with how well they are attested
+    """
+
+    name: str
+    formula: str
+    parameters: tuple[Parameter, ...]
+    columns: tuple[str, ...]
+    fit: Callable
+    predict: Callable
+    linear: tuple[str, ...] = ()
+    given: Callable = lambda *columns: {}
+    axes: Axes = "experts"
+    takes_huber: bool = False
+    has_floor: bool = False
+    count: Callable | None = None
+    design: Callable | None = None
+    own_intervals: Callable | None = None
+    own_prediction: Callable | None = None
+    slopes: Callable | None = None
+    cutoff: Callable | None = None
+    by_size: Callable | None = None
+    dense_equivalent: Callable | None = None
+    measured: Measured = "loss"
+    beside: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    published: Mapping[str, Published] = MappingProxyType({})
 
     def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
         """Return the coefficients of a fit, and numbers derived from them, with their intervals.

@@ -63,13 +63,21 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An option at its best size."""
+    """An option at its best size.
 
-    size: float  # as `Option.counted_by` says
-    tokens: float  # D, of training
-    flops: float  # of training, and of inference where there are inference tokens
-    memory: float  # bytes
-    loss: float  # nats per token
+    Attributes:
+        size: as `Option.counted_by` says
+        tokens: D, of training
+        flops: of training, and of inference where there are inference tokens
+        memory: bytes
+        loss: nats per token
+    """
+
+    size: float
+    tokens: float
+    flops: float
+    memory: float
+    loss: float
 
 
 def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:

@@ -38,10 +38,16 @@ CRITERION = "mean squared difference of ln(L - floor)"
 
 
 class ComputeCoefficients(NamedTuple):
-    """The law: a given floor and the two coefficients of the line."""
+    """The law: a given floor and the two coefficients of the line.
 
-    floor: float  # nats per token
-    A: float  # nats per token at one FLOP above the floor
+    Attributes:
+        floor: nats per token
+        A: nats per token at one FLOP above the floor
+        alpha: power of C, above 0 where the loss falls with compute
+    """
+
+    floor: float
+    A: float
     alpha: float
 
 
@@ -52,7 +58,13 @@ RUNS = ((1e18, 3.5273), (3e18, 3.3398), (1e19, 3.1494), (3e19, 3.0066), (1e20, 2
 
 
 class Registered(NamedTuple):
-    """One prediction that was written down before the run, and the run."""
+    """One prediction that was written down before the run, and the run.
+
+    Attributes:
+        flops: C, the budget of the run
+        predicted: nats per token, written down before the run
+        measured: nats per token, of the run
+    """
 
     flops: float
     predicted: float
@@ -63,16 +75,27 @@ REGISTERED = (Registered(1e21, 2.606, 2.599), Registered(1e23, 2.252, 2.233))
 
 
 class ComputeFit(NamedTuple):
-    """The best fit of the law to a table."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law; the floor is the one that was given
+        objective: mean squared difference of ln(L - floor)
+        rmsle: root mean squared difference of log10 L
+        status: "interior" or "loss does not fall with compute"
+        covariance: [2, 2] of the level at `centre` and α, which are uncorrelated
+        rows: used, all that were given
+        criterion: what was minimised, in words
+        centre: mean of ln C
+    """
 
     coefficients: ComputeCoefficients
-    objective: float  # mean squared difference of ln(L - floor)
-    rmsle: float  # root mean squared difference of log10 L
+    objective: float
+    rmsle: float
     status: Status
-    covariance: np.ndarray  # [2, 2] of the level at `centre` and α, which are uncorrelated
+    covariance: np.ndarray
     rows: int
     criterion: str
-    centre: float  # mean of ln C
+    centre: float
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:

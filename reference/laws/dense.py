@@ -36,30 +36,51 @@ Status = Literal["interior", "loss does not fall with size"]
 
 
 class DenseCoefficients(NamedTuple):
-    """The two coefficients of the law."""
+    """The two coefficients of the law.
 
-    alpha: float  # minus d log10 L / d log10 N, above 0
-    N_c: float  # parameters; the size of loss 1
+    Attributes:
+        alpha: minus d log10 L / d log10 N, above 0
+        N_c: parameters; the size of loss 1
+    """
+
+    alpha: float
+    N_c: float
 
 
 class DenseLine(NamedTuple):
-    """The same law as log10 L = intercept + slope · log10 N, which exists whatever the slope is."""
+    """The same law as log10 L = intercept + slope · log10 N, which exists whatever the slope is.
 
-    intercept: float  # log10 L at N = 1
-    slope: float  # d log10 L / d log10 N
+    Attributes:
+        intercept: log10 L at N = 1
+        slope: d log10 L / d log10 N
+    """
+
+    intercept: float
+    slope: float
 
 
 class DenseFit(NamedTuple):
-    """The best fit of the dense law to a table."""
+    """The best fit of the dense law to a table.
 
-    coefficients: DenseCoefficients  # both NaN unless the status is "interior"
-    line: DenseLine  # the same fit, for prediction: see `predict_line`
-    objective: float  # mean squared difference of log10 losses
-    rmsle: float  # its square root
-    status: Status  # "interior", or that there is no power law
-    covariance: np.ndarray  # [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
-    rows: int  # rows used, all that were given
-    criterion: str  # what was minimised
+    Attributes:
+        coefficients: both NaN unless the status is "interior"
+        line: the same fit, for prediction: see `predict_line`
+        objective: mean squared difference of log10 losses
+        rmsle: its square root
+        status: "interior", or that there is no power law
+        covariance: [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
+        rows: rows used, all that were given
+        criterion: what was minimised
+    """
+
+    coefficients: DenseCoefficients
+    line: DenseLine
+    objective: float
+    rmsle: float
+    status: Status
+    covariance: np.ndarray
+    rows: int
+    criterion: str
 
 
 def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) -> np.ndarray:

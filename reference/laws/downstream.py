@@ -43,14 +43,26 @@ HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
 
 class DirectCoefficients(NamedTuple):
-    """-ln Q' = A / C^α."""
+    """-ln Q' = A / C^α.
+
+    Attributes:
+        A: -ln Q' at C = 1
+        alpha: power of C, above 0 where accuracy rises
+    """
 
     A: float
     alpha: float
 
 
 class RatioCoefficients(NamedTuple):
-    """-ln Q' = A / N^α + B / D^β."""
+    """-ln Q' = A / N^α + B / D^β.
+
+    Attributes:
+        A: the first term at N = 1
+        alpha: power of N
+        B: the second term at D = 1
+        beta: power of D
+    """
 
     A: float
     alpha: float
@@ -59,7 +71,13 @@ class RatioCoefficients(NamedTuple):
 
 
 class CeilingCoefficients(NamedTuple):
-    """-ln Q' = A / C^α + E."""
+    """-ln Q' = A / C^α + E.
+
+    Attributes:
+        A: the first term at C = 1
+        alpha: power of C
+        E: -ln Q' with endless compute; 0 where no ceiling is seen
+    """
 
     A: float
     alpha: float
@@ -67,7 +85,14 @@ class CeilingCoefficients(NamedTuple):
 
 
 class RepeatedCoefficients(NamedTuple):
-    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 where accuracy rises."""
+    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 where accuracy rises.
+
+    Attributes:
+        c: ln(-ln Q) at C = 1 and k = 1
+        alpha: factor of ln C
+        beta: factor of ln k
+        delta: factor of ln C ln k
+    """
 
     c: float
     alpha: float
@@ -79,16 +104,29 @@ Coefficients = DirectCoefficients | RatioCoefficients | CeilingCoefficients | Re
 
 
 class AccuracyFit(NamedTuple):
-    """The best fit of one of the laws to a table."""
+    """The best fit of one of the laws to a table.
+
+    Attributes:
+        coefficients: the law, in the record of its own
+        objective: what the criterion says
+        rmsle: root mean squared difference of log10(-ln Q')
+        rmse: root mean squared difference of the accuracies
+        status: "interior", "accuracy does not rise", "no ceiling is seen" or "one term vanishes"
+        covariance: of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN where not known
+        rows: that counted
+        used: [n] bool, which these were
+        criterion: what was minimised, in words
+        guess_rate: Q_rand of the fit
+    """
 
     coefficients: Coefficients
-    objective: float  # what the criterion says
-    rmsle: float  # root mean squared difference of log10(-ln Q')
-    rmse: float  # root mean squared difference of the accuracies
+    objective: float
+    rmsle: float
+    rmse: float
     status: Status
-    covariance: np.ndarray  # of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN where not known
-    rows: int  # that counted
-    used: np.ndarray  # [n] bool, which these were
+    covariance: np.ndarray
+    rows: int
+    used: np.ndarray
     criterion: str
     guess_rate: float
 

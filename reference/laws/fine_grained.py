@@ -47,15 +47,25 @@ ROUTER_FLOPS = 14
 
 
 class FineGrainedCoefficients(NamedTuple):
-    """L = c + (g/G^gamma + a)/N^alpha + b/D^beta."""
+    """L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
 
-    a: float  # nats at N = 1, of G without end
+    Attributes:
+        a: nats at N = 1, of G without end
+        alpha: power of N
+        b: nats at D = 1
+        beta: power of D
+        g: nats at N = 1, what G = 1 adds to a
+        gamma: power of G
+        c: nats, the floor
+    """
+
+    a: float
     alpha: float
-    b: float  # nats at D = 1
+    b: float
     beta: float
-    g: float  # nats at N = 1, what G = 1 adds to a
+    g: float
     gamma: float
-    c: float  # nats, the floor
+    c: float
 
 
 FINE_GRAINED = AdditiveLaw(

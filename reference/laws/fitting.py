@@ -67,28 +67,48 @@ class LossCurve(NamedTuple):
         log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
     where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its own value at x = top.
+
+    Attributes:
+        intercept: log10 L at N = 1, E = 1
+        size: d log10 L / d log10 N at E = 1
+        gain: change of log10 L from E = 1 to E = 1 + top, at N = 1
+        interaction: how much the gain changes per decade of N
+        rise: 1/experts; 0 in the linear limit, where ψ(x) = x/top
+        bend: 1/experts; 0 where E_max is infinite
+        top: largest E - 1 of the table, where ψ = 1
     """
 
-    intercept: float  # log10 L at N = 1, E = 1
-    size: float  # d log10 L / d log10 N at E = 1
-    gain: float  # change of log10 L from E = 1 to E = 1 + top, at N = 1
-    interaction: float  # how much the gain changes per decade of N
-    rise: float  # 1/experts; 0 in the linear limit, where ψ(x) = x/top
-    bend: float  # 1/experts; 0 where E_max is infinite
-    top: float  # largest E - 1 of the table, where ψ = 1
+    intercept: float
+    size: float
+    gain: float
+    interaction: float
+    rise: float
+    bend: float
+    top: float
 
 
 class RoutedFit(NamedTuple):
-    """The best fit of the bounded law to a table."""
+    """The best fit of the bounded law to a table.
 
-    coefficients: RoutedCoefficients  # E_max is inf where it is unbounded; all NaN in the linear limit
-    curve: LossCurve  # the same fit, for prediction: see `predict_curve`
-    objective: float  # the least value of what `criterion` names
-    rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
-    status: Status  # which piece of the domain holds the optimum
-    covariance: np.ndarray  # [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
-    rows: int  # rows used, all that were given
-    criterion: str  # what was minimised, in words
+    Attributes:
+        coefficients: E_max is inf where it is unbounded; all NaN in the linear limit
+        curve: the same fit, for prediction: see `predict_curve`
+        objective: the least value of what `criterion` names
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: which piece of the domain holds the optimum
+        covariance: [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
+        rows: rows used, all that were given
+        criterion: what was minimised, in words
+    """
+
+    coefficients: RoutedCoefficients
+    curve: LossCurve
+    objective: float
+    rmsle: float
+    status: Status
+    covariance: np.ndarray
+    rows: int
+    criterion: str
 
 
 def fit_routed(
@@ -154,7 +174,8 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
-    return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
+    with np.errstate(over="ignore"):  # a fit of very wrong losses may say inf
+        return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
 def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:

@@ -32,30 +32,49 @@ from .catalogue import Law
 
 
 class HeldOut(NamedTuple):
-    """The errors of rows that were left out."""
+    """The errors of rows that were left out.
 
-    errors: np.ndarray  # [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could
-    # predict
-    rmsle: float  # root of the mean square over the rows that were predicted; NaN if there are none
-    predicted: int  # how many rows that is
-    folds: int  # how often the law was fitted
+    Attributes:
+        errors: [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could predict
+        rmsle: root of the mean square over the rows that were predicted; NaN if there are none
+        predicted: how many rows that is
+        folds: how often the law was fitted
+    """
+
+    errors: np.ndarray
+    rmsle: float
+    predicted: int
+    folds: int
 
 
 class Score(NamedTuple):
-    """One form of the law in a comparison."""
+    """One form of the law in a comparison.
 
-    name: str  # of the law
-    held_out: HeldOut  # its errors
-    excess: float  # mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
-    standard_error: float  # of `excess`; NaN with fewer than two groups
-    verdict: str  # "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
+    Attributes:
+        name: of the law
+        held_out: its errors
+        excess: mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
+        standard_error: of `excess`; NaN with fewer than two groups
+        verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
+    """
+
+    name: str
+    held_out: HeldOut
+    excess: float
+    standard_error: float
+    verdict: str
 
 
 class Comparison(NamedTuple):
-    """Forms of the law side by side, each list in the order of the laws given."""
+    """Forms of the law side by side, each list in the order of the laws given.
 
-    leave_one_out: list[Score]  # rows left out one at a time
-    leave_one_group_out: list[Score]  # groups left out one at a time
+    Attributes:
+        leave_one_out: rows left out one at a time
+        leave_one_group_out: groups left out one at a time
+    """
+
+    leave_one_out: list[Score]
+    leave_one_group_out: list[Score]
 
 
 def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:

@@ -47,22 +47,37 @@ _COLUMNS = ("dense_parameters", "tokens")
 
 
 class HoffmannCoefficients(NamedTuple):
-    """L = a/N^alpha + b/D^beta + c."""
+    """L = a/N^alpha + b/D^beta + c.
 
-    a: float  # nats at N = 1, above 0
+    Attributes:
+        a: nats at N = 1, above 0
+        alpha: power of N
+        b: nats at D = 1, above 0
+        beta: power of D
+        c: nats, the floor
+    """
+
+    a: float
     alpha: float
-    b: float  # nats at D = 1, above 0
+    b: float
     beta: float
-    c: float  # nats, the floor
+    c: float
 
 
 class KaplanCoefficients(NamedTuple):
-    """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D."""
+    """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+
+    Attributes:
+        alpha_N: power of N with endless data
+        N_c: parameters at which the loss would be 1 nat with endless data
+        alpha_D: power of D of an endless model
+        D_c: tokens at which an endless model would have a loss of 1 nat
+    """
 
     alpha_N: float
-    N_c: float  # parameters at which the loss would be 1 nat with endless data
+    N_c: float
     alpha_D: float
-    D_c: float  # tokens at which an endless model would have a loss of 1 nat
+    D_c: float
 
 
 HOFFMANN = AdditiveLaw(

@@ -24,22 +24,37 @@ from .uncertainty import Interval, student_quantile, verdict
 
 
 class Range(NamedTuple):
-    """A number with its interval."""
+    """A number with its interval.
 
-    name: str  # of the coefficient or the derived number; or "slope"
-    at: float | None  # where it is taken, for one of several: the size N of a slope or a line; None otherwise
-    value: float  # by the fit
-    low: float  # may be -inf; NaN where it is not known, as `high`
-    high: float  # may be inf
-    words: str  # see `uncertainty.verdict`; "" where the interval is exact
+    Attributes:
+        name: of the coefficient or the derived number; or "slope"
+        at: where it is taken, for one of several: the size N of a slope or a line; None otherwise
+        value: by the fit
+        low: may be -inf; NaN where it is not known, as `high`
+        high: may be inf
+        words: see `uncertainty.verdict`; "" where the interval is exact
+    """
+
+    name: str
+    at: float | None
+    value: float
+    low: float
+    high: float
+    words: str
 
 
 class Predicted(NamedTuple):
-    """The loss of a law at one point, nats per token; or the accuracy or the leverage, where the law is of these."""
+    """The loss of a law at one point, nats per token; or the accuracy or the leverage, where the law is of these.
 
-    value: float  # by the fit
-    law: tuple[float, float]  # the losses of all laws that the rows do not reject, (low, high)
-    run: tuple[float, float]  # interval of the loss of one more run, (low, high)
+    Attributes:
+        value: by the fit
+        law: the losses of all laws that the rows do not reject, (low, high)
+        run: interval of the loss of one more run, (low, high)
+    """
+
+    value: float
+    law: tuple[float, float]
+    run: tuple[float, float]
 
 
 def range_of(interval: Interval) -> Range:

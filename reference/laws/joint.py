@@ -58,23 +58,45 @@ WIDTH_PER_BLOCK = 64
 
 
 class JointCoefficients(NamedTuple):
-    """The eleven coefficients of the law."""
+    """The eleven coefficients of the law.
+
+    Attributes:
+        a: nats, the first term at N = 1 and Ê = 1
+        alpha: power of N at Ê = 1, below 0
+        delta: power of Ê in the first term at N = 1
+        gamma: how much the power of N changes with ln Ê
+        b: nats, the second term at D = 1 and Ê = 1
+        beta: power of D at Ê = 1, below 0
+        omega: power of Ê in the second term at D = 1
+        zeta: how much the power of D changes with ln Ê
+        E_start: Ê of a dense model
+        E_max: limit of Ê; may be math.inf
+        c: nats, the floor
+    """
 
     a: float
-    alpha: float  # power of N at Ê = 1, below 0
-    delta: float  # power of Ê in the first term at N = 1
-    gamma: float  # how much the power of N changes with ln Ê
+    alpha: float
+    delta: float
+    gamma: float
     b: float
-    beta: float  # power of D at Ê = 1, below 0
-    omega: float  # power of Ê in the second term at D = 1
-    zeta: float  # how much the power of D changes with ln Ê
-    E_start: float  # Ê of a dense model
-    E_max: float  # limit of Ê; may be math.inf
-    c: float  # nats, the floor
+    beta: float
+    omega: float
+    zeta: float
+    E_start: float
+    E_max: float
+    c: float
 
 
 class AtExperts(NamedTuple):
-    """The law at one E: L = m N^mu + n D^nu + c."""
+    """The law at one E: L = m N^mu + n D^nu + c.
+
+    Attributes:
+        m: nats, the first term at N = 1
+        mu: power of N
+        n: nats, the second term at D = 1
+        nu: power of D
+        c: nats, the floor
+    """
 
     m: float
     mu: float
@@ -147,7 +169,9 @@ def predict_joint(
     a, alpha, delta, gamma, b, beta, omega, zeta, _, _, c = coefficients
     count = _effective(num_experts, coefficients)
     log = np.log(count)
-    return a * count**delta * size ** (alpha + gamma * log) + b * count**omega * data ** (beta + zeta * log) + c
+    with np.errstate(over="ignore", invalid="ignore"):  # inf times 0, of a factor that ran away: no number, NaN
+        of_size = a * count**delta * size ** (alpha + gamma * log)
+        return of_size + b * count**omega * data ** (beta + zeta * log) + c
 
 
 def fit_joint(

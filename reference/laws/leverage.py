@@ -51,14 +51,23 @@ _ROUNDS = 12  # of the search; the last one is 60¹² times finer than the range
 
 
 class LeverageCoefficients(NamedTuple):
-    """The six coefficients, in the paper's order."""
+    """The six coefficients, in the paper's order.
+
+    Attributes:
+        a: α at log10 C = 0
+        d: per tenfold C
+        gamma: of (log2 G)² in the power of Â
+        beta: of log2 G in the power of Â
+        A_start: Â at A = 0
+        A_max: may be math.inf
+    """
 
     a: float
-    d: float  # per tenfold C
+    d: float
     gamma: float
     beta: float
     A_start: float
-    A_max: float  # may be math.inf
+    A_max: float
 
 
 PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.28e16)
@@ -66,22 +75,37 @@ PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.2
 
 
 class LeverageFit(NamedTuple):
-    """The best fit of the law to a table."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law; A_max is the one that was given
+        objective: mean squared difference of log10 leverages
+        rmsle: its square root
+        status: "interior", or the end of its range that A_start is at
+        covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
+        rows: used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: LeverageCoefficients
-    objective: float  # mean squared difference of log10 leverages
-    rmsle: float  # its square root
+    objective: float
+    rmsle: float
     status: Status
-    covariance: np.ndarray  # [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
+    covariance: np.ndarray
     rows: int
     criterion: str
 
 
 class LeverageAllocation(NamedTuple):
-    """How a budget is split: C = M D."""
+    """How a budget is split: C = M D.
 
-    flops_per_token: np.ndarray  # M, training FLOPs per token without the embedding
-    tokens: np.ndarray  # D
+    Attributes:
+        flops_per_token: M, training FLOPs per token without the embedding
+        tokens: D
+    """
+
+    flops_per_token: np.ndarray
+    tokens: np.ndarray
 
 
 _SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.2232, 0.4905)}

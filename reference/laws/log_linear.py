@@ -33,43 +33,72 @@ from ._projection import INDEPENDENT, check_range
 
 
 class PerSizeCoefficients(NamedTuple):
-    """The lines of the per-size law."""
+    """The lines of the per-size law.
 
-    sizes: np.ndarray  # [m] N, parameters, rising
-    b: np.ndarray  # [m] d log10 L / d log10 E at each size
-    d: np.ndarray  # [m] log10 L of a dense model at each size
+    Attributes:
+        sizes: [m] N, parameters, rising
+        b: [m] d log10 L / d log10 E at each size
+        d: [m] log10 L of a dense model at each size
+    """
+
+    sizes: np.ndarray
+    b: np.ndarray
+    d: np.ndarray
 
 
 class SeparableCoefficients(NamedTuple):
-    """The three coefficients of the separable law."""
+    """The three coefficients of the separable law.
 
-    a: float  # d log10 L / d log10 N
-    b: float  # d log10 L / d log10 E
-    d: float  # log10 L at N = 1, E = 1
+    Attributes:
+        a: d log10 L / d log10 N
+        b: d log10 L / d log10 E
+        d: log10 L at N = 1, E = 1
+    """
+
+    a: float
+    b: float
+    d: float
 
 
 class BilinearCoefficients(NamedTuple):
-    """The four coefficients of the bilinear law."""
+    """The four coefficients of the bilinear law.
 
-    a: float  # d log10 L / d log10 N at E = 1
-    b: float  # d log10 L / d log10 E at N = 1
-    c: float  # how much the slope in log10 E changes per decade of N
-    d: float  # log10 L at N = 1, E = 1
+    Attributes:
+        a: d log10 L / d log10 N at E = 1
+        b: d log10 L / d log10 E at N = 1
+        c: how much the slope in log10 E changes per decade of N
+        d: log10 L at N = 1, E = 1
+    """
+
+    a: float
+    b: float
+    c: float
+    d: float
 
 
 LogLinearCoefficients = PerSizeCoefficients | SeparableCoefficients | BilinearCoefficients
 
 
 class LogLinearFit(NamedTuple):
-    """The best fit of one of the three laws to a table."""
+    """The best fit of one of the three laws to a table.
 
-    coefficients: LogLinearCoefficients  # those of the law that was fitted
-    objective: float  # mean squared difference of log10 losses
-    rmsle: float  # its square root
-    status: str  # "interior"; a per-size fit also says how many sizes have no line
-    covariance: np.ndarray  # [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
-    rows: int  # rows used: all that were given, but for those of sizes without a line
-    criterion: str  # what was minimised
+    Attributes:
+        coefficients: those of the law that was fitted
+        objective: mean squared difference of log10 losses
+        rmsle: its square root
+        status: "interior"; a per-size fit also says how many sizes have no line
+        covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
+        rows: rows used: all that were given, but for those of sizes without a line
+        criterion: what was minimised
+    """
+
+    coefficients: LogLinearCoefficients
+    objective: float
+    rmsle: float
+    status: str
+    covariance: np.ndarray
+    rows: int
+    criterion: str
 
 
 def predict_loss(

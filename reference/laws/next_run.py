@@ -39,12 +39,19 @@ class Asked(NamedTuple):
 
 
 class NextRun(NamedTuple):
-    """A run that could be added, and the interval with it."""
+    """A run that could be added, and the interval with it.
 
-    at: tuple[float, ...]  # the columns of the law
+    Attributes:
+        at: the columns of the law
+        low: lower end of the interval
+        high: upper end of the interval
+        width: high - low; of log10 for `ON_LOG_SCALE`; inf where an end is open
+    """
+
+    at: tuple[float, ...]
     low: float
     high: float
-    width: float  # high - low; of log10 for `ON_LOG_SCALE`; inf where an end is open
+    width: float
 
 
 def next_runs(

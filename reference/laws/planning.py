@@ -44,45 +44,80 @@ LEAST_WIDTH = 64.0
 
 
 class HoffmannOptimum(NamedTuple):
-    """The best N and D for a number of FLOPs."""
+    """The best N and D for a number of FLOPs.
 
-    parameters: float  # N
-    tokens: float  # D
-    flops: float  # 6 N D
+    Attributes:
+        parameters: N
+        tokens: D
+        flops: 6 N D
+        loss: nats per token
+    """
+
+    parameters: float
+    tokens: float
+    flops: float
     loss: float
 
 
 class FineGrainedOptimum(NamedTuple):
-    """The best model of one expansion for a number of FLOPs."""
+    """The best model of one expansion for a number of FLOPs.
+
+    Attributes:
+        d_model: d, the width
+        total_parameters: N, without embeddings and routers
+        active_parameters: 12 d² · d/64, without embeddings and routers
+        tokens: D
+        granularity: G
+        flops: of training
+        loss: nats per token
+    """
 
     d_model: float
-    total_parameters: float  # N, without embeddings and routers
+    total_parameters: float
     active_parameters: float
-    tokens: float  # D
-    granularity: float  # G
+    tokens: float
+    granularity: float
     flops: float
     loss: float
 
 
 class Budget(NamedTuple):
-    """What a model of the joint law may cost."""
+    """What a model of the joint law may cost.
 
-    flops: float  # of training, and of inference where there are inference tokens
-    memory: float = math.inf  # bytes, for all parameters and the cache
-    cached_tokens: float = 0.0  # T, of the key-value cache
-    inference_tokens: float = 0.0  # over the life of the model
-    bytes_per_number: float = 2.0  # bfloat16
+    Attributes:
+        flops: of training, and of inference where there are inference tokens
+        memory: bytes, for all parameters and the cache
+        cached_tokens: T, of the key-value cache
+        inference_tokens: over the life of the model
+        bytes_per_number: bfloat16
+    """
+
+    flops: float
+    memory: float = math.inf
+    cached_tokens: float = 0.0
+    inference_tokens: float = 0.0
+    bytes_per_number: float = 2.0
 
 
 class JointOptimum(NamedTuple):
-    """The best model of one number of experts for a budget."""
+    """The best model of one number of experts for a budget.
+
+    Attributes:
+        num_experts: E
+        d_model: d, the width
+        active_parameters: N, with embeddings
+        total_parameters: all parameters, with embeddings
+        tokens: D, of training
+        memory: bytes that are used
+        loss: nats per token
+    """
 
     num_experts: float
     d_model: float
-    active_parameters: float  # N, with embeddings
+    active_parameters: float
     total_parameters: float
-    tokens: float  # D, of training
-    memory: float  # bytes that are used
+    tokens: float
+    memory: float
     loss: float
 
 

@@ -58,19 +58,31 @@ _FLOOR = {"E_start": 1.0, "E_max": 1.0}
 
 
 class Bootstrap(NamedTuple):
-    """Percentile intervals, and what the resamples were."""
+    """Percentile intervals, and what the resamples were.
 
-    intervals: list[Interval]  # value: of the table itself; low and high: percentiles, NaN if no resample has a value
-    undefined: list[int]  # for each quantity, resamples that determine the law and give no value
-    statuses: dict[str, int]  # how many resamples had each status of `fit_routed`
-    undetermined: int  # resamples whose rows do not determine the law
+    Attributes:
+        intervals: value: of the table itself; low and high: percentiles, NaN if no resample has a value
+        undefined: for each quantity, resamples that determine the law and give no value
+        statuses: how many resamples had each status of `fit_routed`
+        undetermined: resamples whose rows do not determine the law
+    """
+
+    intervals: list[Interval]
+    undefined: list[int]
+    statuses: dict[str, int]
+    undetermined: int
 
 
 class Jackknife(NamedTuple):
-    """Intervals from leaving one group out at a time."""
+    """Intervals from leaving one group out at a time.
 
-    intervals: list[Interval]  # value: of the table itself; low and high: NaN where a fold has no value
-    missing: list[tuple[float, ...]]  # for each quantity, the groups without which it has no finite value
+    Attributes:
+        intervals: value: of the table itself; low and high: NaN where a fold has no value
+        missing: for each quantity, the groups without which it has no finite value
+    """
+
+    intervals: list[Interval]
+    missing: list[tuple[float, ...]]
 
 
 def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:

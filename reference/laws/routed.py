@@ -37,14 +37,23 @@ from ._projection import check_range
 
 
 class RoutedCoefficients(NamedTuple):
-    """The six coefficients of the law."""
+    """The six coefficients of the law.
 
-    a: float  # d log10 L / d log10 N at Ê = 1
-    b: float  # d log10 L / d log10 Ê at N = 1
-    c: float  # how much the slope in log10 Ê changes per decade of N
-    d: float  # log10 L at N = 1, Ê = 1
-    E_start: float  # Ê of a dense model, 1 <= E_start < E_max (that it is at least 1 is our choice)
-    E_max: float  # the limit of Ê for many experts; may be math.inf
+    Attributes:
+        a: d log10 L / d log10 N at Ê = 1
+        b: d log10 L / d log10 Ê at N = 1
+        c: how much the slope in log10 Ê changes per decade of N
+        d: log10 L at N = 1, Ê = 1
+        E_start: Ê of a dense model, 1 <= E_start < E_max (that it is at least 1 is our choice)
+        E_max: the limit of Ê for many experts; may be math.inf
+    """
+
+    a: float
+    b: float
+    c: float
+    d: float
+    E_start: float
+    E_max: float
 
 
 PRINTED = {

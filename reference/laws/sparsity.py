@@ -43,7 +43,20 @@ _FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # 
 
 
 class SparsityCoefficients(NamedTuple):
-    """The ten coefficients."""
+    """The ten coefficients.
+
+    Attributes:
+        a: nats per token, the first term at P = 1
+        alpha: power of P in the first term
+        b: nats per token, the second term at D = 1
+        beta: power of D
+        c: nats per token, the third term at S = 0
+        lam: λ, power of 1 - S in the third term
+        d: nats per token, the fourth term at S = 0 and P = 1
+        delta: power of 1 - S in the fourth term
+        gamma: power of P in the fourth term
+        e: nats per token
+    """
 
     a: float
     alpha: float
@@ -54,7 +67,7 @@ class SparsityCoefficients(NamedTuple):
     d: float
     delta: float
     gamma: float
-    e: float  # nats per token
+    e: float
 
 
 PUBLISHED = SparsityCoefficients(16612.50, 0.5962, 5455.67, 0.3954, 0.4598, -0.1666, 17.26, 0.1603, 0.1595, 0.94)
@@ -76,7 +89,13 @@ SPARSITY = AdditiveLaw(
 
 
 class SparsityOptimum(NamedTuple):
-    """The best total size for a budget at one sparsity."""
+    """The best total size for a budget at one sparsity.
+
+    Attributes:
+        total_parameters: P
+        tokens: D
+        loss: nats per token
+    """
 
     total_parameters: float
     tokens: float

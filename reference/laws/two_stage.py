@@ -37,14 +37,26 @@ _EXPONENTS = (0.1, 0.3, 0.6)  # of the starts of stage 1
 
 
 class LinearCoefficients(NamedTuple):
-    """Q = a L + b."""
+    """Q = a L + b.
+
+    Attributes:
+        a: change of the accuracy per nat
+        b: accuracy of the line at L = 0
+    """
 
     a: float
     b: float
 
 
 class LogisticCoefficients(NamedTuple):
-    """Q = a / (1 + exp(-k (L - m))) + b; k is below 0 where accuracy falls with the loss and a is above 0."""
+    """Q = a / (1 + exp(-k (L - m))) + b; k is below 0 where accuracy falls with the loss and a is above 0.
+
+    Attributes:
+        a: height of the step
+        k: steepness, per nat
+        m: nats per token, the middle of the step
+        b: accuracy at the end where a adds nothing
+    """
 
     a: float
     k: float
@@ -53,7 +65,15 @@ class LogisticCoefficients(NamedTuple):
 
 
 class LossCoefficients(NamedTuple):
-    """L = A/N^α + B/D^β + E; with one column, that of compute, B and E are 0 and β is NaN."""
+    """L = A/N^α + B/D^β + E; with one column, that of compute, B and E are 0 and β is NaN.
+
+    Attributes:
+        A: nats per token, the first term at N = 1 (with one column: at C = 1)
+        alpha: power of N (with one column: of C)
+        B: nats per token, the second term at D = 1
+        beta: power of D
+        E: nats per token, the floor
+    """
 
     A: float
     alpha: float
@@ -63,13 +83,22 @@ class LossCoefficients(NamedTuple):
 
 
 class TwoStageFit(NamedTuple):
-    """Both stages."""
+    """Both stages.
+
+    Attributes:
+        stage_1: the law of the loss
+        stage_2: the law of the accuracy in the loss
+        rmsle: of stage 1: root mean squared difference of log10 losses
+        rmse: of stage 2: root mean squared difference of accuracies, at the measured losses
+        chained_rmse: of both: at the predicted losses
+        rows: used, all that were given
+    """
 
     stage_1: LossCoefficients
     stage_2: LinearCoefficients | LogisticCoefficients
-    rmsle: float  # of stage 1: root mean squared difference of log10 losses
-    rmse: float  # of stage 2: root mean squared difference of accuracies, at the measured losses
-    chained_rmse: float  # of both: at the predicted losses
+    rmsle: float
+    rmse: float
+    chained_rmse: float
     rows: int
 
 
@@ -194,27 +223,32 @@ def _line(loss: np.ndarray, accuracy: np.ndarray) -> LinearCoefficients:
     return LinearCoefficients(float(a), float(b))
 
 
-def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
-    """Return the best logistic: from 25 pairs of k and m, each with the best a and b."""
+def _curve(loss: np.ndarray, k: float, m: float) -> np.ndarray:
+    """Return [n], what a multiplies in the logistic."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-k * (loss - m)))
 
-    def curve(k: float, m: float) -> np.ndarray:
-        """Return [n], what a multiplies."""
-        with np.errstate(over="ignore"):
-            return 1 / (1 + np.exp(-k * (loss - m)))
 
-    def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the accuracies [n] and their derivatives [n, 4] in (a, k, m, b)."""
+def _model(loss: np.ndarray):
+    """Return the function of (a, k, m, b) that gives the accuracies [n] and their derivatives [n, 4]."""
+
+    def at(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         a, k, m, b = theta
-        part = curve(k, m)
+        part = _curve(loss, k, m)
         slope = a * part * (1 - part)
         return a * part + b, np.stack([part, slope * (loss - m), -slope * k, np.ones_like(loss)], axis=1)
 
+    return at
+
+
+def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
+    """Return the best logistic: from 25 pairs of k and m, each with the best a and b."""
     starts = []
     for steepness, place in itertools.product(_STEEPNESS, _PLACES):
         k, m = -steepness / loss.std(), float(np.quantile(loss, place))
-        a, b = np.linalg.lstsq(np.stack([curve(k, m), np.ones_like(loss)], axis=1), accuracy, rcond=None)[0]
+        a, b = np.linalg.lstsq(np.stack([_curve(loss, k, m), np.ones_like(loss)], axis=1), accuracy, rcond=None)[0]
         starts.append([a, k, m, b])
-    return LogisticCoefficients(*(float(v) for v in search(model, accuracy, np.array(starts)).parameters))
+    return LogisticCoefficients(*(float(v) for v in search(_model(loss), accuracy, np.array(starts)).parameters))
 
 
 def _root_mean_square(errors: np.ndarray) -> float:

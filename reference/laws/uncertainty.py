@@ -46,51 +46,83 @@ _TENFOLD = 10.0  # and beyond what it calls an interval loose
 class Quantity(NamedTuple):
     """What an interval is asked for, from what the rows show almost directly to what they show hardly at all:
 
-    prediction, observation   L of the law at (N, E), and of one more run there                       nats
-    gain                      change of log10 L from E = 1 to E experts at size N
-    slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
-    effective_parameters      the dense size that is worth as much as (N, E)                          parameters
-    a, b, c, d                the law's own coefficients (b is the slope at N = 1, a and d are taken at Ê = 1)
-    E_start, E_max            where effective experts start and end                                   experts
-    N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
+        prediction, observation   L of the law at (N, E), and of one more run there                       nats
+        gain                      change of log10 L from E = 1 to E experts at size N
+        slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
+        effective_parameters      the dense size that is worth as much as (N, E)                          parameters
+        a, b, c, d                the law's own coefficients (b is the slope at N = 1, a and d are taken at Ê = 1)
+        E_start, E_max            where effective experts start and end                                   experts
+        N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
+
+    Attributes:
+        name: one of these
+        N: size, parameters, above 0: for all but the coefficients and N_cutoff
+        E: experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
+        effective: for a and d: the Ê that they are taken at instead of 1, above 0
     """
 
-    name: str  # one of these
-    N: float = math.nan  # size, parameters, above 0: for all but the coefficients and N_cutoff
-    E: float = math.nan  # experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
-    effective: float = 1.0  # for a and d: the Ê that they are taken at instead of 1, above 0
+    name: str
+    N: float = math.nan
+    E: float = math.nan
+    effective: float = 1.0
 
 
 class Interval(NamedTuple):
-    """A value of the best fit and the values that the data do not reject, in the units of the quantity."""
+    """A value of the best fit and the values that the data do not reject, in the units of the quantity.
 
-    quantity: Quantity  # what was asked for
-    value: float  # NaN where the fit has none (E_start and E_max in the linear limit)
-    low: float  # may be -inf, or 0 for a size
-    high: float  # may be inf
-    level: float  # confidence level
-    extrapolated: bool  # a statement about sizes or expert counts outside those of the table
+    Attributes:
+        quantity: what was asked for
+        value: NaN where the fit has none (E_start and E_max in the linear limit)
+        low: may be -inf, or 0 for a size
+        high: may be inf
+        level: confidence level
+        extrapolated: a statement about sizes or expert counts outside those of the table
+    """
+
+    quantity: Quantity
+    value: float
+    low: float
+    high: float
+    level: float
+    extrapolated: bool
 
 
 class SlopeInterval(NamedTuple):
-    """s(N₀) = b + c log10 N₀ at each size asked for; all arrays [m]."""
+    """s(N₀) = b + c log10 N₀ at each size asked for; all arrays [m].
 
-    at: np.ndarray  # N₀, parameters
-    slope: np.ndarray  # at the optimum; -inf or inf in the linear limit
-    low: np.ndarray  # may be -inf
-    high: np.ndarray  # may be inf
-    extrapolated: np.ndarray  # bool: N₀ lies outside the sizes of the table
+    Attributes:
+        at: N₀, parameters
+        slope: at the optimum; -inf or inf in the linear limit
+        low: may be -inf
+        high: may be inf
+        extrapolated: bool: N₀ lies outside the sizes of the table
+    """
+
+    at: np.ndarray
+    slope: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    extrapolated: np.ndarray
 
 
 class GainInterval(NamedTuple):
-    """g(N₀), the change of log10 L from E = 1 to E = experts at each size asked for; all arrays [m]."""
+    """g(N₀), the change of log10 L from E = 1 to E = experts at each size asked for; all arrays [m].
 
-    at: np.ndarray  # N₀, parameters
-    experts: float  # E_top
-    gain: np.ndarray  # at the optimum
-    low: np.ndarray  # lower ends
-    high: np.ndarray  # upper ends
-    extrapolated: np.ndarray  # bool: N₀ lies outside the sizes of the table
+    Attributes:
+        at: N₀, parameters
+        experts: E_top
+        gain: at the optimum
+        low: lower ends
+        high: upper ends
+        extrapolated: bool: N₀ lies outside the sizes of the table
+    """
+
+    at: np.ndarray
+    experts: float
+    gain: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    extrapolated: np.ndarray
 
 
 def profile_intervals(
@@ -261,7 +293,7 @@ def student_quantile(level: float, degrees: int) -> float:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
     if degrees < 1:
         raise InputError(f"degrees is {degrees}; needed: at least 1")
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _gauss_legendre()
 
     def area(end: float) -> float:
         """Return the integral from 0 to `end`, from nodes that lie between -1 and 1."""
@@ -277,6 +309,12 @@ def student_quantile(level: float, degrees: int) -> float:
             high = middle
         middle = (low + high) / 2
     return math.sqrt(degrees) * math.tan(middle)
+
+
+@functools.cache
+def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
+    """Return 200 nodes between -1 and 1 and their weights."""
+    return np.polynomial.legendre.leggauss(200)
 
 
 def check_quantity(quantity: Quantity) -> Quantity:

@@ -69,43 +69,75 @@ _STATUSES: dict[str, Status] = {
 
 
 class Compute(NamedTuple):
-    """The two data columns of the law."""
+    """The two data columns of the law.
 
-    teraflops: np.ndarray  # F, 1e12 FLOPs of the forward pass of 2048 tokens
-    utilisation: np.ndarray  # B, parameters per FLOP of the forward pass of one token
+    Attributes:
+        teraflops: F, 1e12 FLOPs of the forward pass of 2048 tokens
+        utilisation: B, parameters per FLOP of the forward pass of one token
+    """
+
+    teraflops: np.ndarray
+    utilisation: np.ndarray
 
 
 class UtilisationCoefficients(NamedTuple):
-    """The six coefficients of the law, and the B from which B̂ is counted."""
+    """The six coefficients of the law, and the B from which B̂ is counted.
 
-    a: float  # d log10 L / d log10 F at B̂ = 1
-    b: float  # d log10 L / d log10 B̂ at F = 1
-    c: float  # how much the slope in log10 B̂ changes per decade of F
-    d: float  # log10 L at F = 1, B̂ = 1
-    B_start: float  # B̂ at B = B_min, 0 < B_start < B_max
-    B_max: float  # the limit of B̂ for large B; may be math.inf
-    B_min: float  # the least B, above 0; given, not fitted
+    Attributes:
+        a: d log10 L / d log10 F at B̂ = 1
+        b: d log10 L / d log10 B̂ at F = 1
+        c: how much the slope in log10 B̂ changes per decade of F
+        d: log10 L at F = 1, B̂ = 1
+        B_start: B̂ at B = B_min, 0 < B_start < B_max
+        B_max: the limit of B̂ for large B; may be math.inf
+        B_min: the least B, above 0; given, not fitted
+    """
+
+    a: float
+    b: float
+    c: float
+    d: float
+    B_start: float
+    B_max: float
+    B_min: float
 
 
 class UtilisationCurve(NamedTuple):
-    """The fitted law in a form that exists on every face, the linear limit included."""
+    """The fitted law in a form that exists on every face, the linear limit included.
 
-    curve: LossCurve  # of F and E' = 1 + (B - B_min)/unit
-    B_min: float  # the least B
-    unit: float  # u, in units of B
+    Attributes:
+        curve: of F and E' = 1 + (B - B_min)/unit
+        B_min: the least B
+        unit: u, in units of B
+    """
+
+    curve: LossCurve
+    B_min: float
+    unit: float
 
 
 class UtilisationFit(NamedTuple):
-    """The best fit of the law in (F, B) to a table."""
+    """The best fit of the law in (F, B) to a table.
 
-    coefficients: UtilisationCoefficients  # B_max is inf where it is unbounded; all but B_min NaN in the linear limit
-    curve: UtilisationCurve  # the same fit, for prediction: see `predict_utilisation`
-    objective: float  # as `criterion` says
-    rmsle: float  # root of the mean squared difference of log10 losses
-    status: Status  # which piece of the domain holds the optimum
-    covariance: np.ndarray  # [7, 7], order of UtilisationCoefficients; 0 where a coefficient is held, as B_min is
-    rows: int  # rows used, all that were given
-    criterion: str  # what was minimised
+    Attributes:
+        coefficients: B_max is inf where it is unbounded; all but B_min NaN in the linear limit
+        curve: the same fit, for prediction: see `predict_utilisation`
+        objective: as `criterion` says
+        rmsle: root of the mean squared difference of log10 losses
+        status: which piece of the domain holds the optimum
+        covariance: [7, 7], order of UtilisationCoefficients; 0 where a coefficient is held, as B_min is
+        rows: rows used, all that were given
+        criterion: what was minimised
+    """
+
+    coefficients: UtilisationCoefficients
+    curve: UtilisationCurve
+    objective: float
+    rmsle: float
+    status: Status
+    covariance: np.ndarray
+    rows: int
+    criterion: str
 
 
 def compute_columns(
