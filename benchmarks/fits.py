@@ -29,7 +29,7 @@ COUNTS = {"bootstrap": 1000, "restarts": 20, "starts": 300, "scipy starts": 20}
 
 def routed_table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return N, E and losses of 60 runs."""
-    from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
+    from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
     size, experts = (values.ravel() for values in np.meshgrid(np.array(SIZES, float), EXPERTS))
     noise = np.random.default_rng(0).normal(0, NOISE["routed"], size.size)

@@ -335,18 +335,13 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law
 # %% [markdown]
 # ## 7. The fast twin
 #
-# The twin gives the same count. What it adds is speed where many fits are needed, and so an interval (lesson 12) around
-# what a routed model is worth.
+# A count like this is one formula, fast as it is, and needs no twin. An interval (lesson 12) around what a routed model is
+# worth needs many fits. Here the compiled search of the twin helps.
 
 # %%
 needs("numba")
 needs("jax")
-from routelaws.accelerated.laws import routed as fast
 from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
-
-every = np.array(list(sizes.values()))[:, None]
-same(fast.effective_parameter_count(every, counts, law), grid, "laws.routed.parameter_count", scale=grid)
-print(f"twin: {fast.effective_parameter_count(sizes['370M'], 64, law) / 1e9:.2f} billion parameters")
 
 # %% tags=["released"]
 asked = [Quantity("effective_parameters", N=sizes[name], E=64) for name in ("15M", "370M", "1.3B")]

@@ -361,36 +361,23 @@ print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed
 # %% [markdown]
 # ## 6. The fast twin
 #
-# The twin has a formula wherever there is one, such as that of section 1, and SciPy's search elsewhere. It finds the
-# same optima.
+# The twin has the formula of section 1. It finds the same optimum.
 
 # %%
 needs("jax")
 needs("scipy")
-from routelaws.accelerated.laws import hoffmann as fast_hoffmann
-from routelaws.accelerated.laws import joint as fast_joint
 from routelaws.accelerated.laws import planning as fast
 
-dense_of_twin = fast_hoffmann.PUBLISHED["besiroglu"].coefficients
-quick = fast.hoffmann_optimum(1e21, dense_of_twin)
+quick = fast.hoffmann_optimum(1e21, dense)
 same(np.log([quick.parameters, quick.tokens]), np.log(best_by_hand(1e21, dense)), "laws.planning.location", scale=1)
-joint_of_twin, plan = fast_joint.PUBLISHED["joint"].coefficients, fast.Budget(1e22, 80e9, T)
-ours, theirs = joint_optima(Budget(*plan), law), fast.joint_optima(plan, joint_of_twin)
-same([each.num_experts for each in theirs], [each.num_experts for each in ours])
-same(
-    np.log([each.tokens for each in theirs]), np.log([each.tokens for each in ours]), "laws.planning.location", scale=1
-)
-print("experts, the best first:", *(each.num_experts for each in theirs))
 
 # %% tags=["volatile"]
-slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_optimum, 1e21, dense_of_twin)
+slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_optimum, 1e21, dense)
 print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
-slow, short = best_time(joint_optima, Budget(*plan), law), best_time(fast.joint_optima, plan, joint_of_twin)
-print(f"under a memory:  reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.1f} times")
 
 # %% [markdown]
-# A formula needs a few operations, and is exact. Where the twin has to search as well, nothing is gained: a thousand
-# widths at once are fast in NumPy too.
+# A formula needs a few operations, and is exact. Plans by the joint law have no twin: a scan of a thousand widths at once
+# is fast in NumPy too.
 #
 # A plan is only as good as its law. The coefficients here are printed and rounded, and nothing in this lesson says how
 # sure they are. With a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients,

@@ -381,16 +381,14 @@ if runs:
 #
 # ## 7. The fast twin, and all tasks
 #
-# To fit all tasks on all training sets takes minutes with the reference. The twin gives the same predictions.
+# To fit two stages to all tasks on all training sets takes minutes with the reference. The twin gives the same
+# predictions. The direct law is a straight line, which needs no twin.
 
 # %%
 needs("jax")
 needs("scipy")
-from routelaws.accelerated.laws import downstream as fast_downstream
 from routelaws.accelerated.laws import two_stage as fast_two_stage
 
-quick = fast_downstream.fit_direct(C[small], Q[small], guess_rate).coefficients
-same([np.log(quick.A), quick.alpha], [log_A, alpha], "laws.downstream.exact_line", scale=1)
 slow_fit = fit_two_stage(C[small], L[small], Q[small], "logistic")
 quick_fit = fast_two_stage.fit_two_stage(C[small], L[small], Q[small], "logistic")
 ahead = fast_two_stage.predict_two_stage(quick_fit, C)
@@ -415,10 +413,10 @@ def fast_three(task, training_set, cut):
     flops, loss, accuracy = columns(task, training_set)
     below, above = flops <= cut, flops > cut
     try:
-        law = fast_downstream.fit_direct(flops[below], accuracy[below], rates[task]).coefficients
+        law = fit_direct(flops[below], accuracy[below], rates[task]).coefficients
     except ValueError:  # too few rows count
         return np.zeros((4, 0))
-    predicted = [fast_downstream.predict_accuracy(law, flops[above], guess_rate=rates[task])]
+    predicted = [predict_accuracy(law, flops[above], guess_rate=rates[task])]
     for link in ("linear", "logistic"):
         fit = fast_two_stage.fit_two_stage(flops[below], loss[below], accuracy[below], link)
         predicted.append(fast_two_stage.predict_two_stage(fit, flops[above]))
