@@ -303,9 +303,10 @@ figure(draw, "Parameters grow with the number of experts; the work for one token
 # %% [markdown]
 # ## 8. The fast twin
 #
-# A function of `reference/` that is slow and used often has a twin of the same name in `accelerated/`, written in JAX. JAX
-# compiles a function into a program for the processor or the graphics card. The word for this is *jit*, "just in time".
-# All that is fast enough is imported from the reference. The twin takes the same arguments and gives the same answer. It computes in 32 bits, so the last digits differ, and `same` allows just that.
+# A function of `reference/` that is slow and used often has a twin of the same name in `accelerated/`, mostly in JAX.
+# JAX compiles a function into a program for the processor or the graphics card. The word for this is *jit*, "just in
+# time". The twin takes the same arguments and gives the same answer. It computes in 32 bits, so the last digits differ,
+# and `same` allows just that. `accelerated` imports what is fast enough from the reference.
 
 # %%
 needs("jax")

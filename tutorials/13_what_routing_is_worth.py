@@ -335,8 +335,8 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law
 # %% [markdown]
 # ## 7. The fast twin
 #
-# A count like this is one formula, fast as it is, and needs no twin. An interval (lesson 12) around what a routed model is
-# worth needs many fits. Here the compiled search of the twin helps.
+# This count is one formula. It is fast as it is, and has no twin. An interval (lesson 12) around what a routed model is
+# worth takes many fits, which the twin compiles.
 
 # %%
 needs("numba")

@@ -376,8 +376,8 @@ slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_
 print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# A formula needs a few operations, and is exact. Plans by the joint law have no twin: a scan of a thousand widths at once
-# is fast in NumPy too.
+# A formula needs a few operations, and is exact. Plans by the joint law have no twin: a scan of a thousand widths at
+# once is fast in NumPy too.
 #
 # A plan is only as good as its law. The coefficients here are printed and rounded, and nothing in this lesson says how
 # sure they are. With a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients,
