@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
 from ..results.alike import SAME, training_steps, training_tokens
-from ..results.law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
+from ..results.law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops, taken_per_step
 
 SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
@@ -50,7 +50,7 @@ def costs_of(frame, experts: float) -> Costs:
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
     per_token = stated_flops(frame) / (TRAINING * tokens)
-    per_token = np.where(np.isnan(per_token), _column(frame, "flops_per_step") / tokens_per_step(frame), per_token)
+    per_token = np.where(np.isnan(per_token), _column(frame, "flops_per_step") / taken_per_step(frame), per_token)
     cache = 2 * _column(frame, "num_blocks") * _column(frame, "num_heads") * _column(frame, "kqv_size")
     vocabulary = np.nan_to_num(_column(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     flops = _between(size, _at_experts(size, count, per_token, experts))
@@ -66,16 +66,10 @@ def costs_of(frame, experts: float) -> Costs:
     )
 
 
-def tokens_per_step(frame) -> np.ndarray:
-    """Return the tokens of a training step of each row, [n]; of the released table where the table does not say."""
-    counted = _column(frame, "batch_size") * _column(frame, "sequence_length")
-    return np.where(np.isnan(counted), float(TABLE_TOKENS_PER_STEP), counted)
-
-
 def tokens_of_runs(frame) -> np.ndarray:
     """Return the training tokens D of each row, [n]; without a word of the table, steps are as in the released one."""
     tokens = training_tokens(frame)
-    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
+    return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:

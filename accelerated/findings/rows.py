@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
 from ..errors import InputError
 from ..results.estimates import percent
+from ..results.law_columns import taken_per_step
 from ..tables.conditions import names_in, row_mask
 from ..tables.selection import none_chosen
 from ..tables.several import listed, named, read_tables
@@ -139,7 +140,8 @@ def chosen_part(table: Table) -> Table:
 
 def all_runs(table: Table) -> list[Run]:
     """Return every run of a table, by hyper_id."""
-    return [_run(table, row) for row in table.last.to_dict("records")]
+    rows = table.last.to_dict("records")
+    return [_run(table, row, tokens) for row, tokens in zip(rows, taken_per_step(table.last), strict=True)]
 
 
 def trusted(runs: list[Run]) -> list[Run]:
@@ -253,8 +255,8 @@ def _is_released(last) -> bool:
     return there >= set(paper.DENSE_LOSSES.items())
 
 
-def _run(table: Table, row: dict) -> Run:
-    """Return one row of the table as a Run."""
+def _run(table: Table, row: dict, tokens: float) -> Run:
+    """Return one row of the table as a Run; `tokens` are those of a step."""
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")
@@ -269,7 +271,7 @@ def _run(table: Table, row: dict) -> Run:
         _number(row, "flop_increase") or 1.0,
         int(_number(row, "seed") or 0),
         _number(row, "total_parameter_count"),
-        _teraflops(row),
+        _teraflops(_number(row, "flops_per_step"), tokens),
         _suspicion(row, frequency) if table.released else "",
         losses[table.loss_column],
         losses,
@@ -286,13 +288,9 @@ def _suspicion(row: dict, frequency: float | None) -> str:
     return ""
 
 
-def _teraflops(row: dict) -> float | None:
-    """Return forward TeraFLOPs of 2,048 tokens; a table of our own training says how many tokens a step has."""
-    flops, batch, length = (_number(row, name) for name in ("flops_per_step", "batch_size", "sequence_length"))
-    if not flops:
-        return None
-    tokens = batch * length if batch and length else TABLE_TOKENS_PER_STEP
-    return flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12
+def _teraflops(flops: float | None, tokens: float) -> float | None:
+    """Return forward TeraFLOPs of 2,048 tokens from the FLOPs of a step and its tokens."""
+    return flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12 if flops else None
 
 
 def _number(row: dict, name: str) -> float | None:

@@ -233,13 +233,14 @@ def training_steps(frame) -> np.ndarray:
 
 def training_tokens(frame) -> np.ndarray:
     """Return the training tokens of each row, NaN where unknown: [n] float64."""
-    tokens = np.full(len(frame), math.nan)
-    if "tokens" in frame:
-        tokens = frame["tokens"].to_numpy(dtype=np.float64)
-    if {"batch_size", "sequence_length"} <= set(frame.columns):
-        counted = training_steps(frame) * (frame["batch_size"] * frame["sequence_length"]).to_numpy(dtype=np.float64)
-        tokens = np.where(np.isnan(tokens), counted, tokens)
-    return tokens
+    tokens = _column(frame, "tokens")
+    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
+
+
+def tokens_per_step(frame) -> np.ndarray:
+    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
+    batch = _column(frame, "batch_size") * _column(frame, "sequence_length")
+    return np.where(np.isnan(batch), _column(frame, "tokens") / training_steps(frame), batch)
 
 
 def _tokens(frame) -> Difference | None:

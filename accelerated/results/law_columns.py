@@ -12,9 +12,9 @@ from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
 from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
-from ..tables.schema import to_numbers
+from ..tables.schema import RELEASED_COLUMNS, to_numbers
 from ..tables.table import RouterRows
-from .alike import training_steps, training_tokens
+from .alike import tokens_per_step, training_steps, training_tokens
 
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
@@ -23,6 +23,7 @@ FLOPS_PER_PARAMETER = 2.0
 """Forward FLOPs for each parameter and token, where a table does not count them."""
 
 ESTIMATED = "flops: 6 · dense_parameter_count · tokens, where training_flops is not known"
+TAKEN = "flops_per_step: a step is taken to have 524,288 tokens, as in the released table, where the table does not say"
 
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -36,9 +37,12 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
-    """Return a remark where a column of a law is an estimate in some rows."""
-    estimated = "flops" in law.columns and any(np.isnan(counted_flops(each.frame)).any() for each in selections)
-    return [ESTIMATED] * estimated
+    """Return remarks where a column of a law is an estimate, or takes the steps of the released table for its own."""
+    frames = [each.frame for each in selections]
+    estimated = "flops" in law.columns and any(np.isnan(counted_flops(frame)).any() for frame in frames)
+    own = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
+    taken = "teraflops" in law.columns and any(np.isnan(tokens_per_step(frame)).any() for frame in own)
+    return [ESTIMATED] * estimated + [TAKEN] * taken
 
 
 def _read(frame, name: str, law: Law) -> np.ndarray:
@@ -69,16 +73,14 @@ def _numbers(frame, name: str) -> np.ndarray:
 def _compute(frame):
     """Return F and B of the rows."""
     return compute_columns(
-        *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), _tokens_per_step(frame)
+        *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), taken_per_step(frame)
     )
 
 
-def _tokens_per_step(frame) -> np.ndarray:
-    """Return [n]: row by row, since a table of released and of own runs says it for its own runs alone."""
-    if not {"batch_size", "sequence_length"} <= set(frame.columns):
-        return np.full(len(frame), float(TABLE_TOKENS_PER_STEP))
-    tokens = frame["batch_size"] * frame["sequence_length"]
-    return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
+def taken_per_step(frame) -> np.ndarray:
+    """Return the tokens of a step of each row, [n]; those of the released table where the table does not say."""
+    tokens = tokens_per_step(frame)
+    return np.where(np.isnan(tokens), float(TABLE_TOKENS_PER_STEP), tokens)
 
 
 def stated_flops(frame) -> np.ndarray:

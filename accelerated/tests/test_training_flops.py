@@ -7,9 +7,11 @@ import pandas
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.results.law_columns import ESTIMATED
+from routelaws.accelerated.findings.rows import all_runs, open_table
+from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.results.law_columns import ESTIMATED, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
-from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.table import read_table, select_rows
 
 SIZES, BUDGETS, PER_STEP = (2e7, 4e7, 8e7, 1.6e8), (1e18, 3e18, 1e19, 3e19), 524_288
 FLOOR, A, ALPHA = 1.6, 96.0, 0.094
@@ -87,6 +89,25 @@ def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
         assert "the training FLOPs of 16 of 16 rows are not known" in err
     else:
         assert json.loads(out)["fits"][0]["coefficients"]["A"]["value"] == pytest.approx(A, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "remarks"),
+    [({"batch_size": 32, "sequence_length": 2048}, []), ({"tokens": 65_536 * 20_000}, []), ({}, [TAKEN])],
+)
+def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, remarks):
+    """F is of 2,048 tokens: of the batch, of tokens / step, or, where neither is known, of the released steps."""
+    frame = isoflop().drop(columns=["tokens", "training_flops"]).assign(step=20_000, note="ours", **columns)
+    frame["flops_per_step"] = 2.6 * frame["dense_parameter_count"] * 65_536
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    [selection], law = select_rows(read_table(tmp_path / "table.csv"), axes="every"), LAWS["routed-utilisation"]
+    [flops, used], _ = law_columns(selection, law, "loss_validation")
+    share = 65_536 / 524_288 if remarks else 1
+    np.testing.assert_allclose(flops, share * 2.6e-12 * 2048 * frame["dense_parameter_count"])
+    np.testing.assert_allclose(used, 12 / 2.6 / share)
+    runs = all_runs(open_table(tmp_path / "table.csv"))
+    np.testing.assert_allclose([run.flops for run in runs], flops)
+    assert column_remarks([selection], law) == remarks
 
 
 def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
