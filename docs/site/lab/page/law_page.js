@@ -7,6 +7,7 @@ import { chart } from "./chart.js";
 import { button, choice, slider } from "./controls.js";
 import { element, factsOf } from "./draw.js";
 import { bandOf, fitsOf, intervalOf, sizesOf } from "./law_fits.js";
+import { sizeText } from "./sizes.js";
 import { SLIDERS, formatLaw, lawOf, parseLaw, slidersOf } from "./law_state.js";
 import { madeTables, readTable } from "./own_table.js";
 import { shown } from "./views.js";
@@ -14,13 +15,6 @@ import { shown } from "./views.js";
 const COLOURS = ["#56b4e9", "#0072b2", "#009e73", "#b8860b", "#d55e00", "#cc79a7", "#7a5fc0"];
 const MADE = "These points are made: the law as printed by Clark et al. 2022, with noise of 0.7 %. This site was built " +
   "without the released runs.";
-
-/** Return a number of parameters as text: 16.5M, 1.3B. */
-export function sizeText(N) {
-  if (!(N < 1e16)) return N === Infinity ? "no size" : N.toExponential(1).replace("e+", "·10^");
-  const [unit, letter] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"], [1, ""]].find(([each]) => N >= each) ?? [1, ""];
-  return `${shown(N / unit, N / unit < 10 ? 1 : 0)}${letter}`;
-}
 
 const geometricMean = (values) => 10 ** (values.reduce((sum, value) => sum + Math.log10(value), 0) / values.length);
 const grid = (low, high, count) => Array.from({ length: count }, (_, i) => low * (high / low) ** (i / (count - 1)));

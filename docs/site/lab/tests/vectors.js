@@ -108,9 +108,13 @@ const RULES = {
   },
 };
 
-/** Return what the output named by a path is: "", "gate" or "coefficients.a". */
+/** Return what the output named by a path is: "", "gate", "coefficients.a", or "*.loss" of each record of a list. */
 function outputOf(result, path) {
-  return path === "" ? result : path.split(".").reduce((value, name) => value[name], result);
+  const follow = (value, [name, ...rest]) => {
+    if (name === undefined) return value;
+    return name === "*" ? value.map((each) => follow(each, rest)) : follow(value[name], rest);
+  };
+  return follow(result, path === "" ? [] : path.split("."));
 }
 
 /** Return the messages of the checks of a case that do not hold. */

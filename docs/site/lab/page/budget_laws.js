@@ -1,0 +1,50 @@
+// What the page of budgets asks of each law: options, a family of models for each, and what the law does not know.
+
+import { PUBLISHED } from "../laws/additive.js";
+import { fineGrainedFamily, hoffmannFamily, jointFamily, routedFamily, sparsityFamily } from "../laws/planning.js";
+
+/** Tokens of the released runs: 250,000 steps of 256 sequences of 2,048. */
+export const RUN_TOKENS = 250000 * 256 * 2048;
+
+const GRANULARITIES = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+
+/** The laws with printed coefficients: `options` are tried one by one, `family(budget, option)` gives the models. */
+const PRINTED_LAWS = [
+  {
+    name: "Dense: Hoffmann et al. 2022", options: ["refit of 2024", "as printed"], word: "",
+    family: (budget, option) => hoffmannFamily(budget, option === "as printed" ? PUBLISHED.hoffmann : PUBLISHED.besiroglu),
+    first: true, unknown: "experts. The two sets of numbers are of the same runs: their difference is a measure of doubt.",
+  },
+  {
+    name: "Fine-grained: Krajewski et al. 2024, E = 64", options: GRANULARITIES, word: "G",
+    family: (budget, G) => fineGrainedFamily(budget, 64, G, PUBLISHED["E=64"]),
+    unknown: "other numbers of experts than 64, nor embeddings. Its printed numbers have two or three digits.",
+  },
+  {
+    name: "Fine-grained: Krajewski et al. 2024, E = 16", options: GRANULARITIES, word: "G",
+    family: (budget, G) => fineGrainedFamily(budget, 16, G, PUBLISHED["E=16"]),
+    unknown: "other numbers of experts than 16, nor embeddings.",
+  },
+  {
+    name: "Joint: Ludziejewski et al. 2025", options: [1, 2, 4, 8, 16, 32], word: "E",
+    family: (budget, E) => jointFamily(budget, E, PUBLISHED.joint),
+    unknown: "more than 32 experts, granularity, and more than one expert for a token.",
+  },
+  {
+    name: "Sparsity: Abnar et al. 2025", options: [0, 0.25, 0.5, 0.75, 0.9, 0.95], word: "idle share S",
+    family: (budget, S) => sparsityFamily(budget, S, PUBLISHED.sparsity, 0.05),
+    unknown: "what routing costs. Taken from secondary copies; 5 % of P are always active here (our choice).",
+  },
+];
+
+/** Return the law of a router as fitted to its runs, for the cards of the page. */
+export function fittedLaw(router, { fit, folds }, most) {
+  const counts = Array.from({ length: 12 }, (_, i) => 2 ** i).filter((E) => E <= most);
+  return {
+    name: `Fitted here: ${router}, Clark et al. 2022`, options: counts, word: "E", fit, folds,
+    family: (budget, E) => routedFamily(budget, router, E, fit.coefficients, RUN_TOKENS),
+    unknown: "tokens: all models are trained on the 131B of its runs. FLOPs that are left are not used.",
+  };
+}
+
+export const printedLaws = () => PRINTED_LAWS;
