@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES
 from routelaws.reference.notation import _check_k
 
 from .errors import InputError
@@ -33,15 +34,6 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
-
-DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
-"""Ways to count shareₑ and to scale the loss."""
-
-SCORES = ("softmax", "sigmoid")
-"""Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
-
-RECENTRE = ("none", "step", "bias")
-"""What has its mean taken away in `update_bias`: nothing, the signs of one step, or the new bias."""
 
 
 class AuxiliaryLoss(NamedTuple):

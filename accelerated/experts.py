@@ -24,15 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.experts import DROP_ORDERS
 from routelaws.reference.notation import _check_k
 
 from .errors import InputError
 from .grouped import _check_activation, grouped_ffn, position_in_queue
 from .loops import EXPERTS, alike, loops_run
 from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
-
-DROP_ORDERS = ("choice", "token", "priority")
-"""Orders in which assignments queue for the slots of their expert."""
 
 
 class Placement(NamedTuple):

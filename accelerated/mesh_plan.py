@@ -27,10 +27,10 @@ import re
 from typing import NamedTuple
 
 from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.transformer import parameter_shapes
 
 from .errors import InputError
 from .experts import expert_capacity
-from .transformer import parameter_shapes
 
 AXES = ("data", "expert", "model")
 """The axes of a mesh, in this order."""

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from routelaws.reference.parallel import GROUPS
+
 from .errors import InputError
 from .experts import (
     RoutedOutput,
@@ -36,9 +38,6 @@ from .experts import (
     routed_ffn,
 )
 from .notation import _gathered, _own_rows, _total
-
-GROUPS = ("shard", "global")
-"""Whose tokens a router balances, and whose queue for slots: those of each device, or those of all devices together."""
 
 _DEVICES = "devices"  # the axis of a vmap over all devices
 

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from routelaws.reference import routed_block as reference
 from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.routed_block import _check_noise
 
 from . import balance
+from ._calling import calling
 from .errors import InputError
 from .experts import _matrices, loops_take, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered
@@ -331,11 +333,6 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
     return Decision(_mean_of_choices(routing, config, masks["mask"]), policy=policy)
 
 
-def _check_noise(training, noise, held):
-    if training and noise is None and held is None:
-        raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
-
-
 def _mean_of_choices(routing, config, mask):
     """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
     gate = jnp.where(jnp.isnan(routing.gate), routing.gate, 1 / config.k)
@@ -360,77 +357,6 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
     return routing if held is None else held._replace(gate=routing.gate)
 
 
-def _default_table(config, sequence_length):
-    """Return the table of a hash that needs no numbers from outside."""
-    if config.hash not in ("modulo", "previous", "position"):
-        raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
-    entries = sequence_length if config.hash == "position" else config.vocab_size
-    return hashes.modulo_table(entries, config.expert_count, config.choices)
-
-
-def hash_table(
-    config: ModelConfig,
-    *,
-    uniforms: np.ndarray | None = None,
-    counts: np.ndarray | None = None,
-    embeddings: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return the table of a hash model: from token id to experts. It can be saved and loaded as it stands.
-
-    Args:
-        config: a model with router "hash" and any hash but "position", whose table has a row per position instead.
-        uniforms: in [0, 1), for random [V, k G], multi [V, G] and bigram [2, V].
-        counts: [V] integers, how often each token occurs, for balanced.
-        embeddings: [V, d'], for clustered and dispersed, with V >= E G. The clusters start from the embeddings of E G
-            tokens at equal distances (our choice).
-
-    Returns:
-        [V, k G] int32; for bigram [2, V].
-
-    Raises:
-        ValueError: what the hash needs is missing or has another shape.
-
-    Differs from the reference: nothing runs under jit here: a table is a NumPy array, built once, on the host.
-    """
-    experts, choices = config.expert_count, config.choices
-    of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
-    needed = {
-        "random": (uniforms, of_choices),
-        "multi": (uniforms, of_choices),
-        "bigram": (uniforms, (2, *of_tokens)),
-        "balanced": (counts, of_tokens),
-        "clustered": (embeddings, of_tokens),
-        "dispersed": (embeddings, of_tokens),
-    }
-    if config.router != "hash" or config.hash == "position":
-        raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
-    if config.hash not in needed:
-        return hashes.modulo_table(config.vocab_size, experts, choices)
-    given, shape = needed[config.hash]
-    if given is None or np.shape(given)[: len(shape)] != shape:
-        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
-    if config.hash == "balanced":
-        return hashes.balanced_table(given, experts, choices)
-    if config.hash == "random":
-        return hashes.random_table(given, experts)
-    if config.hash == "multi":
-        return hashes.multi_hash(_integers(given, config.experts), config.experts)
-    if config.hash == "bigram":
-        return _integers(given, experts)
-    return _table_of_clusters(np.asarray(embeddings), config)
-
-
-def _integers(uniforms, num_experts):
-    """Return integers in [0, E) from uniforms; a product can round up."""
-    return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
-
-
-def _table_of_clusters(embeddings, config):
-    experts = config.expert_count
-    if len(embeddings) < experts:
-        raise InputError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
-    centres = embeddings[np.arange(experts) * len(embeddings) // experts]
-    clusters = hashes.cluster_tokens(embeddings, centres)
-    if config.hash == "clustered":
-        return hashes.clustered_table(clusters, embeddings, config.choices)
-    return hashes.dispersed_table(clusters.cluster, experts, config.choices)
+_default_table = calling(reference._default_table, hashes=hashes)
+_table_of_clusters = calling(reference._table_of_clusters, hashes=hashes)
+hash_table = calling(reference.hash_table, hashes=hashes, _table_of_clusters=_table_of_clusters)

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.configuration import UNGATED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.transformer import NORM_EPSILON, TRUNCATION, carry_bias, parameter_shapes, sinusoids  # noqa: F401 - carry_bias for users
 
 from .attention import attend
 from .attention_kernels import attend_by
@@ -33,16 +34,6 @@ from .parallel import Spread
 from .products import Again, dense_ffn, product
 from .routed_block import Policy, reads_stack, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
-
-NORM_EPSILON = 1e-5
-"""Added to the variance in LayerNorm; our choice."""
-
-TRUNCATION = 2.0
-"""Initial weights are drawn from a normal distribution cut at this many of its standard deviations.
-
-What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
-that `parameter_shapes` states are those before the cut.
-"""
 
 _SHARED_DRAWS = 1 << 20
 """Up to so many initial weights are drawn by a program that other models share; more take longer to draw than it takes
@@ -99,79 +90,6 @@ class Loss(NamedTuple):
     cross_entropy: jax.Array
     output: Output
     credit: Credit | None
-
-
-def parameter_shapes(config: ModelConfig) -> dict:
-    """Return the parameter tree with (shape, deviation) in place of arrays.
-
-    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis, the FFNs of the n_r = R L routed
-    blocks and those of the others apart:
-
-        embedding                                  [V, d]
-        blocks / attention_norm, ffn_norm          scale, offset [L, d]
-        blocks / attention / query, key, value     [L, d, H, kqv]
-        blocks / attention / relative_key          [L, d, H, kqv], not for rotary positions
-        blocks / attention / output                [L, H, kqv, d]
-        dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
-        wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
-        routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
-        dense_ffn, wide_ffn, routed_ffn / linear   as up, of SwiGLU, whose width is 3d in place of 4d
-        routed_ffn / router                        [n_r, d, E G], not for HASH
-        routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
-        routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
-        routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
-        routed_ffn / log_temperature               [n_r, 2], learned, of mixing and of giving back
-        final_norm                                 scale, offset [d]
-
-    The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
-    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets,
-    biases and logarithms of temperatures at 0.
-    """
-    d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
-    special = config.num_routed + config.num_wide
-    output_scale = 1 / math.sqrt(2 * blocks)
-    projection = ((blocks, d, heads, kqv), d**-0.5)
-    norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
-    projected = ("query", "key", "value") + (("relative_key",) if config.positions == "relative" else ())
-    attention_weights = {name: projection for name in projected}
-    attention_weights["output"] = ((blocks, heads, kqv, d), (heads * kqv) ** -0.5 * output_scale)
-    tree = {
-        "embedding": ((config.vocab_size, d), d**-0.5),
-        "blocks": {"attention_norm": norm, "ffn_norm": norm, "attention": attention_weights},
-        "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
-    }
-    if blocks > special:
-        tree["dense_ffn"] = _ffn_shapes(config, (blocks - special,), config.ffn_width, output_scale)
-    if config.num_wide:
-        tree["wide_ffn"] = _ffn_shapes(config, (special,), config.ffn_width * config.flop_increase, output_scale)
-    if config.num_routed:
-        tree["routed_ffn"] = _routed_shapes(config, output_scale)
-    return tree
-
-
-def _ffn_shapes(config, head, f, output_scale, fan_in=None):
-    d = config.d_model
-    into = {name: ((*head, d, f), d**-0.5) for name in (("up", "linear") if config.activation == "swiglu" else ("up",))}
-    return into | {"down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
-
-
-def _routed_shapes(config, output_scale):
-    """Return (shape, standard deviation at the start) of each weight of the routed blocks, n_r of them stacked."""
-    routed, d, experts = config.num_routed, config.d_model, config.expert_count
-    narrow = config.ffn_width // config.granularity
-    fan_in = config.ffn_width if config.router in UNGATED else narrow
-    tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
-    if config.router != "hash":
-        tree["router"] = ((routed, d, experts), d**-0.5)
-    if config.has_bias:
-        tree["bias"] = ((routed, experts), 0.0)
-    if config.router == "reinforce":
-        tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
-    if config.output_norm:
-        tree["output_norm"] = {"scale": ((routed, d), 0.0), "offset": ((routed, d), 0.0)}
-    if config.learned_temperature:
-        tree["log_temperature"] = ((routed, 2), 0.0)
-    return tree
 
 
 def init(key: jax.Array, config: ModelConfig) -> dict:
@@ -250,16 +168,6 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     spread of 1.
     """
     return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
-
-
-def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
-    """Return [S − first, d]: a row for each distance m from `first` to S − 1, as sin and cos of m / 10000^(2j/d) for
-    j = 0 … d/2 − 1.
-
-    Differs from the reference: a NumPy constant, computed in float64 at trace time.
-    """
-    angle = np.arange(first, sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
-    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
 def rotary(x: jax.Array) -> jax.Array:
@@ -563,18 +471,6 @@ def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
     """Return the residual stream after attention."""
     x = _normed_again(block["attention_norm"], h)
     return h + _attention(_cast(block["attention"], h.dtype), x, h.shape, **seen)
-
-
-def carry_bias(params: dict, output: Output) -> dict:
-    """Return the parameters with the bias that a training batch left; to be called after every training step.
-
-    Args:
-        params: the tree that `parameter_shapes` describes.
-        output: of that batch. Without a bias the parameters are returned as they are.
-    """
-    if output.bias is None:
-        return params
-    return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:

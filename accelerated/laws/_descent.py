@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws._descent import ABSENT, FAR, GONE, PROMISE, REACHED, Found
 from routelaws.reference.laws._huber import check_delta
 
 from ..cores import available_cores
@@ -22,11 +23,6 @@ from ..kernels.law_terms import coefficient, predict
 STEPS = np.array([200, 3000])  # of the first and of the second half of a search
 HELD = np.array([200, 300])  # the same of a search that is held at a value
 SHARE = 16  # starts that a thread takes at a time
-REACHED = 1e-6
-ABSENT = -700.0
-PROMISE = 1e-6
-GONE = 1e-7
-FAR = 40.0
 ROUNDS = 40  # of the bracket of an end
 NARROW = 1e-9  # share of the first step outward at which a bracket is an end
 STIFFNESS = 1e4
@@ -54,15 +50,6 @@ class Problem(NamedTuple):
     centres: np.ndarray  # [columns]
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
-
-
-class Found(NamedTuple):
-    """See reference."""
-
-    theta: np.ndarray
-    value: float
-    starts: int
-    reached: int
 
 
 def law_of(number: int, multiplier: tuple = (), powers: tuple = ()) -> tuple:

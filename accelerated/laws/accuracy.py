@@ -6,8 +6,8 @@ All is the reference's, `routelaws.reference.laws.accuracy`, but that fits call 
 from routelaws.reference.laws import accuracy as reference
 from routelaws.reference.laws.accuracy import *  # noqa: F403 - all but what is below
 
+from .._calling import calling
 from . import broken, two_stage
-from ._calling import calling
 
 fit_broken_record = calling(reference.fit_broken_record, broken=broken)
 fit_stages_linear = calling(reference.fit_stages_linear, two_stage=two_stage)

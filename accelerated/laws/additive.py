@@ -13,8 +13,8 @@ from routelaws.reference.laws import additive as reference
 from routelaws.reference.laws.additive import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.additive import AdditiveLaw
 
+from .._calling import calling
 from . import _smooth
-from ._calling import calling
 
 
 def _form(law: AdditiveLaw):

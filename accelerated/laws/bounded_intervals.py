@@ -6,7 +6,7 @@ All is the reference's, `routelaws.reference.laws.bounded_intervals`, but that t
 from routelaws.reference.laws import bounded_intervals as reference
 from routelaws.reference.laws.bounded_intervals import *  # noqa: F403 - all but what is below
 
-from ._calling import calling
+from .._calling import calling
 from .resampling import jackknife
 from .uncertainty import profile_intervals
 

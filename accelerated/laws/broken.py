@@ -10,7 +10,7 @@ import numpy as np
 from routelaws.reference.laws import broken as reference
 from routelaws.reference.laws.broken import *  # noqa: F403 - all but what is below
 
-from ._calling import calling
+from .._calling import calling
 from ._levenberg import search
 
 

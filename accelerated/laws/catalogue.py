@@ -13,8 +13,8 @@ from routelaws.reference.laws.catalogue import *  # noqa: F403 - all but what is
 from routelaws.reference.laws.catalogue import Law
 
 from .. import laws
+from .._calling import calling
 from . import _left_out
-from ._calling import calling
 
 
 def _fast(value):

@@ -7,7 +7,7 @@ compiled loop (`_levenberg.py`). It takes some seconds to compile the first time
 from routelaws.reference.laws import downstream_sums as reference
 from routelaws.reference.laws.downstream_sums import *  # noqa: F403 - all but what is below
 
-from ._calling import calling
+from .._calling import calling
 from ._levenberg import power_terms, search
 
 _fit_sum = calling(reference._fit_sum, search=search, power_terms=power_terms)

@@ -6,8 +6,8 @@ All is the reference's, `routelaws.reference.laws.fine_grained`, but the fit and
 from routelaws.reference.laws import fine_grained as reference
 from routelaws.reference.laws.fine_grained import *  # noqa: F403 - all but what is below
 
+from .._calling import calling
 from . import additive
-from ._calling import calling
 
 fit_fine_grained = calling(reference.fit_fine_grained, additive=additive)
 fine_grained_intervals = calling(reference.fine_grained_intervals, additive=additive)

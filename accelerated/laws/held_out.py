@@ -13,7 +13,7 @@ from routelaws.reference.laws import held_out as reference
 from routelaws.reference.laws.held_out import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.held_out import HeldOut
 
-from ._calling import calling
+from .._calling import calling
 from .catalogue import LAWS, SHORT_CUTS, Law
 
 

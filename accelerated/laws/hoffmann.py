@@ -12,8 +12,8 @@ from routelaws.reference.laws import hoffmann as reference
 from routelaws.reference.laws.hoffmann import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.hoffmann import KaplanCoefficients
 
+from .._calling import calling
 from . import _smooth, additive
-from ._calling import calling
 
 
 @functools.cache

@@ -12,8 +12,8 @@ from routelaws.reference.laws import joint as reference
 from routelaws.reference.laws.joint import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.joint import JointCoefficients
 
+from .._calling import calling
 from . import _smooth
-from ._calling import calling
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from routelaws.reference.laws import leverage as reference
 from routelaws.reference.laws.leverage import *  # noqa: F403 - all but what is below
 
-from ._calling import calling
+from .._calling import calling
 
 _GRID = 49
 

@@ -15,8 +15,8 @@ from routelaws.reference.laws.hoffmann import HoffmannCoefficients
 from routelaws.reference.laws.planning import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.planning import GRANULARITIES, LEAST_WIDTH, FineGrainedOptimum, HoffmannOptimum
 
+from .._calling import calling
 from ..errors import InputError
-from ._calling import calling
 
 
 def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:

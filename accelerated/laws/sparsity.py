@@ -6,8 +6,8 @@ All is the reference's, `routelaws.reference.laws.sparsity`, but the fit and its
 from routelaws.reference.laws import sparsity as reference
 from routelaws.reference.laws.sparsity import *  # noqa: F403 - all but what is below
 
+from .._calling import calling
 from . import _smooth, additive
-from ._calling import calling
 
 
 def _form():

@@ -16,8 +16,8 @@ from routelaws.reference.laws._allowed import PLACE
 from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all but what is below
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
+from .._calling import calling
 from ..kernels import law_fit, law_intervals
-from ._calling import calling
 from .fitting import LevelTable, RoutedFit, fit_routed, level_table
 
 _COEFFICIENTS = 6

@@ -6,7 +6,7 @@ All is the reference's, `routelaws.reference.laws.utilisation`, but that the fit
 from routelaws.reference.laws import utilisation as reference
 from routelaws.reference.laws.utilisation import *  # noqa: F403 - all but what is below
 
-from ._calling import calling
+from .._calling import calling
 from .fitting import _fit_table, level_table
 
 fit_utilisation = calling(reference.fit_utilisation, check_rows=level_table, _fit_rows=_fit_table)

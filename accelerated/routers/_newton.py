@@ -7,11 +7,9 @@ tokens may be spread over devices: a step costs one `psum` of E² numbers.
 import jax
 import jax.numpy as jnp
 
-from ..notation import _masked_rows, _total
+from routelaws.reference.routers._newton import _CLOSE, _GROUND, _WARM
 
-_WARM = 16.0  # these three: see the reference
-_CLOSE = 1.0
-_GROUND = 16.0
+from ..notation import _masked_rows, _total
 
 
 def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int):

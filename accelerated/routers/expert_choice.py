@@ -10,6 +10,8 @@ expert compared it with the others.
 import jax
 import jax.numpy as jnp
 
+from routelaws.reference.routers.expert_choice import SCORES
+
 from ..errors import InputError
 from ..experts import _capacity_of_known, _capacity_of_real, _matrices, expert_ffn
 from ..notation import (
@@ -24,9 +26,6 @@ from ..notation import (
     top_k_indices,
 )
 from ..parallel import run_experts
-
-SCORES = ("softmax", "sigmoid")
-"""Ways to turn logits into scores."""
 
 
 def expert_choice_router(

@@ -11,13 +11,12 @@ Tables are built once, on the host, by NumPy: arrays of int32. Distances between
 matrix product, so two centres that are equally near are told apart by rounding unless the numbers are whole.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.notation import _check_k
+from routelaws.reference.routers.hash_layer import HASH_GATES, Clusters, multi_hash  # noqa: F401 - all for users
 
 from ..errors import InputError
 from ..notation import (
@@ -31,27 +30,8 @@ from ..notation import (
     one_hot,
 )
 
-HASH_GATES = ("mean", "sum")
-"""Constant gates: 1/k, or 1 (for MultiHash)."""
-
 _ENTRIES = 2**24
 """Distances that are held at a time."""
-
-
-class Clusters(NamedTuple):
-    """Token embeddings in groups around centres.
-
-    Attributes:
-        centres: [clusters, d]
-        cluster: [V] integers, the nearest centre of each token, ties to the lower index
-        rounds: how often the centres were moved
-        converged: the last move changed no token's cluster
-    """
-
-    centres: np.ndarray
-    cluster: np.ndarray
-    rounds: int
-    converged: bool
 
 
 def hash_layer(
@@ -386,27 +366,6 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
     place = np.empty(len(cluster), np.int64)
     place[np.argsort(np.asarray(cluster), kind="stable")] = np.arange(len(cluster))
     return modulo_table(len(cluster), num_experts, k)[place]
-
-
-def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [V, k] indices into a bank of k E narrow experts: number j E + e is segment j of expert e.
-
-    With up [E, d, f] and down [E, f, d] the bank is the same weights cut into k segments of f/k hidden units, segments
-    first: [k E, d, f/k] and [k E, f/k, d]. Route with `table_router(ids, multi_hash(table, E), k * E, gate="sum")`.
-
-    Args:
-        table: [V, k] integers in [0, E), column j the j-th hash; columns may agree in a row.
-        num_experts: E.
-
-    Raises:
-        ValueError: an index is out of range.
-
-    Source: Roller et al. 2021, as we read it.
-    """
-    table = np.asarray(table)
-    if table.size and not (0 <= table.min() and table.max() < num_experts):
-        raise InputError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
-    return (table + num_experts * np.arange(table.shape[1])).astype(np.int32)
 
 
 def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array, num_experts: int) -> jax.Array:

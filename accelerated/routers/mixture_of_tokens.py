@@ -13,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from routelaws.reference.routers.mixture_of_tokens import EMITS
+
 from ..errors import InputError
 from ..experts import _activated, _matrices
 from ..notation import (
@@ -25,9 +27,6 @@ from ..notation import (
     top_k_indices,
 )
 from ..parallel import run_experts
-
-EMITS = ("mixing", "experts")
-"""Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
 
 
 class MixtureOutput(NamedTuple):

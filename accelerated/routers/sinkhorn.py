@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from routelaws.reference.notation import _check_k
+from routelaws.reference.routers.sinkhorn import GATES
 
 from ..errors import InputError
 from ..notation import (
@@ -51,9 +52,6 @@ from ..notation import (
     top_k_indices,
 )
 from ._newton import newton
-
-GATES = ("softmax", "sigmoid")
-"""Names of the functions that turn the logit of a chosen expert into its gate."""
 
 _CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
 _BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured

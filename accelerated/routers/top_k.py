@@ -10,7 +10,7 @@ no real token, plan and loads are NaN.
 import jax
 import jax.numpy as jnp
 
-from routelaws.reference.notation import _check_k
+from routelaws.reference.routers.top_k import NORMALISATIONS, SCORES, _check_options  # noqa: F401 - names for users
 
 from ..errors import InputError
 from ..notation import (
@@ -26,12 +26,6 @@ from ..notation import (
     softmax,
     top_k_indices,
 )
-
-SCORES = ("softmax", "sigmoid")
-"""Ways to turn logits into scores."""
-
-NORMALISATIONS = ("none", "sum", "softmax")
-"""Ways to turn the scores of the chosen experts into gates."""
 
 
 def top_k_router(
@@ -98,19 +92,6 @@ def _kept(expert, mask):
     if mask is None:
         return jnp.ones(expert.shape, bool)
     return jnp.broadcast_to(_real_tokens(mask, len(expert))[:, None], expert.shape)
-
-
-def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    _check_k(k, num_experts)
-    if score not in SCORES:
-        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
-    if normalisation not in NORMALISATIONS:
-        raise InputError(f"normalisation is {normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
-    if k == 1 and normalisation != "none" and not allow_constant_gate:
-        raise InputError(
-            f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
-            f"allowed: 'none', or allow_constant_gate=True"
-        )
 
 
 def _routing(expert, kept, logits, admitted):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from routelaws import accelerated, reference
-from routelaws.accelerated.laws import _calling
+from routelaws.accelerated import _calling
 
 ROOMS = {
     name: Path(importlib.import_module(f"routelaws.{name}").__file__).parent
@@ -69,7 +69,7 @@ def public_names(tree: ast.Module) -> dict:
 
 
 def is_shared(node: ast.AST) -> bool:
-    """Return whether a name stands for a function of the reference that calls fast twins, `laws/_calling.py`."""
+    """Return whether a name stands for a function of the reference that calls fast twins, `_calling.py`."""
     return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("calling(")
 
 

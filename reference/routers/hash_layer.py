@@ -70,12 +70,19 @@ HASH_GATES = ("mean", "sum")
 
 
 class Clusters(NamedTuple):
-    """Token embeddings in groups around centres."""
+    """Token embeddings in groups around centres.
 
-    centres: np.ndarray  # [clusters, d]
-    cluster: np.ndarray  # [V] integers, the nearest centre of each token, ties to the lower index
-    rounds: int  # how often the centres were moved
-    converged: bool  # the last move changed no token's cluster
+    Attributes:
+        centres: [clusters, d]
+        cluster: [V] integers, the nearest centre of each token, ties to the lower index
+        rounds: how often the centres were moved
+        converged: the last move changed no token's cluster
+    """
+
+    centres: np.ndarray
+    cluster: np.ndarray
+    rounds: int
+    converged: bool
 
 
 def hash_layer(
@@ -466,6 +473,7 @@ def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
         >>> multi_hash(np.array([[1, 1], [0, 2]]), 3).tolist()
         [[1, 4], [0, 5]]
     """
+    table = np.asarray(table)
     if table.size and not (0 <= table.min() and table.max() < num_experts):
         raise InputError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
     return (table + num_experts * np.arange(table.shape[1])).astype(np.int32)

@@ -12,7 +12,7 @@ def calling(function: Callable, **twins) -> Callable:
     f's file were `fast`.
 
     Args:
-        function: of a file of `routelaws.reference.laws`.
+        function: of `routelaws.reference`.
         twins: by the names that the function uses.
 
     Raises:
