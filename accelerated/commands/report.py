@@ -14,20 +14,21 @@ from ..training.sweep_folder import check_collected, check_plan, collect_rows
 from .working import Working
 
 
-def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
+def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:
     """Write the report of a sweep again, or hold runs against each other.
 
     Args:
         folders: Folder of one sweep, whose report (report.md, report.html, report.json and figures) is written again;
             or folders of two or more runs of `routelaws train`, which are printed beside each other, each less the
             first.
+        full: Of a sweep, write every table, not only the answer, its figures and the cautions.
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
     if len(folders) == 1:
         _collect(folders[0])
     with Working("writing the report: fits, intervals, figures"):
-        text = write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders))
+        text = write_report(folders[0], full) if len(folders) == 1 else run_table(beside(folders))
     print(text)
 
 

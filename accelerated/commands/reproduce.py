@@ -20,6 +20,7 @@ def reproduce(
     rows: str | None = None,
     loss: str | None = None,
     huber: float | None = None,
+    full: bool = False,
 ) -> None:
     """Hold a results table against the paper: report.md, report.html, results.json and figures.
 
@@ -35,8 +36,9 @@ def reproduce(
             every seed for others.
         loss: Column of the main loss; loss_validation if not given.
         huber: Fit the law by the sum of Huber terms with this delta (in log10 units) too, beside least squares.
+        full: Write every table, not only the answer, its figures and the cautions.
     """
     check_huber(huber)  # before a table is fetched
     if not tables:
         tables = (released_table(),)
-    print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark))))
+    print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark, full))))

@@ -29,11 +29,12 @@ from .page import page
 from .rendering import environment, render
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, full: bool = False) -> Path:
     """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
 
     Args:
         folder: of `training.sweep.run_sweep`, finished or not.
+        full: with every table, instead of the answer, its figures and the cautions alone.
 
     Returns:
         The path of report.md.
@@ -52,7 +53,7 @@ def write_report(folder: Path) -> Path:
         "fitting": fitted - started,
         "figures": time.perf_counter() - fitted,
     }
-    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json")
+    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json", full)
     return _write(folder, "report.json", report_dict(sweep, advised(results), found, seconds), text)
 
 
@@ -63,6 +64,7 @@ def write_reproduction(
     loss: str | None = None,
     huber: float | None = None,
     tell: Callable = lambda line: None,
+    full: bool = False,
 ) -> Path:
     """Write report.md, report.html, results.json and figures/ for a results table.
 
@@ -74,6 +76,7 @@ def write_reproduction(
         loss: the main loss column; loss_validation if None.
         huber: delta, in log10 units, of a fit by a sum of Huber terms beside that by least squares; None for none.
         tell: takes a line of progress.
+        full: as `write_report`.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -90,7 +93,7 @@ def write_reproduction(
         tell(f"caution ({', '.join(routers)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
-        return _write(folder, "results.json", advised(results), markdown(results, drawn))
+        return _write(folder, "results.json", advised(results), markdown(results, drawn, full=full))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
@@ -101,7 +104,9 @@ def check_huber(huber: float | None) -> None:
         raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}, in log10 units")
 
 
-def markdown(results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json") -> str:
+def markdown(
+    results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
+) -> str:
     """Return the report.
 
     Args:
@@ -109,8 +114,9 @@ def markdown(results: dict, drawn: list[str], sweep: dict | None = None, numbers
         drawn: names of the figures that are there.
         sweep: of `sweep_findings.find`, with "seconds"; None for a table.
         numbers: name of the file of numbers.
+        full: as `write_report`.
     """
-    more = {"drawn": drawn, "sweep": sweep, "numbers": numbers, "cautions": cautions_of(results)}
+    more = {"drawn": drawn, "sweep": sweep, "numbers": numbers, "full": full, "cautions": cautions_of(results)}
     return render("report.md.j2", results | more)
 
 

@@ -204,7 +204,10 @@ def reproduced(frame, folder) -> str:
     """Return the report of a table, without its figures."""
     frame.to_csv(folder / "table.csv", index=False)
     results, _ = gather(open_table(folder / "table.csv"))
-    return markdown(results, [])
+    text = markdown(results, [], full=True)
+    cautions = text[: text.index("## What came out")]
+    assert markdown(results, []).startswith(cautions)  # the short report has them, too
+    return text
 
 
 @pytest.mark.parametrize(
@@ -269,7 +272,7 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
     monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
-    assert main(["reproduce", str(path), "--huber", "0.001", "--out", str(tmp_path / "out")]) == 0
+    assert main(["reproduce", str(path), "--huber", "0.001", "--full", "--out", str(tmp_path / "out")]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("caution")]
     assert [line.partition(":")[0] for line in said] == ["caution (Hash, S-Base)", "caution (S-Base)"]
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -411,7 +414,7 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
         assert results["dense"]["rows"] == runs and results["seed_scatter"]["runs"] == runs - (runs == 9)
         low, high = scatter
         assert low < results["seed_scatter"]["percent"] < high and low < results["dense"]["rmsle_percent"] < high
-        assert ("The law takes `loss_validation < 9`" in markdown(results, [])) == (rows is not None)
+        assert ("The law takes `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
     seeds, _ = gather(open_table(tmp_path / "table.csv", "seed == 1"))
     assert seeds["dense"]["rows"] == 5 and seeds["seed_scatter"]["runs"] == 10
 

@@ -654,17 +654,18 @@ def convert_does_what_its_flags_say(said):
 
 ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py",
+    ("report", "--full"): "test_report.py",
 }
 """Flags whose meaning has tests of its own: they are named there."""
 
 
-@of("reproduce", "positional", "--out", "--rows", "--loss", "--huber")
+@of("reproduce", "positional", "--out", "--rows", "--loss", "--huber", "--full")
 def reproduce_takes_rows_loss_and_delta(said):
     """Of the runs that are left one is wrong: Huber's sum gives the law that made the others."""
     words = ("--rows", "dense_parameter_count < 3e8", "--loss", "loss_c4", "--huber", "0.001")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "draw_all", lambda *_, **__: [])
-        said("reproduce", "table.csv", "more.csv", "--out", "report", *words)
+        said("reproduce", "table.csv", "more.csv", "--out", "report", *words, "--full")
     found = json.loads(Path("report/results.json").read_text())
     text = Path("report/report.md").read_text()
     chosen = {r: [row for row in rows_of(r) if row["dense_parameter_count"] < 3e8] for r in ("Hash", "S-Base", "Dense")}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import struct
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings import registered, resamples
@@ -160,6 +162,19 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
     assert "depends" not in words(**mixture, objective="masked", grouping="sequence")
 
 
+@pytest.fixture(autouse=True)
+def both_reports(monkeypatch):
+    """Render the short report, too, wherever the full one is written: odd tables have to be said in both."""
+    markdown = engine.markdown
+
+    def both(results, drawn, sweep=None, numbers="results.json", full=False):
+        texts = {each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)}
+        assert len(texts[False].split()) < 1600 and "](#" not in texts[False]
+        return texts[full]
+
+    monkeypatch.setattr(engine, "markdown", both)
+
+
 @pytest.fixture
 def first_figures(monkeypatch):
     """Draw the first figure and those that only a sweep has; the others are drawn and tested with `reproduce`."""
@@ -173,7 +188,7 @@ def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
         patch.setattr(resamples, "RESAMPLES", 20)
-        assert write_report(folder) == folder / "report.md"
+        assert write_report(folder, full=True) == folder / "report.md"
     return folder
 
 
@@ -183,6 +198,22 @@ def test_the_report_is_the_approved_one(whole, approved):
     found = json.loads(re.sub(r'"commit": "\w+"', '"commit": "MASKED"', json.dumps(numbers(whole))))
     assert set(found.pop("seconds")) == {"training", "fitting", "figures"}
     approved("sweep.json", found, 1e-3)
+
+
+def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_figures, approved, capsys):
+    """The answer, its figures and what to do next, in at most 80 lines; `--full` brings every table back."""
+    folder = tmp_path / "sweep"
+    shutil.copytree(whole, folder)
+    assert main(["report", str(folder)]) == 0
+    short = (folder / "report.md").read_text(encoding="utf-8")
+    approved("sweep-short.md", re.sub(r"took [\d.]+ s|figures [\d.]+ s|commit \w+", "MASKED", short), 1e-3)
+    assert len(short.split()) < 1300 and short.count("\n") <= 80 and short.count("![") == 2
+    assert all((folder / link).is_file() for link in re.findall(r"\]\(([\w/.-]+)\)", short))
+    assert not re.search(r"\]\(#", short)  # no link to a section that is not there
+    for table in re.findall(r"(?:^\|.*\n)+", short, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+    assert main(["report", str(folder), "--full"]) == 0
+    assert "## Every pair of runs" in (folder / "report.md").read_text(encoding="utf-8")
 
 
 def last_losses(folder, router) -> dict:
@@ -226,7 +257,7 @@ def test_errors_over_documents_stand_beside_the_spread(whole):
 
 def test_a_gain_that_other_documents_could_turn_round_is_none(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", apart=0.1)  # an error of 3.1 / sqrt(19), and gains of 0.2 to 0.5
-    write_report(folder)
+    write_report(folder, full=True)
     result = numbers(folder)
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"no, other documents could turn it round"}
     text = (folder / "report.md").read_text(encoding="utf-8")
@@ -241,7 +272,7 @@ def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_
     for path in [folder / "results.csv", *folder.glob("runs/*/results.csv")]:
         frame = pandas.read_csv(path)
         frame.drop(columns=["standard_error", "evaluation_tokens", "evaluation_documents"]).to_csv(path, index=False)
-    write_report(folder)
+    write_report(folder, full=True)
     assert {entry["error"] for entry in numbers(folder)["does_routing_help"]} == {None}
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "| not known |" in text and "these runs kept no losses window by window" in text
@@ -277,7 +308,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     runs = grid(more_seeds=())
     runs += [from_mapping({**runs[0].fields(), "seed": 7, "learning_rate": 0.001})]
     folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
-    write_report(folder)
+    write_report(folder, full=True)
     result = numbers(folder)
     assert result["seed_spread"] == []
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
@@ -311,7 +342,7 @@ def test_slopes_and_gains_are_those_of_the_fit_to_all_seeds(whole, router):
 
 def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", HURTS, noise=0.0003)
-    write_report(folder)
+    write_report(folder, full=True)
     result = numbers(folder)
     verdicts = {entry["router"]: entry["verdict"] for entry in result["does_routing_help"]}
     assert verdicts == {"Hash": "no, routing hurts", "S-Base": "yes"}
@@ -324,7 +355,7 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
 
 def test_a_gain_within_the_spread_is_no_gain(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", LAWS | {"hash": LAWS["hash"]._replace(b=-1e-4, c=0.0)}, noise=0.01)
-    write_report(folder)
+    write_report(folder, full=True)
     verdicts = {e["verdict"] for e in numbers(folder)["does_routing_help"] if e["router"] == "Hash"}
     assert "yes" not in verdicts and "no, within the spread" in verdicts
 
@@ -356,7 +387,7 @@ def test_figures_are_the_same_each_time_and_change_no_settings(whole, first_figu
     before = dict(matplotlib.rcParams)
     contents = {path.name: path.read_bytes() for path in (whole / "figures").iterdir()}
     matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
-    write_report(whole)
+    write_report(whole, full=True)
     assert matplotlib.rcParams["font.size"] == 31
     matplotlib.rcParams["font.size"] = before["font.size"]
     assert dict(matplotlib.rcParams) == before
@@ -401,7 +432,7 @@ def test_a_sweep_of_a_preset_is_repeated_by_its_name(tmp_path, preset):
 
 def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", finished=range(11), collect=False)
-    write_report(folder)
+    write_report(folder, full=True)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
     assert "**Not finished: 11 of 35 runs are in.**" in text.splitlines()[2]
     assert (result["runs_finished"], result["runs_planned"]) == (11, 35)
@@ -410,7 +441,7 @@ def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
 
 def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figures):
     folder = make_sweep(tmp_path / "sweep", runs=grid(experts=(4, 16), more_seeds=()))
-    write_report(folder)
+    write_report(folder, full=True)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
     assert all("cannot be told apart with fewer than 4" in law["missing"] for law in result["laws"])
     reason = result["laws"][0]["missing"]
@@ -421,7 +452,7 @@ def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figu
 
 def test_dense_runs_alone_get_a_report(tmp_path):
     folder = make_sweep(tmp_path / "sweep", finished=range(2), logs=False)
-    write_report(folder)
+    write_report(folder, full=True)
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "2 of 35 runs are in" in text and "There is no routed run yet" in text
     assert list((folder / "figures").iterdir()) == []
@@ -430,7 +461,7 @@ def test_dense_runs_alone_get_a_report(tmp_path):
 def test_without_saturation_the_limit_is_not_identified(tmp_path, without_figures):
     laws = {router: law._replace(E_max=math.inf) for router, law in LAWS.items()}
     folder = make_sweep(tmp_path / "sweep", laws, noise=0.0, logs=False)
-    write_report(folder)
+    write_report(folder, full=True)
     law = numbers(folder)["laws"][0]
     assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"] == "inf"
     assert "E_max is not identified" in (folder / "report.md").read_text(encoding="utf-8")
@@ -442,7 +473,7 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
 
     monkeypatch.setitem(globals(), "predict_loss", straight)
     folder = make_sweep(tmp_path / "sweep", noise=0.0, logs=False)
-    write_report(folder)
+    write_report(folder, full=True)
     law, text = numbers(folder)["laws"][0], (folder / "report.md").read_text(encoding="utf-8")
     assert law["status"] == "linear limit" and set(law["coefficients"].values()) == {None}
     assert {slope["negative"] for slope in law["slopes"]} == {"yes in sign, no finite value"}
@@ -464,7 +495,7 @@ def test_a_folder_that_cannot_be_reported_is_one_clear_line(tmp_path, spoil, say
     folder = make_sweep(tmp_path / "sweep", runs=grid(widths=(16,), experts=(2,), more_seeds=()), logs=False)
     spoil(folder)
     with pytest.raises(InputError, match=re.escape(says)) as caught:
-        write_report(folder)
+        write_report(folder, full=True)
     assert "\n" not in str(caught.value) and not (folder / "report.md").exists()
 
 
@@ -476,7 +507,7 @@ def test_a_sweep_of_eight_routers_and_no_law_says_why_once(tmp_path, without_fig
     routed = base | {"experts": 8}
     runs += [from_mapping(routed | {"router": r, "d_model": width}) for r in routers for width in (16, 32, 64)]
     folder = make_sweep(tmp_path / "sweep", {"dense": LAWS["dense"]} | dict.fromkeys(routers, LAWS["hash"]), runs=runs)
-    write_report(folder)
+    write_report(folder, full=True)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
     (reason,) = {law["missing"] for law in result["laws"]}
     assert len(result["laws"]) == 8 and text.count(reason) == 1
@@ -488,13 +519,13 @@ def test_a_sweep_of_eight_routers_and_no_law_says_why_once(tmp_path, without_fig
 def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
     folder = make_sweep(tmp_path / "sweep", finished=(), collect=False, logs=False)
     with pytest.raises(InputError, match="none of the 35 runs of this sweep is finished"):
-        write_report(folder)
+        write_report(folder, full=True)
     with pytest.raises(InputError, match="nowhere: no such folder"):
         write_report(tmp_path / "nowhere")
     (folder / "sweep.json").unlink()
     (folder / "config.json").write_text("{}")
     with pytest.raises(InputError, match="holds no sweep .*; it is one run: give two or more"):
-        write_report(folder)
+        write_report(folder, full=True)
 
 
 def registered_section(said: dict) -> str:
@@ -608,7 +639,7 @@ def test_the_report_holds_the_predictions(tmp_path):
     for i in held:
         (folder_of_run(small, i, runs[i]) / "results.csv").unlink()
     (folder / registered.FILE).write_bytes(registered.register(small).read_bytes())
-    assert "## What was predicted of the largest model" in write_report(folder).read_text()
+    assert "## What was predicted of the largest model" in write_report(folder, full=True).read_text()
     said = json.loads((folder / "report.json").read_text())["registered"]
     assert said["held_out"] == held and said["scored"] == len(held) - 1  # two dense runs give no law with a residual
     assert "needs at least 3 rows" in next(

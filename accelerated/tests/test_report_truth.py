@@ -105,7 +105,7 @@ def found(sweep, results):
 def text(results, found):
     """The report, without its figures."""
     seconds = {"training": 1.0, "fitting": 1.0, "figures": 1.0}
-    return markdown(results, ["load"], found | {"seconds": seconds}, "report.json")
+    return markdown(results, ["load"], found | {"seconds": seconds}, "report.json", full=True)
 
 
 @pytest.fixture(scope="module")

@@ -122,6 +122,19 @@ def without_figures(monkeypatch):
     monkeypatch.setattr(command, "draw_all", lambda *_, **__: [])
 
 
+@pytest.fixture(autouse=True)
+def both_reports(monkeypatch):
+    """Render the short report, too, wherever the full one is written: odd tables have to be said in both."""
+    markdown = command.markdown
+
+    def both(results, drawn, sweep=None, numbers="results.json", full=False):
+        texts = {each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)}
+        assert len(texts[False].split()) < 1600 and "](#" not in texts[False]
+        return texts[full]
+
+    monkeypatch.setattr(command, "markdown", both)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a report with every section and figure, and its results."""
@@ -130,7 +143,8 @@ def whole(tmp_path_factory):
     path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # a row stands there twice, and the report says so
     said, patch = [], pytest.MonkeyPatch()
     patch.setattr(resamples, "RESAMPLES", 20)
-    assert command.write_reproduction(path, folder / "report", tell=said.append) == folder / "report" / "report.md"
+    written = command.write_reproduction(path, folder / "report", tell=said.append, full=True)
+    assert written == folder / "report" / "report.md"
     assert len(said) > 10
     patch.undo()
     return folder / "report"
@@ -266,8 +280,16 @@ def test_lines_of_a_template_become_paragraphs_lists_and_tables():
 def test_the_same_table_gives_the_same_report(whole):
     results, _ = gather(rows.open_table(whole.parent / "table.csv"))
     assert json.loads(json.dumps(encoding.plain(command.advised(results)))) == results_of(whole)
-    assert markdown(results, list(figures.FIGURES)) == (whole / "report.md").read_text(encoding="utf-8")
-    assert page(markdown(results, list(figures.FIGURES)), whole) == (whole / "report.html").read_text(encoding="utf-8")
+    text = markdown(results, list(figures.FIGURES), full=True)
+    assert text == (whole / "report.md").read_text(encoding="utf-8")
+    assert page(text, whole) == (whole / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_short_report_of_a_table_is_the_approved_one(whole, approved):
+    results, _ = gather(rows.open_table(whole.parent / "table.csv"))
+    text = markdown(results, list(figures.FIGURES))
+    approved("reproduce-short.md", text, 1e-3)
+    assert len(text.split()) < 1300 and "](#" not in text and page(text, whole).count("<figure>") == 2
 
 
 @pytest.mark.slow
@@ -276,7 +298,7 @@ def test_figures_are_the_same_each_time_and_change_no_settings(whole, tmp_path):
 
     before = dict(matplotlib.rcParams)
     matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
-    command.write_reproduction(whole.parent / "table.csv", tmp_path)
+    command.write_reproduction(whole.parent / "table.csv", tmp_path, full=True)
     assert matplotlib.rcParams["font.size"] == 31
     matplotlib.rcParams["font.size"] = before["font.size"]
     assert dict(matplotlib.rcParams) == before
@@ -589,7 +611,7 @@ def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
     verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
     assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
     assert verdicts["k"] == verdicts["frequency"] == "cannot be said"
-    text = markdown(results, [])
+    text = markdown(results, [], full=True)
     assert "Routing lowers the loss at 3 of 6 points" in text and "HASH against S-BASE" in text
     assert "These are other runs than the paper's" in text
     assert "printed" not in text[text.index("## Coefficients\n") : text.index("## Slopes and gains\n")]
@@ -607,7 +629,7 @@ def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
     ids=["dense only", "one size", "one E", "one router", "one run", "another loss", "odd name"],
 )  # fmt: skip
 def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, without_figures):
-    command.write_reproduction(write(frame, tmp_path), tmp_path / "out")
+    command.write_reproduction(write(frame, tmp_path), tmp_path / "out", full=True)
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert says in text and "nan" not in text.lower().replace("nance", "")
     assert ("models that differ in k alone" in text and "one loss column" in text) or "all dense" in text
@@ -671,7 +693,7 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     frame = make_frame((("Hash", LAW._replace(E_max=math.inf)),))
     frame["loss_c4"] = frame["loss_validation"] * 10 ** np.random.default_rng(1).normal(0, 0.05, len(frame))
     results = gathered(frame, tmp_path)
-    text = markdown(results, [])
+    text = markdown(results, [], full=True)
     (law,) = results["laws"]
     assert not law["determined"]["E_max"] and law["determined"]["a"]
     assert re.search(r"\| HASH \| E_max \| open \| [\d.]+ to ∞ \| bounded from below only", text)

@@ -69,7 +69,7 @@ def test_what_is_left_out_is_named(results):
         (12, "more than one expert per token"),
         (5, "dense with wider feed-forward layers"),
     ]
-    text = markdown(results, [])
+    text = markdown(results, [], full=True)
     assert "The dense 130M model was not trained with seed 42" in text
     assert "it agrees with its neighbours: 28." in text
 
@@ -175,7 +175,7 @@ def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
     assert not any(entry["determined"]["E_start"] for entry in curation)
     assert all(entry["determined"]["a"] for entry in curation)  # whatever b, c and d do together
     assert all(all(law["determined"].values()) for law in results["laws"])
-    text = markdown(results, [])
+    text = markdown(results, [], full=True)
     for entry, router in zip(curation, ("HASH", "RL-R", "S-BASE"), strict=True):
         line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
         known = [name for name in ("a", "b", "c", "d", "E_start", "E_max") if entry["determined"][name]]
@@ -248,7 +248,7 @@ def test_verdicts_and_words(results):
         "router": "supported in part",
         "frequency": "supported",
     }
-    text = markdown(results, list(FIGURES))
+    text = markdown(results, list(FIGURES), full=True)
     assert [line for line in text.splitlines() if line.endswith((",", ";"))] == []  # no sentence is torn apart
     assert "Every printed constant lies inside the interval of our fit" in text
     assert "Routing lowers the loss at every size trained" in text and "It helps less as models grow" in text

@@ -97,7 +97,7 @@ def results(gathered):
 @pytest.fixture(scope="module")
 def text(results):
     """The report, without its figures."""
-    return markdown(results, [])
+    return markdown(results, [], full=True)
 
 
 def section(text: str, head: str) -> str:
@@ -442,7 +442,7 @@ def test_the_figure_of_the_law_in_compute(in_compute, results, pictures):
 
 def test_the_text_of_the_law_in_compute(in_compute, results):
     entry, _ = in_compute
-    text = section(markdown(results | {"utilisation": [entry]}, []), "One law for every kind of run")
+    text = section(markdown(results | {"utilisation": [entry]}, [], full=True), "One law for every kind of run")
     for name, truth in COMPUTE._asdict().items():
         (value,) = (line.split(" | ")[1] for line in text.splitlines() if line.startswith(f"| {name} | "))
         shown, _, ends = value.rstrip(" |").partition(" (")
@@ -655,7 +655,7 @@ def of_first_page(results: dict, change) -> str:
     """Return what came out, where the results are others."""
     other = copy.deepcopy(results)
     change(other, *other["laws"])
-    return section(markdown(other | {"headlines": headlines(other)}, []), "What came out")
+    return section(markdown(other | {"headlines": headlines(other)}, [], full=True), "What came out")
 
 
 def mixed(results, hash_law, base_law):
@@ -724,7 +724,7 @@ def test_a_text_without_the_largest_size_says_whose_gain_it_is(results):
     texts = [entry for entry in other["transfer"] if entry["loss"] == "loss_c4"]
     for entry in texts:
         entry["gains"].pop()
-    said = section(markdown(other, []), "Other texts")
+    said = section(markdown(other, [], full=True), "Other texts")
     for entry, law in zip(texts, LAWS.values(), strict=True):
         [row] = [row for row in cells(said, "C4", NAMES[entry["router"]]) if len(row) == 4]
         gains = [f"{100 * (10 ** (1.25 * law.gain(n, 256)) - 1):+.1f} %" for n in SIZES[:2]]
@@ -740,7 +740,7 @@ def test_where_the_laws_miss_is_said_by_size(tmp_path):
     results, _ = gather(rows.open_table(tmp_path / "table.csv"))
     wanted = [100 * (10**miss - 1) for miss in (-0.01, 0.02, -0.01)]
     assert close([entry["percent"] for entry in results["dense"]["misses"]["sizes"]], wanted)
-    [row] = cells(section(markdown(results, []), "Where the laws miss"), "dense power law")
+    [row] = cells(section(markdown(results, [], full=True), "Where the laws miss"), "dense power law")
     assert row[1:] == [f"{percent:+.2f} %" for percent in wanted]
 
 
