@@ -1,4 +1,4 @@
-"""Functions of the reference that call fast twins: written once, there."""
+"""Functions of the reference that call fast twins."""
 
 import functools
 import types
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 def calling(function: Callable, **twins) -> Callable:
-    """Return a function of the reference with fast twins in the place of functions that its file calls.
+    """Return a copy of a function of the reference that calls fast twins.
 
-    The code, the parameters and the description are the reference's. `calling(f, search=fast)` is f as if `search` in
-    f's file were `fast`.
+    `calling(f, search=fast)` has the code, the parameters and the description of f. Where f calls `search` of its file,
+    the copy calls `fast`.
 
     Args:
         function: of `routelaws.reference`.
-        twins: by the names that the function uses.
+        twins: by the names that the function uses; they take the same arguments.
 
     Raises:
         NameError: the function does not use one of the names.

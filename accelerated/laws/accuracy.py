@@ -1,10 +1,10 @@
 """The laws of downstream accuracy as records of the catalogue: one kind of fit, of prediction and of interval.
 
-All is the reference's, `routelaws.reference.laws.accuracy`, but that fits call compiled ones.
+Imported from `routelaws.reference.laws.accuracy`. The fits call compiled twins.
 """
 
 from routelaws.reference.laws import accuracy as reference
-from routelaws.reference.laws.accuracy import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.accuracy import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from . import broken, two_stage

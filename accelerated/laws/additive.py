@@ -1,8 +1,8 @@
 """Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
 
-All is the reference's, `routelaws.reference.laws.additive`, but the search: compiled loops, which threads share out,
-follow all starts of a fit and look for both ends of all intervals, by false position (`_descent.py`). To compile them
-takes some seconds, once on a machine.
+Imported from `routelaws.reference.laws.additive`. The search differs: compiled loops, shared out over threads,
+follow all starts of a fit and find both ends of all intervals by false position (`_descent.py`). They take some seconds
+to compile, once on a machine.
 """
 
 import math
@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from routelaws.reference.laws import additive as reference
-from routelaws.reference.laws.additive import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.additive import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.additive import AdditiveLaw
 
 from .._calling import calling

@@ -1,10 +1,11 @@
 """Intervals of the bounded laws, in (N, E) and in (F, B), as every law of `catalogue.py` has them.
 
-All is the reference's, `routelaws.reference.laws.bounded_intervals`, but that the search for ends is compiled.
+Imported from `routelaws.reference.laws.bounded_intervals`. The search for the ends of an interval
+is compiled (`uncertainty.py`).
 """
 
 from routelaws.reference.laws import bounded_intervals as reference
-from routelaws.reference.laws.bounded_intervals import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.bounded_intervals import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from .resampling import jackknife

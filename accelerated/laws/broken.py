@@ -1,14 +1,14 @@
 """A broken power law of accuracy: a curve that may rise in another way after a break.
 
-All is the reference's, `routelaws.reference.laws.broken`, but the search: all starts run in one compiled loop, with
-derivatives from JAX (`_levenberg.py`). It takes some seconds to compile the first time.
+Imported from `routelaws.reference.laws.broken`. The search differs: one compiled loop runs all starts, with
+derivatives from JAX (`_levenberg.py`). Its first call takes some seconds to compile.
 """
 
 import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.laws import broken as reference
-from routelaws.reference.laws.broken import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.broken import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from ._levenberg import search

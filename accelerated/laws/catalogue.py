@@ -1,7 +1,7 @@
 """Every law as one small record, so that code can go over laws without knowing any of them.
 
-The records are the reference's, `routelaws.reference.laws.catalogue`, with fast twins of what they call; the laws of
-users are apart. `SHORT_CUTS` says which laws need no fit for each row that is left out.
+Imported from `routelaws.reference.laws.catalogue`. The records here call fast twins, and laws of users are registered
+apart. `SHORT_CUTS` lists the laws that need no fit for each row that is left out.
 """
 
 import types
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from routelaws.reference.laws import catalogue as reference
-from routelaws.reference.laws.catalogue import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.catalogue import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.catalogue import Law
 
 from .. import laws

@@ -1,7 +1,6 @@
 """Which model to train: every option at its best size for a budget, and how often each option is the best of all.
 
-All is the reference's, `routelaws.reference.laws.choosing`, but that all resamples of the bounded law are fitted in one
-compiled call.
+Imported from `routelaws.reference.laws.choosing`. One compiled call fits all resamples of the bounded law.
 """
 
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from routelaws.reference.laws import choosing as reference
-from routelaws.reference.laws.choosing import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.choosing import *  # noqa: F403 - what follows replaces its name
 
 from .fitting import fit_routed, fit_weighted, predict_curves
 

@@ -1,11 +1,11 @@
 """The laws of downstream accuracy that are sums: across ratios of tokens to parameters, and with a ceiling.
 
-All is the reference's, `routelaws.reference.laws.downstream_sums`, but the search: all starts of a fit run in one
-compiled loop (`_levenberg.py`). It takes some seconds to compile the first time.
+Imported from `routelaws.reference.laws.downstream_sums`. The search differs: one compiled loop runs all starts
+of a fit (`_levenberg.py`). Its first call takes some seconds to compile.
 """
 
 from routelaws.reference.laws import downstream_sums as reference
-from routelaws.reference.laws.downstream_sums import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.downstream_sums import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from ._levenberg import power_terms, search

@@ -1,10 +1,11 @@
 """The law of fine-grained experts: how the loss of a routed model depends on its size, its tokens and its granularity.
 
-All is the reference's, `routelaws.reference.laws.fine_grained`, but the fit and its intervals (`additive.py`).
+Imported from `routelaws.reference.laws.fine_grained`. The fit and its intervals are compiled
+(`additive.py`).
 """
 
 from routelaws.reference.laws import fine_grained as reference
-from routelaws.reference.laws.fine_grained import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.fine_grained import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from . import additive

@@ -1,6 +1,6 @@
 """How well a law predicts runs that it was not fitted to: errors of rows left out, and forms compared by them.
 
-All is the reference's, `routelaws.reference.laws.held_out`, but that linear and bounded laws need no fit for each fold
+Imported from `routelaws.reference.laws.held_out`. Linear and bounded laws need no fit for each fold
 (`_left_out.py`).
 """
 
@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from routelaws.reference.laws import held_out as reference
-from routelaws.reference.laws.held_out import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.held_out import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.held_out import HeldOut
 
 from .._calling import calling

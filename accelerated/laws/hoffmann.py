@@ -1,6 +1,6 @@
 """Two laws of a dense model's loss in its size N and the tokens D that it was trained on.
 
-All is the reference's, `routelaws.reference.laws.hoffmann`, but the fits and their intervals (`additive.py`).
+Imported from `routelaws.reference.laws.hoffmann`. The fits and their intervals are compiled (`additive.py`).
 """
 
 import functools
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from routelaws.reference.laws import hoffmann as reference
-from routelaws.reference.laws.hoffmann import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.hoffmann import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.hoffmann import KaplanCoefficients
 
 from .._calling import calling

@@ -1,6 +1,6 @@
 """The joint law of dense and routed models: how the loss depends on active parameters, tokens and experts together.
 
-All is the reference's, `routelaws.reference.laws.joint`, but the fit and its intervals (`additive.py`).
+Imported from `routelaws.reference.laws.joint`. The fit and its intervals are compiled (`additive.py`).
 """
 
 import functools
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from routelaws.reference.laws import joint as reference
-from routelaws.reference.laws.joint import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.joint import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.joint import JointCoefficients
 
 from .._calling import calling

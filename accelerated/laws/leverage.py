@@ -1,7 +1,7 @@
 """Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
 
-All is the reference's, `routelaws.reference.laws.leverage`, but the search for A_start: SciPy's, about the best of a
-coarse scan.
+Imported from `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy looks about the best
+point of a coarse scan.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from routelaws.reference.laws import leverage as reference
-from routelaws.reference.laws.leverage import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.leverage import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 

@@ -1,6 +1,6 @@
 """The best model for a budget, by one law at a time: brute force.
 
-All is the reference's, `routelaws.reference.laws.planning`, but two searches: Hoffmann's optimum is a closed form, and
+Imported from `routelaws.reference.laws.planning`. Two searches differ: Hoffmann's optimum is a closed form, and
 SciPy's bounded search finds the width of fine-grained experts.
 """
 
@@ -12,7 +12,7 @@ from routelaws.reference.laws import planning as reference
 from routelaws.reference.laws._projection import check_range
 from routelaws.reference.laws.fine_grained import FineGrainedCoefficients
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients
-from routelaws.reference.laws.planning import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.planning import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.planning import GRANULARITIES, LEAST_WIDTH, FineGrainedOptimum, HoffmannOptimum
 
 from .._calling import calling

@@ -1,10 +1,10 @@
 """Sparsity and size: the loss of a mixture of experts in its total size, its tokens, and the share that lies idle.
 
-All is the reference's, `routelaws.reference.laws.sparsity`, but the fit and its intervals (`additive.py`).
+Imported from `routelaws.reference.laws.sparsity`. The fit and its intervals are compiled (`additive.py`).
 """
 
 from routelaws.reference.laws import sparsity as reference
-from routelaws.reference.laws.sparsity import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.sparsity import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from . import _smooth, additive

@@ -1,14 +1,14 @@
 """Accuracy by way of a loss: the two-stage baselines that the direct law of accuracy is compared with.
 
-All is the reference's, `routelaws.reference.laws.two_stage`, but the search: all starts of a fit run in one compiled
-loop (`_levenberg.py`). It takes some seconds to compile the first time.
+Imported from `routelaws.reference.laws.two_stage`. The search differs: one compiled loop runs all starts of a
+fit (`_levenberg.py`). Its first call takes some seconds to compile.
 """
 
 import jax
 import numpy as np
 
 from routelaws.reference.laws import two_stage as reference
-from routelaws.reference.laws.two_stage import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.two_stage import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from ._levenberg import power_terms, search

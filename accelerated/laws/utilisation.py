@@ -1,10 +1,10 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
 
-All is the reference's, `routelaws.reference.laws.utilisation`, but that the fit is compiled (`fitting.py`).
+Imported from `routelaws.reference.laws.utilisation`. The fit is compiled (`fitting.py`).
 """
 
 from routelaws.reference.laws import utilisation as reference
-from routelaws.reference.laws.utilisation import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.utilisation import *  # noqa: F403 - what follows replaces its name
 
 from .._calling import calling
 from .fitting import _fit_table, level_table

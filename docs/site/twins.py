@@ -176,7 +176,7 @@ def signature(function: griffe.Function, known: dict[str, str]) -> str:
 def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
     """Return one of the two boxes: which twin, where its source is, what it says."""
     if thing is None:
-        words = "There is no such name here." if room == "The reference" else "The same object as in the reference."
+        words = "There is no such name here." if room == "The reference" else "Imported from the reference."
         return f":::{{container}} twin\n{room}\n\n{words}\n:::"
     line = "" if thing.is_module else f"#line-{thing.lineno}"
     return f':::{{container}} twin\n{room} · <a href="{source}.html{line}">source</a>\n\n{content}\n:::'
