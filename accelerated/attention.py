@@ -1,5 +1,4 @@
-"""Softmax attention over heads, with a backward pass of its own: on accelerators, in float64 and with a mask. On CPU
-`attention_rows` computes the rest.
+"""Softmax attention over heads, with a backward pass of its own.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head the second term is one product with the
 keys of all distances, whose row i has to be moved by i places. The product has one more column in front than there are
@@ -14,18 +13,39 @@ factors, so the smaller factor of these is copied transposed.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .products import after, weight_gradient
+from .products import delayed, weight_gradient
 
 LEAST_HALF = 64
 """Causal attention runs in two halves of the queries, of so many at least: the first half needs no later key."""
 
 KEPT_WEIGHTS = 4
 """Weights are kept for the backward pass up to so many keys for each number of a key: no more than a hidden layer."""
+
+
+def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:
+    """Return softmax attention, [b, S, H c], from rows to rows.
+
+    Args:
+        projected: [b, S, 3 H c], queries, keys and values, in each of them one head after the other.
+        relative: [D, H c], the keys of the D distances of `attend`; None for no such term.
+        heads: H.
+        causal: see `attend`.
+        mask: see `attend`.
+        by: a function of the arguments of `attend`, which gives what it gives; `attend` itself if None.
+    """
+    b, length, columns = projected.shape
+    width = columns // (3 * heads)
+    query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, c] each
+    if relative is not None:
+        relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(len(relative) + 1, heads, width).swapaxes(0, 1)
+    parts = (by or attend)(query, key, value, relative, mask, causal)
+    return jnp.concatenate(parts, axis=2).transpose(1, 2, 0, 3).reshape(b, length, heads * width)
 
 
 def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
@@ -120,8 +140,8 @@ def _backward(causal, kept, gradient):
     if weights is None:
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)
     heads, b, length, width = query.shape
-    scaled = gradient / after(gradient, total)  # in float32 at least, as `total` is
-    along = (scaled * after(gradient, mixed)).sum(axis=-1, keepdims=True)
+    scaled = gradient / delayed(total, gradient)  # in float32 at least, as `total` is
+    along = (scaled * delayed(mixed, gradient)).sum(axis=-1, keepdims=True)
     of_value = weight_gradient(weights, scaled.astype(value.dtype))
     factor = 1 / math.sqrt(width)
     of_weights = jnp.einsum("hbic,hbjc->hbij", (scaled * factor).astype(value.dtype), value)

@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
 What differs is how the work is laid out. On CPU, in float32 and bfloat16, each expert runs on as many rows as it really
-has, by compiled loops that the cores share out (`grouped`), and a capacity costs nothing that is not used.
+has (`cpu.experts`), and a capacity costs nothing that is not used.
 
 Otherwise, as on GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with
 the same number of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be
@@ -15,7 +15,6 @@ real ones stay empty. Where nothing asks for a slot at all the dropped fraction 
 output of its token NaN, with or without a slot; a priority that is NaN goes last.
 """
 
-import functools
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -24,12 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.accounting import ACTIVATIONS
 from routelaws.reference.experts import DROP_ORDERS
 from routelaws.reference.notation import _check_k
 
+from . import cpu
 from .errors import InputError
-from .grouped import _check_activation, grouped_ffn, position_in_queue
-from .loops import EXPERTS, alike, loops_run
 from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
 
 
@@ -177,8 +176,25 @@ def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.A
     if order == "priority":
         return _rank(expert, num_experts, jax.lax.stop_gradient(priority))
     turned = order == "choice"
-    position = position_in_queue((expert.T if turned else expert).reshape(-1), num_experts)
+    position = _position_in_queue((expert.T if turned else expert).reshape(-1), num_experts)
     return position.reshape(k, num_tokens).T if turned else position.reshape(num_tokens, k)
+
+
+def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
+    """Return [n] int32, how many entries of `queue` [n] before each one are equal to it; anything for an entry E.
+
+    Blocks of entries are compared pair by pair; what was before a block is a running total of counts.
+    """
+    block = 32
+    num_blocks = -(-len(queue) // block)
+    entries = jnp.pad(queue, (0, num_blocks * block - len(queue)), constant_values=num_experts)
+    entries = entries.reshape(num_blocks, block)
+    earlier = np.tril(np.ones((block, block), bool), -1)
+    within = ((entries[:, :, None] == entries[:, None, :]) & earlier).sum(axis=2, dtype=jnp.int32)
+    counts = (entries[:, :, None] == jnp.arange(num_experts)).sum(axis=1, dtype=jnp.int32)  # [blocks, E]
+    before = jnp.cumsum(counts, axis=0) - counts
+    position = within + jnp.take_along_axis(before, jnp.minimum(entries, num_experts - 1), axis=1)
+    return position.reshape(-1)[: len(queue)]
 
 
 def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array:
@@ -229,6 +245,14 @@ def _activated(hidden, activation, linear):
     """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
     _check_activation(activation, linear)
     return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
+
+
+def _check_activation(activation, linear):
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if (linear is None) == (activation == "swiglu"):
+        given = "missing" if linear is None else "given"
+        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
 
 
 def _swiglu(hidden, linear):
@@ -349,7 +373,6 @@ def routed_ffn(
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
     output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
     The output of a token that asks for a masked expert is NaN, and all of it where a traced mask admits no expert.
-    `params` may have "stack" too, a `grouped.Stack` that the loops then take instead; matrices are constants beside it.
     """
     _check_ffn(params, x, expert, gate)
     if not expert.size:
@@ -368,22 +391,17 @@ def routed_ffn(
     if asked is not None:
         gate = jnp.where(asked, gate, 0)
     slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
-    in_loops = num_experts > 1 and loops_take(_matrices(params), x.dtype)
-    if "stack" in params and not in_loops:
-        raise InputError("params has a stack, which is for compiled loops alone, and they do not run here")
+    by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
     if fewest == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
-        if in_loops:
-            return RoutedOutput(_run_in_loops(params, x, expert, gate, asked, activation), none)
-        return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
+        return RoutedOutput(_run_by_rows(params, x, expert, gate, asked, activation), none)
     capacity = slots
     if asked is not None or traced:
         num_real = num_tokens if asked is None else asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
-    if in_loops or traced:  # a buffer for as many slots as one expert alone would have is large
+    if by_rows or traced:  # a buffer for as many slots as one expert alone would have is large
         _, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
-        run = _run_in_loops if in_loops else _dropless
-        output = run(params, x, expert, gate, kept, activation)
+        output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:
         placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
         kept = placement.kept
@@ -406,27 +424,12 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
     return combine(outputs, expert, placement, gate.astype(outputs.dtype))
 
 
-def loops_take(matrices: dict, dtype) -> bool:
-    """Return whether the experts run by compiled loops (`grouped`) on tokens of a dtype, which the result does not
-    depend on."""
-    return all(matrix.dtype == dtype for matrix in matrices.values()) and loops_run(EXPERTS, dtype)
-
-
-def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
-    """Run every assignment that is kept (None: all), each expert on as many rows as it has."""
+def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
+    """Run every assignment that is kept (None: all), each expert on about as many rows as it has."""
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
-    matrices, elsewhere = _matrices(params), functools.partial(_run_elsewhere, activation)
+    matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
-    if "stack" in params:
-        return params["stack"].ffn(activation, elsewhere, *alike(x, gate), queue).astype(x.dtype)
-    wide, gate, *values = alike(x, gate, *matrices.values())
-    matrices = dict(zip(matrices, values, strict=True))
-    return grouped_ffn(activation, elsewhere, matrices, wide, gate, queue).astype(x.dtype)
-
-
-def _run_elsewhere(activation, matrices, x, gate, queue) -> jax.Array:
-    """Run what `grouped_ffn` runs, in blocks."""
-    return _dropless(matrices, x, queue, gate, None, activation)
+    return cpu.experts(_run_in_blocks, activation, matrices, x, gate, queue)
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:
@@ -449,14 +452,14 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
         raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, that of expert")
 
 
-def _dropless(params, x, expert, gate, asked, activation) -> jax.Array:
-    """Run every assignment that asks, in blocks of rows that share an expert."""
-    num_experts = len(params["up"])
-    num_tokens, k = expert.shape
+def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
+    """Run every assignment whose queue [T, k] is that of an expert, in blocks of rows that share an expert."""
+    num_experts = len(matrices["up"])
+    num_tokens, k = queue.shape
     # PLACE
     rows_per_block = -(-num_tokens * k // num_experts)
     num_blocks = num_experts + num_tokens * k // rows_per_block  # no loads need more
-    queue = _queue(expert, num_experts, asked)
+    queue = _queue(queue, num_experts, None)
     slot = _queue_position(queue, num_experts)
     load = one_hot(queue, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]
     last_block = jnp.cumsum(-(-load // rows_per_block))  # [E], one past the last block of each expert
@@ -470,7 +473,7 @@ def _dropless(params, x, expert, gate, asked, activation) -> jax.Array:
     token = token.at[row].set(ids, mode="drop")
     buffers = _permute_rows(x, token, row).reshape(num_blocks, rows_per_block, x.shape[1])
     # RUN
-    matrices = {name: matrix[expert_of_block] for name, matrix in _matrices(params).items()}
+    matrices = {name: matrix[expert_of_block] for name, matrix in matrices.items()}
     outputs = expert_ffn(**matrices, x=buffers, activation=activation)
     # COMBINE
     return _gated_sum(outputs.reshape(num_blocks * rows_per_block, x.shape[1]), row, token, gate.astype(outputs.dtype))

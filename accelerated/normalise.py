@@ -4,12 +4,15 @@ What is computed is what autodiff gives. Autodiff keeps two arrays as large as t
 often; here the input is kept, which is there in any case, and two numbers for each row.
 """
 
+import functools
+
 import jax
 
 from .notation import _at_least_float32
-from .products import after
+from .products import delayed
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def normalise(scale: jax.Array, offset: jax.Array, x: jax.Array, epsilon: float) -> jax.Array:
     """Return what `transformer.layer_norm` does.
 
@@ -21,35 +24,25 @@ def normalise(scale: jax.Array, offset: jax.Array, x: jax.Array, epsilon: float)
     Returns:
         [..., d] in the dtype of x.
     """
-    return normed(scale, offset, x, *row_statistics(x, epsilon))
+    return _forward(scale, offset, x, epsilon)[0]
 
 
-def row_statistics(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
-    """Return 1/√(variance + ε) and the mean of each row, [..., 1]; the gradient of `normed` answers for them."""
-    wide = _at_least_float32(jax.lax.stop_gradient(x))
+def _forward(scale, offset, x, epsilon):
+    wide = _at_least_float32(x)
     mean = wide.mean(axis=-1, keepdims=True)
-    return jax.lax.rsqrt(((wide - mean) ** 2).mean(axis=-1, keepdims=True) + epsilon), mean
+    spread = jax.lax.rsqrt(((wide - mean) ** 2).mean(axis=-1, keepdims=True) + epsilon)
+    return ((wide - mean) * spread * scale + offset).astype(x.dtype), (scale, x, spread, mean)
 
 
-@jax.custom_vjp
-def normed(scale, offset, x, spread, mean):
-    """Return `normalise` from the `row_statistics` of x; its gradient for x is that of both together."""
-    return _forward(scale, offset, x, spread, mean)[0]
-
-
-def _forward(scale, offset, x, spread, mean):
-    return ((_at_least_float32(x) - mean) * spread * scale + offset).astype(x.dtype), (scale, x, spread, mean)
-
-
-def _backward(kept, gradient):
+def _backward(epsilon, kept, gradient):
     scale, x, spread, mean = kept
     gradient = _at_least_float32(gradient)
-    normed, rows = (_at_least_float32(x) - after(gradient, mean)) * spread, tuple(range(x.ndim - 1))
+    normed, rows = (_at_least_float32(x) - delayed(mean, gradient)) * spread, tuple(range(x.ndim - 1))
     of_normed = gradient * scale
     along = (of_normed * normed).mean(axis=-1, keepdims=True)
     of_x = spread * (of_normed - of_normed.mean(axis=-1, keepdims=True) - normed * along)
     of_scale, of_offset = (gradient * normed).sum(axis=rows), gradient.sum(axis=rows)
-    return of_scale.astype(scale.dtype), of_offset.astype(scale.dtype), of_x.astype(x.dtype), None, None
+    return of_scale.astype(scale.dtype), of_offset.astype(scale.dtype), of_x.astype(x.dtype)
 
 
-normed.defvjp(_forward, _backward)
+normalise.defvjp(_forward, _backward)

@@ -19,7 +19,7 @@ from routelaws.reference.routed_block import _check_noise
 from . import balance
 from ._calling import calling
 from .errors import InputError
-from .experts import _matrices, loops_take, routed_ffn
+from .experts import _matrices, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered
 from .parallel import Spread, routed_ffn_on_devices
 from .routers import hash_layer as hashes
@@ -120,7 +120,7 @@ def routed_block(
             mask goes with experts that are spread.
 
     Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
-    token is real, loads and losses are NaN. `params` may have a "stack" too, see `experts.routed_ffn`.
+    token is real, loads and losses are NaN.
     """
     if spread is not None and expert_mask is not None:
         raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
@@ -138,8 +138,6 @@ def routed_block(
     if config.sample_second:
         asks = routing.gate != 0
     send, experts = functools.partial(routed_ffn, expert_mask=expert_mask), _experts(params, x.dtype)
-    if "stack" in params:
-        experts["stack"] = params["stack"]
     if spread is not None:
         over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
         send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
@@ -155,15 +153,6 @@ def routed_block(
     )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
     return _whole(BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:]), spread)
-
-
-def reads_stack(config: ModelConfig, matrices: dict, dtype, spread: Spread | None) -> bool:
-    """Return whether blocks with these matrices run by loops that can take them from a stack of all layers: they read
-    float32, and what is bfloat16 has to be raised, layer by layer."""
-    alone = ("mixture_of_tokens", "expert_choice")  # routers that have experts run in a way of their own
-    if spread is not None or config.router in alone or config.expert_count == 1:
-        return False
-    return dtype == jnp.float32 and loops_take(matrices, dtype)
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:

@@ -20,19 +20,16 @@ import numpy as np
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import NORM_EPSILON, TRUNCATION, carry_bias, parameter_shapes, sinusoids  # noqa: F401 - carry_bias for users
 
-from .attention import attend
+from . import cpu
+from .attention import attend_rows
 from .attention_kernels import attend_by
-from .attention_rows import attend_rows
 from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .experts import _matrices
-from .grouped import Stack
-from .loops import ATTENTION, loops_run
-from .normalise import normalise, normed, row_statistics
+from .normalise import normalise
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
-from .products import Again, dense_ffn, product
-from .routed_block import Policy, reads_stack, routed_block
+from .products import dense_ffn, product
+from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 _SHARED_DRAWS = 1 << 20
@@ -131,8 +128,8 @@ def _draw(key, number: int):
     """
     if isinstance(key, jax.core.Tracer):
         return _cut_normal(key, number)
-    alike = jax.config.jax_threefry_partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
-    room = 1 << (number - 1).bit_length() if alike and number <= _SHARED_DRAWS else number
+    draws_by_index = jax.config.jax_threefry_partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
+    room = 1 << (number - 1).bit_length() if draws_by_index and number <= _SHARED_DRAWS else number
     return np.asarray(_cut_normal(key, room))[:number]
 
 
@@ -214,49 +211,30 @@ def attention(
     """
     if not x.size * params["output"].size:  # no tokens, no width, or no heads
         return jnp.zeros_like(x)
-    seen = {"causal": causal, "mask": mask, "positions": positions, "axis_name": axis_name}
-    return _attention(params, x.reshape(-1, x.shape[-1]), x.shape, **seen)
+    return _attention(params, x, causal=causal, mask=mask, positions=positions, axis_name=axis_name)
 
 
-def _attention(params, x, shape, *, causal, mask, positions, axis_name, kernel="own"):
-    """Return `attention` of vectors [b, S, d] whose shape is given, and of which x are the rows, or `Again`; `kernel`
-    is `attention` of `apply`."""
-    b, length, d_model = shape
+def _attention(params, x, *, causal, mask, positions, axis_name, kernel="own"):
+    """Return `attention`; `kernel` is `attention` of `apply`."""
+    b, length, d_model = x.shape
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
-    projected = product(x, jnp.concatenate(matrices, axis=1))
-    mask, relative = None if mask is None else _as_bool(mask), None
+    projected = product(x.reshape(-1, d_model), jnp.concatenate(matrices, axis=1)).reshape(b, length, -1)
+    relative = None
     if positions == "relative":
         distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
         matrix = params["relative_key"].reshape(d_model, heads * width)
         relative = jnp.asarray(distances, projected.dtype) @ matrix
-    given = projected.reshape(b, length, -1), relative, heads, positions, causal
-    if kernel == "own" and mask is None and loops_run(ATTENTION, projected.dtype):
-        mixed = _mixed_in_loops(*given)
     else:
-        mixed = _mixed(*given, mask, kernel)
-    joined = product(mixed, params["output"].reshape(-1, d_model))
-    return _total(joined.reshape(shape), axis_name)
-
-
-def _mixed(projected, relative, heads, positions, causal, mask, kernel) -> Again:
-    """Return the rows [b S, H c] of what attention gives, from projections [b, S, 3 H c] and keys of distances
-    [D, H c]."""
-    b, length, _ = projected.shape
-    query, key, value = projected.reshape(b, length, 3, heads, -1).transpose(2, 3, 0, 1, 4)  # [H, b, S, c] each
-    if positions == "rotary":
-        query, key = rotary(query), rotary(key)
+        projected = _turned_rows(projected, heads)
+    if kernel == "own" and mask is None:
+        mixed = cpu.attention(attend_rows, projected, relative, heads, causal)
     else:
-        relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(len(relative) + 1, heads, -1).swapaxes(0, 1)
-    by = attend if kernel == "own" else functools.partial(attend_by, kernel)
-    return Again(_rows_of_parts, tuple(by(query, key, value, relative, mask, causal)))
-
-
-def _mixed_in_loops(projected, relative, heads, positions, causal) -> jax.Array:
-    """Return `_mixed` where there is no mask, by compiled loops."""
-    projected = _turned_rows(projected, heads) if positions == "rotary" else projected
-    mixed = attend_rows(projected, relative, heads, causal)
-    return mixed.reshape(-1, mixed.shape[-1])
+        mask = None if mask is None else _as_bool(mask)
+        by = None if kernel == "own" else functools.partial(attend_by, kernel)
+        mixed = attend_rows(projected, relative, heads, causal, mask, by)
+    joined = product(mixed.reshape(-1, heads * width), params["output"].reshape(-1, d_model))
+    return _total(joined.reshape(x.shape), axis_name)
 
 
 def _turned_rows(projected, heads):
@@ -265,21 +243,6 @@ def _turned_rows(projected, heads):
     each = projected.reshape(b, length, 3, heads, -1).transpose(2, 0, 3, 1, 4)  # [3, b, H, S, c]
     turned = jnp.concatenate([rotary(each[:2]), each[2:]])
     return turned.transpose(1, 3, 0, 2, 4).reshape(projected.shape)
-
-
-def _rows_of_parts(*parts):
-    """Return what all heads give a token as a row: [b S, H c] from arrays [H, b, Q, c] of one query after the other."""
-    heads, b, _, width = parts[0].shape
-    return jnp.concatenate(parts, axis=2).transpose(1, 2, 0, 3).reshape(-1, heads * width)
-
-
-def _rows_of_norm(scale, offset, h, spread, mean):
-    return normed(scale, offset, h, spread, mean).reshape(-1, h.shape[-1])
-
-
-def _normed_again(norm: dict, h: jax.Array) -> Again:
-    """Return the rows of `layer_norm`, for a product whose backward pass has the residual stream and not its norm."""
-    return Again(_rows_of_norm, (norm["scale"], norm["offset"], h, *row_statistics(h, NORM_EPSILON)))
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -355,112 +318,101 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     return Output(_flat_product(x, embedding.T), *rest), x, embedding
 
 
+class _Special(NamedTuple):
+    """What the routed or wide blocks have beside attention and norms; all of it has a leading axis, one for each."""
+
+    ffn: dict
+    noise: jax.Array | None = None
+    held: Routing | ExpertChoice | None = None
+
+
+class _Group(NamedTuple):
+    """A group of 1/R blocks: attention and norms of all of them, the FFNs of those that are dense, and the last one."""
+
+    blocks: dict
+    dense: dict | None
+    special: _Special
+
+
 def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, options: dict) -> tuple:
     """Return the residual stream after all blocks, and the fields of `Output` but its logits; `options` of `apply`."""
-    mask, noise, held, spread = (options[name] for name in ("mask", "noise", "held", "spread"))
-    again = options["rematerialise"]
+    mask, spread, rematerialise = (options[name] for name in ("mask", "spread", "rematerialise"))
     if spread is not None and mask is not None:
         raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     seen |= {"axis_name": None if spread is None else spread.model, "kernel": options["attention"]}
+    shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
+
+    def dense(ffn, x):
+        done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, config.d_model), config.activation)
+        return _total(done.reshape(x.shape), seen["axis_name"])
+
+    def routed(special, x):
+        done = routed_block(special.ffn, x, tokens, config, noise=special.noise, held=special.held, **shared)
+        output = layer_norm(special.ffn["output_norm"], done.output) if config.output_norm else done.output
+        return output, done[1:]
+
+    def dense_block(h, layer):
+        block, ffn = layer
+        h = _attend(block, h, seen)
+        return h + dense(ffn, layer_norm(block["ffn_norm"], h)), None
+
+    def special_block(h, layer):
+        block, special = layer
+        h = _attend(block, h, seen)
+        x = layer_norm(block["ffn_norm"], h)
+        output, rest = routed(special, x) if config.num_routed else (dense(special.ffn, x), ())
+        return h + output, rest
+
+    run = dense_block, special_block
+    run = [jax.checkpoint(block) if rematerialise else block for block in run]
     if config.num_routed:
-        shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
-
-        def run(ffn, x, noise, held):
-            done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **shared)
-            return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
-
-        ffns = params["routed_ffn"]
-        in_stack = reads_stack(config, _matrices(ffns), h.dtype, spread)
-        return _run_groups(run, h, params, ffns, seen, config, again, noise, held, in_stack)
+        special = _Special(params["routed_ffn"], options["noise"], options["held"])
+        return _run_groups(h, params, special, config.layout, *run, unroll=not rematerialise)
     if config.num_wide:
-        run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
-        h = _run_groups(run, h, params, params["wide_ffn"], seen, config, again)[0]
+        special = _Special(params["wide_ffn"])
+        h, _ = _run_groups(h, params, special, config.layout, *run, unroll=not rematerialise)
     else:
-        h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config, again)
+        h, _ = _scan(run[0], h, (params["blocks"], params["dense_ffn"]), unroll=not rematerialise)
     return h, (None, jnp.empty(0), jnp.empty(0), None, None)
 
 
-def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig, again: bool) -> jax.Array:
-    """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common; `seen`
-    are options of `attention`, and `again` is `rematerialise` of `apply`."""
-
-    def block(h, layer):
-        block, ffn = layer
-        h = _attend(block, h, seen)
-        x = _normed_again(block["ffn_norm"], h)
-        done = _total(dense_ffn(_cast(ffn, h.dtype), x, config.activation), seen["axis_name"])
-        return h + done.reshape(h.shape), None
-
-    return _scan(_kept_by_input(block, again), h, (blocks, ffns), unroll=not again)[0]
-
-
-def _kept_by_input(block, again: bool):
-    """Return a block that computes itself again in the backward pass, if that is asked for."""
-    return jax.checkpoint(block) if again else block
-
-
-def _wide_block(ffn, x, noise, held, *, activation, axis_name):
-    """Return the output of a wider dense FFN, in the manner of `routed_block`."""
-    done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, x.shape[-1]), activation)
-    return (_total(done.reshape(x.shape), axis_name),)
-
-
-def _scan(step, h: jax.Array, layers, unroll: bool = True):
+def _scan(step, h: jax.Array, layers, unroll: bool):
     """Scan over the leading axis of `layers`, a short loop written out, see `_WRITTEN_OUT`."""
     length = len(jax.tree.leaves(layers)[0])
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
 
-def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None, in_stack=False) -> tuple:
-    """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
-
-    In the layout "upper" all dense blocks come first, and then groups of one block.
+def _run_groups(h, params, special: _Special, layout: str, dense_block, special_block, unroll: bool) -> tuple:
+    """Return the residual stream after all groups of 1/R blocks, and what the special blocks returned, stacked.
 
     Args:
-        run: called on the last block of each group, (ffn, x, noise, held) -> (output, ...).
         h: [b, S, d].
         params: the whole tree.
-        ffns: the part of it that `run` takes, stacked.
-        seen: options of `attention`.
-        config: the model.
-        again: see `_run_dense`.
-        noise: stacked, or None.
-        held: stacked, or None.
-        in_stack: whether `run` takes matrices from a `Stack`.
+        special: the last block of each group. In the layout "upper" all dense blocks come first, then groups of one.
+        layout: of the model.
+        dense_block: (h, (block, FFN)) -> (h, None).
+        special_block: (h, (block, `_Special`)) -> (h, rest).
+        unroll: see `_scan`.
     """
-    groups, blocks, dense = len(ffns["up"]), params["blocks"], params.get("dense_ffn")
-    if config.layout == "upper" and dense is not None:
-        lower = jax.tree.map(lambda leaf: leaf[:-groups], blocks)
-        h = _run_dense(h, lower, dense, seen, config, again)
-        blocks, dense = jax.tree.map(lambda leaf: leaf[-groups:], blocks), None
+    num_groups, blocks, dense = len(special.ffn["up"]), params["blocks"], params.get("dense_ffn")
+
+    def part(tree, which):
+        return jax.tree.map(lambda leaf: leaf[which], tree)
 
     def by_group(tree):
-        return jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), tree)
+        return jax.tree.map(lambda leaf: leaf.reshape(num_groups, -1, *leaf.shape[1:]), tree)
 
-    passed = _matrices(ffns) if in_stack else {}
-    ffns, matrices = {name: ffns[name] for name in ffns if name not in passed}, jax.lax.stop_gradient(passed)
+    if layout == "upper" and dense is not None:
+        h, _ = _scan(dense_block, h, (part(blocks, slice(-num_groups)), dense), unroll)
+        blocks, dense = part(blocks, slice(-num_groups, None)), None
 
-    def group(carry, layers):
-        h, passed = carry
-        blocks, dense, ffn, noise, held, layer = layers
-        if dense is not None:
-            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config, again)
-        last = jax.tree.map(lambda leaf: leaf[-1], blocks)
-        return _kept_by_input(special, again)((h, passed), last, ffn, noise, held, layer)
+    def run_group(h, group: _Group):
+        if group.dense is not None:
+            h, _ = _scan(dense_block, h, (part(group.blocks, slice(-1)), group.dense), unroll)
+        return special_block(h, (part(group.blocks, -1), group.special))
 
-    def special(carry, block, ffn, noise, held, layer):
-        h, passed = carry
-        stack = Stack(matrices, layer, passed)
-        if in_stack:
-            ffn = ffn | {name: matrix[layer] for name, matrix in matrices.items()} | {"stack": stack}
-        h = _attend(block, h, seen)
-        output, *rest = run(ffn, layer_norm(block["ffn_norm"], h), noise, held)
-        return (h + output, stack.passed), tuple(rest)
-
-    layers = by_group(blocks), by_group(dense), ffns, noise, held, jnp.arange(groups, dtype=jnp.int32)
-    (h, _), rest = _scan(group, (h, passed), layers, unroll=not again)
-    return h, rest
+    return _scan(run_group, h, _Group(by_group(blocks), by_group(dense), special), unroll)
 
 
 def _cast(tree, dtype):
@@ -468,9 +420,9 @@ def _cast(tree, dtype):
 
 
 def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
-    """Return the residual stream after attention."""
-    x = _normed_again(block["attention_norm"], h)
-    return h + _attention(_cast(block["attention"], h.dtype), x, h.shape, **seen)
+    """Return the residual stream after attention; `seen` are options of `_attention`."""
+    x = layer_norm(block["attention_norm"], h)
+    return h + _attention(_cast(block["attention"], h.dtype), x, **seen)
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:

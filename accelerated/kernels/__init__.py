@@ -1,1 +1,2 @@
-"""numba kernels: sequential work that neither NumPy nor JAX does well."""
+"""Sequential searches compiled by numba and called with NumPy arrays: `laws` and `routers.base` enter, and `cpu` takes
+`compile` alone."""

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.accelerated import attention_rows, experts, grouped, loops
-from routelaws.accelerated.attention_rows import attend_rows
+from routelaws.accelerated import attention, cpu, experts
 from routelaws.accelerated.errors import InputError
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import harness
@@ -47,10 +46,8 @@ def draw_case(seed: int) -> dict:
         case |= {"T": size(600), "E": max(1, size(40)), "k": size(8), "d": size(150), "f": size(300)}
         case |= {"activation": str(random.choice(["gelu", "relu", "swiglu"])), "wild": bool(random.random() < 0.4)}
         case |= {"even": bool(random.integers(2))}
-        by = random.choice(["grouped_ffn", "Stack", "routed_ffn"], p=[0.5, 0.3, 0.2])
-        case["by"] = (
-            "grouped_ffn" if case["misfit"] and by == "routed_ffn" else str(by)
-        )  # which also takes other dtypes
+        by = str(random.choice(["experts", "routed_ffn"], p=[0.8, 0.2]))
+        case["by"] = "experts" if case["misfit"] else by  # `routed_ffn` refuses in other words
     case["how"] = str(random.choice(HOW, p=[0.6, 0.16, 0.08, 0.08, 0.08]))
     if case["how"] in ("shard_map", "elsewhere") and case.get("E") == 1:
         case["E"] = 2  # a layer of one expert has a place for each token, not for each of its choices
@@ -87,43 +84,28 @@ def found_by(case: dict, moved: dict, held: dict):
     elsewhere = case["how"] == "elsewhere"
     if case["kind"] == "attention":
         given = moved["projected"], moved.get("relative"), held["heads"], held["causal"]
-        return attention_elsewhere(*given) if elsewhere else attend_rows(*given)
+        with cpu.portable() if elsewhere else contextlib.nullcontext():
+            return cpu.attention(attention.attend_rows, *given)
     matrices, rows = moved["matrices"], (moved["x"], moved["gate"], held["queue"])
     if elsewhere or (case["by"] == "routed_ffn" and case["E"] > 1) or case["how"] == "shard_map":
-        with loops.portable() if elsewhere else contextlib.nullcontext():
+        with cpu.portable() if elsewhere else contextlib.nullcontext():
             x, gate, queue = rows
             return experts.routed_ffn(matrices, x, queue, gate, activation=held["activation"]).output
-    plain = plain_experts(held["activation"])
-    if case["by"] != "Stack" or not case["d"] * case["f"]:
-        return grouped.grouped_ffn(held["activation"], plain, matrices, *rows)
-    layers = {name: jnp.stack([jnp.full_like(matrix, jnp.nan), matrix]) for name, matrix in matrices.items()}
-    stack = grouped.Stack(jax.lax.stop_gradient(layers), jnp.int32(case.get("layer", 1)), layers)
-    return stack.ffn(held["activation"], plain, *rows)
+    return cpu.experts(plain_experts, held["activation"], matrices, *rows)
 
 
-def attention_elsewhere(projected, relative, heads, causal):
-    if not projected.size:
-        return projected[..., : projected.shape[-1] // 3]
-    relative = jnp.zeros((0, projected.shape[-1] // 3)) if relative is None else relative
-    return attention_rows._elsewhere(heads, causal, projected, relative)
-
-
-def plain_experts(activation: str):
-    """Return the function that runs every expert on every token, and weighs what comes out."""
-
-    def run(matrices, x, gate, queue):
-        num_experts = len(matrices["up"])
-        weight = (gate[:, :, None] * jax.nn.one_hot(queue, num_experts, dtype=gate.dtype)).sum(axis=1)
-        every = jnp.broadcast_to(x, (num_experts, *x.shape))
-        return jnp.einsum("te,etd->td", weight, experts.expert_ffn(**matrices, x=every, activation=activation))
-
-    return run
+def plain_experts(activation: str, matrices: dict, x, gate, queue):
+    """Run every expert on every token, and weigh what comes out."""
+    num_experts = len(matrices["up"])
+    weight = (gate[:, :, None] * jax.nn.one_hot(queue, num_experts, dtype=gate.dtype)).sum(axis=1)
+    every = jnp.broadcast_to(x, (num_experts, *x.shape))
+    return jnp.einsum("te,etd->td", weight, experts.expert_ffn(**matrices, x=every, activation=activation))
 
 
 def wanted_by(case: dict, moved: dict, held: dict):
     """Return the same by plain JAX."""
     if case["kind"] == "experts":
-        return plain_experts(held["activation"])(moved["matrices"], moved["x"], moved["gate"], held["queue"])
+        return plain_experts(held["activation"], moved["matrices"], moved["x"], moved["gate"], held["queue"])
     b, S, H, c = (case[name] for name in "bSHc")
     query, key, value = jnp.moveaxis(moved["projected"].reshape(b, S, 3, H, c), 2, 0)
     logits, distance = jnp.einsum("bihc,bjhc->bhij", query, key), np.arange(S)[:, None] - np.arange(S)
@@ -137,17 +119,17 @@ def wanted_by(case: dict, moved: dict, held: dict):
 
 
 AXES = ("axis more", "axis less")
-MATRIX = ("longer 0", "shorter 0", "longer 1", "shorter 1", "longer 2", "shorter 2", *AXES, "int32", "float16")
+MATRIX = ("longer 0", "shorter 0", "longer 1", "shorter 1", "longer 2", "shorter 2", *AXES)
 ROWS = ("longer 0", "shorter 0", "longer 1", "shorter 1", *AXES)
 SPOILS = {
     "attention": {
-        "projected": ("longer 2", "shorter 2", *AXES, "int32", "float16"),
-        "relative": (*ROWS, "int32", "float16"),
+        "projected": ("longer 2", "shorter 2", *AXES),
+        "relative": ROWS,
         "heads": (-2, 1000),
     },
     "experts": {
         "up": MATRIX, "down": MATRIX, "linear": MATRIX, "matrices": ("one more", "one less"), "activation": ("tanh",),
-        "x": (*ROWS, "int32", "float16"), "gate": (*ROWS, "int32", "float16"), "queue": (*ROWS, "float32"),
+        "x": ROWS, "gate": (*ROWS, "int32"), "queue": (*ROWS, "float32"),
     },
 }  # fmt: skip
 """What is done to an array, or put in the place of a number or a word, so that the others do not fit it any more."""

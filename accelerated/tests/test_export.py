@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.cpu import portable
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.loops import portable
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.export import (

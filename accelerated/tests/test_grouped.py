@@ -1,5 +1,6 @@
-"""The compiled loops of the experts (`grouped`): values and gradients are those of the definition."""
+"""The compiled loops of the experts (`cpu.experts`): values and gradients are those of the definition."""
 
+import functools
 import math
 import os
 import re
@@ -15,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from routelaws.accelerated import experts, grouped
-from routelaws.accelerated.kernels import foreign, tiles
+from routelaws.accelerated import experts
+from routelaws.accelerated.cpu import expert_layer, tiles, xla
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
 
@@ -61,8 +62,8 @@ def by_definition(point, expert, kept, activation):
 @pytest.fixture
 def used(monkeypatch):
     """The calls of the loops."""
-    calls, run = [], grouped.grouped_ffn
-    monkeypatch.setattr(experts, "grouped_ffn", lambda *arguments: calls.append(1) or run(*arguments))
+    calls, run = [], expert_layer.call_loops
+    monkeypatch.setattr(expert_layer, "call_loops", lambda *given, **sizes: calls.append(1) or run(*given, **sizes))
     return calls
 
 
@@ -276,13 +277,22 @@ def test_product(rows, columns, depth, a_turned, b_turned, how):
 
 def test_an_interface_that_is_another_is_not_taken():
     header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
-    assert foreign.known(header)
-    assert not foreign.known(re.sub(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_Stream_Get\);", "", header))
-    assert not foreign.known(header.replace("  void* data;\n  int64_t rank;", "  int64_t rank;\n  void* data;"))
+    assert xla.known(header)
+    assert not xla.known(re.sub(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_Stream_Get\);", "", header))
+    assert not xla.known(header.replace("  void* data;\n  int64_t rank;", "  int64_t rank;\n  void* data;"))
+
+
+def test_an_unknown_interface_is_one_warning_and_no_loop(monkeypatch):
+    monkeypatch.setattr(xla, "_interface_is_known", functools.cache(xla._interface_is_known.__wrapped__))
+    monkeypatch.setattr(xla, "_registered", functools.cache(xla._registered.__wrapped__))
+    monkeypatch.setattr(xla, "known", lambda header: False)
+    with pytest.warns(RuntimeWarning) as warned:
+        assert not xla.registered("routelaws_attention") and not xla.registered("routelaws_experts")
+    assert [str(warning.message) for warning in warned] == [xla.UNKNOWN]
 
 
 @pytest.mark.parametrize(("num_assignments", "num_experts"), [(1, 1), (7, 3), (64, 4), (333, 5)])
 def test_positions(num_assignments, num_experts):
     queue = np.random.default_rng(num_assignments).integers(0, num_experts, num_assignments)
     wanted = [int((queue[:i] == e).sum()) for i, e in enumerate(queue)]
-    assert grouped.position_in_queue(jnp.asarray(queue), num_experts).tolist() == wanted
+    assert experts._position_in_queue(jnp.asarray(queue), num_experts).tolist() == wanted

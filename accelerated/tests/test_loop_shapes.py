@@ -16,9 +16,8 @@ import jax
 import numpy as np
 import pytest
 
-from routelaws.accelerated.attention_rows import attend_rows
+from routelaws.accelerated import cpu
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.grouped import Stack, grouped_ffn
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
 
@@ -62,20 +61,19 @@ ATTENTION = [
         (1, 533, 2, 3, True),
     ]
 ]  # fmt: skip
-ALONE, STACK = "grouped_ffn", "Stack"
-FIELDS = ("T", "E", "k", "d", "f", "activation", "even", "by", "wild")
+FIELDS = ("T", "E", "k", "d", "f", "activation", "even", "wild")
 EXPERTS = [
-    dict(zip(FIELDS, fields, strict=True)) | more
-    for *fields, more in [
-        (300, 8, 1, 256, 1030, "gelu", True, ALONE, False, {}),  # past the cache, columns that are no whole vectors
-        (150, 8, 1, 256, 1030, "relu", True, STACK, False, {}),
-        (150, 9, 1, 250, 1024, "relu", True, ALONE, False, {}),  # the same of rows
-        (500, 8, 1, 256, 1024, "relu", False, ALONE, True, {}),  # past the cache, in two pieces that are added up
-        (50, 3, 2, 530, 545, "gelu", True, ALONE, True, {}),  # more columns than a product adds up at once
-        (2100, 7, 1, 9, 20, "gelu", True, ALONE, False, {}),  # several pieces of an expert of one thread
-        (7, 2, 1, 45, 77, "swiglu", True, ALONE, False, {}),  # so few rows that matrices are read in their own order
-        (701, 3, 2, 33, 50, "swiglu", False, STACK, True, {"layer": 7}),  # several pieces of rows; no such layer
-        (333, 20, 3, 17, 71, "swiglu", True, STACK, True, {}),
+    dict(zip(FIELDS, fields, strict=True)) | {"by": "experts"}
+    for fields in [
+        (300, 8, 1, 256, 1030, "gelu", True, False),  # past the cache, columns that are no whole vectors
+        (150, 8, 1, 256, 1030, "relu", True, False),
+        (150, 9, 1, 250, 1024, "relu", True, False),  # the same of rows
+        (500, 8, 1, 256, 1024, "relu", False, True),  # past the cache, in two pieces that are added up
+        (50, 3, 2, 530, 545, "gelu", True, True),  # more columns than a product adds up at once
+        (2100, 7, 1, 9, 20, "gelu", True, False),  # several pieces of an expert of one thread
+        (7, 2, 1, 45, 77, "swiglu", True, False),  # so few rows that matrices are read in their own order
+        (701, 3, 2, 33, 50, "swiglu", False, True),  # several pieces of rows
+        (333, 20, 3, 17, 71, "swiglu", True, True),
     ]
 ]  # fmt: skip
 LISTED = [{"kind": "attention"} | case for case in ATTENTION] + [{"kind": "experts"} | case for case in EXPERTS]
@@ -95,32 +93,23 @@ def floats(*shape):
     return np.zeros(shape, np.float32)
 
 
-def experts(activation="gelu", queue=np.int32, **shapes):
-    """Return a call of `grouped_ffn` with T = 5, k = 2, E = 3, d = 4 and f = 6, but for what is given."""
+def experts(activation="gelu", queue=np.int32, gate_dtype=np.float32, **shapes):
+    """Return a call of `cpu.experts` with T = 5, k = 2, E = 3, d = 4 and f = 6, but for what is given."""
     matrices = {"up": shapes.get("up", (3, 4, 6)), "down": shapes.get("down", (3, 6, 4))}
     matrices = {name: floats(*shape) for name, shape in matrices.items()}
-    arrays = floats(*shapes.get("x", (5, 4))), floats(*shapes.get("gate", (5, 2))), np.zeros((5, 2), queue)
-    return functools.partial(grouped_ffn, activation, None, matrices, *arrays)
-
-
-def stacked(f):
-    matrices = {"up": floats(2, 3, 4, f), "down": floats(2, 3, f, 4)}
-    stack = Stack(matrices, np.int32(0), matrices)
-    return functools.partial(stack.ffn, "gelu", None, floats(5, 4), floats(5, 2), np.zeros((5, 2), np.int32))
+    gate = np.zeros(shapes.get("gate", (5, 2)), gate_dtype)
+    arrays = floats(*shapes.get("x", (5, 4))), gate, np.zeros((5, 2), queue)
+    return functools.partial(cpu.experts, None, activation, matrices, *arrays)
 
 
 REFUSED = {
     "distances": (
-        functools.partial(attend_rows, floats(2, 64, 96), floats(65, 32), 2, False),
+        functools.partial(cpu.attention, None, floats(2, 64, 96), floats(65, 32), 2, False),
         "attention: relative has shape [65, 32]; [D, H c] with D = 127, H = 2, c = 16 is needed",
     ),
     "heads": (
-        functools.partial(attend_rows, floats(2, 64, 96), None, 5, True),
+        functools.partial(cpu.attention, None, floats(2, 64, 96), None, 5, True),
         "attention: projected has shape [2, 64, 96]; [b, S, 3 H c] with H = 5 is needed",
-    ),
-    "dtype": (
-        functools.partial(attend_rows, np.zeros((2, 64, 96), np.int32), None, 2, True),
-        "attention: projected is int32; float32 or bfloat16 is needed",
     ),
     "down": (
         experts(down=(2, 6, 4)),
@@ -128,7 +117,11 @@ REFUSED = {
     ),
     "gate": (experts(gate=(5, 1)), "experts: queue has shape [5, 2]; [T, k] with T = 5, k = 1 is needed"),
     "queue": (experts(queue=np.float32), "experts: queue is float32; int32 is needed"),
-    "a stack without width": (stacked(0), "experts: d = 4 and f = 0; a stack needs 1 of each at least"),
+    "gate's dtype": (
+        experts(gate_dtype=np.int32),
+        "experts: gate is int32; float32 or bfloat16 or float64 or float16 is needed",
+    ),
+    "linear": (experts(activation="swiglu"), "experts: the matrices are up, down; up, down, linear are needed"),
     "activation": (experts(activation="tanh"), "activation is 'tanh'; allowed: gelu, relu, swiglu"),
 }
 
@@ -140,3 +133,17 @@ def test_what_does_not_fit_is_one_line(name):
     with pytest.raises(InputError) as raised:
         jax.eval_shape(call)
     assert str(raised.value) == line
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_loops_take_no_other_dtypes(dtype):
+    """One array of another dtype, and the twin gets all of them as they are."""
+    x, gate, queue = floats(5, 4), floats(5, 2), np.zeros((5, 2), np.int32)
+    matrices, projected, keys = {"up": floats(3, 4, 6), "down": floats(3, 6, 4)}, floats(2, 64, 96), floats(64, 32)
+    for name in matrices:
+        odd = matrices | {name: matrices[name].astype(dtype)}
+        assert cpu.experts(lambda *given: given, "gelu", odd, x, gate, queue)[1] is odd
+    odd = x.astype(dtype)
+    assert cpu.experts(lambda *given: given, "gelu", matrices, odd, gate, queue)[2] is odd
+    for given in ((projected.astype(dtype), keys), (projected, keys.astype(dtype))):
+        assert cpu.attention(lambda *given: given, *given, 2, True)[:2] == given

@@ -1,4 +1,4 @@
-"""Attention by compiled loops, and experts in a stack: values and gradients are those of the definition."""
+"""Attention by compiled loops, and models with and without them: values and gradients are those of the definition."""
 
 import functools
 import math
@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from routelaws.accelerated import experts, grouped, loops
-from routelaws.accelerated.attention_rows import attend_rows
-from routelaws.accelerated.kernels import attention_call, attention_pieces, expert_call, expert_pieces
+from routelaws.accelerated import attention, cpu
+from routelaws.accelerated.cpu import attention_call, attention_pieces, calls, expert_call, expert_pieces
 from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
@@ -54,6 +53,10 @@ def by_definition(projected, relative, heads, causal):
     return jnp.einsum("bhij,bjhc->bihc", weights, value).reshape(b, length, -1)
 
 
+def in_loops(projected, relative, heads, causal):
+    return cpu.attention(attention.attend_rows, projected, relative, heads, causal)
+
+
 def with_gradients(attention, projected, relative, weights, heads, causal):
     """Return the output and the gradients of its product with fixed weights."""
     given = [array for array in (projected, relative) if array is not None]
@@ -67,7 +70,7 @@ def with_gradients(attention, projected, relative, weights, heads, causal):
 
 
 def assert_defined(given, heads, causal, name):
-    found = with_gradients(attend_rows, *given, heads, causal)
+    found = with_gradients(in_loops, *given, heads, causal)
     assert found[0].dtype == jnp.float32
     with jax.enable_x64(True):
         wide = [array if array is None else np.float64(array) for array in given]
@@ -102,14 +105,14 @@ def test_weights_of_one_and_of_equal_parts():
     heads, width, length = 2, 8, 40
     for scale in (3e3, -3e3):
         projected, relative, _ = layer(2, length, heads, width, True, True, scale)
-        output = attend_rows(jnp.asarray(projected), jnp.asarray(relative), heads, True)
+        output = in_loops(jnp.asarray(projected), jnp.asarray(relative), heads, True)
         with jax.enable_x64(True):
             right = by_definition(np.float64(projected), np.float64(relative), heads, True)
         assert np.abs(np.asarray(output) - np.asarray(right)).max() < 0.01
     projected, _, _ = layer(2, length, heads, width, True, False, 0.0)
     values = projected.reshape(2, length, 3, heads * width)[:, :, 2]
     means = np.cumsum(values, axis=1) / np.arange(1, length + 1)[:, None]
-    np.testing.assert_allclose(attend_rows(jnp.asarray(projected), None, heads, True), means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(in_loops(jnp.asarray(projected), None, heads, True), means, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_no_number_stays_where_it_is():
@@ -122,7 +125,7 @@ def test_what_is_no_number_stays_where_it_is():
         bad = each.copy()
         bad[1, 33, kind, 1, 3] = np.nan
         bad = jnp.asarray(bad.reshape(projected.shape))
-        output, gradient, _ = with_gradients(attend_rows, bad, relative, weights, heads, True)
+        output, gradient, _ = with_gradients(in_loops, bad, relative, weights, heads, True)
         nothing = np.isnan(np.asarray(output).reshape(b, length, heads, width)).all(axis=-1)
         wanted = np.zeros_like(nothing)
         wanted[1, spoilt(np.arange(length)), 1] = True
@@ -137,11 +140,11 @@ DIGEST = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 import hashlib, jax, numpy as np
-from routelaws.accelerated import attention_rows
+from routelaws.accelerated import attention, cpu
 random = np.random.default_rng(0)
 projected, relative = (np.float32(random.standard_normal(shape)) for shape in ((40, 70, 3 * 4 * 20), (70, 80)))
 def total(projected, relative):
-    output = attention_rows.attend_rows(projected, relative, 4, True)
+    output = cpu.attention(attention.attend_rows, projected, relative, 4, True)
     return (output ** 2).sum(), output
 gradient = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))
 for _ in range(3):
@@ -159,12 +162,18 @@ def test_any_number_of_threads_gives_the_same_bits():
     assert said[0] == said[1] and len(set(said[0].split())) == 1
 
 
+CALLS = {calls.ATTENTION, calls.EXPERTS}
+
+
 def both_ways(run):
-    """Return what a function of no arguments gives by the loops, and without them, and the names of those called."""
+    """Return what a function of no arguments gives by the loops, and with loops switched off, and the names of those
+    called."""
     program = jax.jit(run).lower()
-    with loops.portable():
-        wanted = jax.jit(lambda: run())()
-    return program.compile()(), wanted, {call for call in loops.CALLS if call in program.as_text()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(calls.SWITCH, "0")
+        plain = jax.jit(lambda: run()).lower()
+    assert calls.SWITCH == "ROUTELAWS_CPU_LOOPS" and not any(call in plain.as_text() for call in CALLS)
+    return program.compile()(), plain.compile()(), {call for call in CALLS if call in program.as_text()}
 
 
 MODELS = {
@@ -204,46 +213,11 @@ def test_models(name, dtype):
         return jax.value_and_grad(total)(params)
 
     found, wanted, called = both_ways(run)
-    expected = {loops.ATTENTION} | ({loops.EXPERTS} if config.num_routed else set())
-    assert called == expected
+    assert called == (CALLS if config.num_routed else {calls.ATTENTION})
     limit = {"float32": 1e-5, "bfloat16": 0.1}[dtype]
     for this, that in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         scale = float(jnp.abs(that).max())
         assert float(jnp.abs(this - that).max()) <= limit * max(scale, 1e-2), (name, that.shape)
-
-
-def test_experts_are_read_where_they_lie_in_a_stack():
-    """Two layers of a stack of three, one after the other: outputs and gradients are those of the layers by themselves,
-    bit by bit; those of the layer that is left out are 0."""
-    random = np.random.default_rng(3)
-    for names in (["up", "down"], ["up", "down", "linear"]):
-        stack = {
-            name: np.float32(random.standard_normal((3, 4, *((10, 6) if name == "down" else (6, 10)))))
-            for name in names
-        }
-        x, gate = np.float32(random.standard_normal((20, 6))), np.float32(random.uniform(size=(20, 1)))
-        queue = np.int32(random.integers(0, 4, (20, 1)))
-        activation = "swiglu" if "linear" in names else "gelu"
-        elsewhere = functools.partial(experts._run_elsewhere, activation)
-
-        def in_stack(matrices, x, activation=activation, elsewhere=elsewhere, gate=gate, queue=queue):
-            constant, passed = jax.lax.stop_gradient(matrices), matrices
-            for number in (2, 0):
-                stack = grouped.Stack(constant, jnp.int32(number), passed)
-                x, passed = stack.ffn(activation, elsewhere, x, gate, queue), stack.passed
-            return (x**2).sum()
-
-        def by_layer(matrices, x, activation=activation, elsewhere=elsewhere, gate=gate, queue=queue):
-            for number in (2, 0):
-                layer = {name: matrix[number] for name, matrix in matrices.items()}
-                x = grouped.grouped_ffn(activation, elsewhere, layer, x, gate, queue)
-            return (x**2).sum()
-
-        (value, gradients), (wanted, right) = (
-            jax.jit(jax.value_and_grad(of, argnums=(0, 1)))(stack, x) for of in (in_stack, by_layer)
-        )
-        jax.tree.map(np.testing.assert_array_equal, (value, gradients), (wanted, right))
-        assert all(np.any(gradients[0][name][::2]) and not np.any(gradients[0][name][1]) for name in names)
 
 
 def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
@@ -264,17 +238,10 @@ def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
     assert jnp.linalg.norm(gradient - right) < 0.05 * jnp.linalg.norm(right)
 
 
-def test_a_stack_is_for_loops_alone():
-    """Where they do not run the gradient of the matrices would be lost."""
-    zeros = {"up": jnp.zeros((2, 3, 4)), "down": jnp.zeros((2, 4, 3))}
-    stack = grouped.Stack({}, jnp.int32(0), {})
-    with loops.portable(), pytest.raises(ValueError, match="compiled loops alone"):
-        experts.routed_ffn(zeros | {"stack": stack}, jnp.zeros((5, 3)), jnp.zeros((5, 1), int), jnp.zeros((5, 1)))
-
-
 LOADS = st.lists(st.integers(0, 600) | st.just(0), min_size=1, max_size=40)
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(LOADS, st.integers(1, 16), st.sampled_from((5, 256, 1000)))
 @hypothesis.example([2048], 2, 1024)
 @hypothesis.example([440, 247, 187, 246, 310, 238, 214, 166], 2, 512)
@@ -318,10 +285,10 @@ def test_groups_and_devices():
     """Under vmap, and inside shard_map with its check of what varies over the devices."""
     heads, given = 2, layer(4, 30, 2, 8, True, True)
     projected, relative, weights = map(jnp.asarray, given)
-    whole = with_gradients(attend_rows, projected, relative, weights, heads, True)
+    whole = with_gradients(in_loops, projected, relative, weights, heads, True)
 
     def total(projected, relative, weights):
-        return (attend_rows(projected, relative, heads, True) * weights).sum()
+        return (in_loops(projected, relative, heads, True) * weights).sum()
 
     by_half = jax.vmap(jax.grad(total), in_axes=(0, None, 0))
     halves = projected.reshape(2, 2, 30, -1), relative, weights.reshape(2, 2, 30, -1)

@@ -12,7 +12,7 @@ from routelaws.accelerated import cross_entropy, experts
 from routelaws.accelerated.attention import attend
 from routelaws.accelerated.cross_entropy import summed_log_probability
 from routelaws.accelerated.normalise import normalise
-from routelaws.accelerated.products import Again, dense_ffn, product
+from routelaws.accelerated.products import dense_ffn, product
 from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.transformer import init, loss
@@ -142,25 +142,6 @@ def test_product(shape):
     x, matrix, weights = (random.standard_normal(size) for size in ((6, shape[0]), shape, (6, shape[1])))
     found = jax.jit(jax.grad(lambda *given: (product(*given) * weights).sum(), (0, 1)))(x, matrix)
     assert_same(found, (weights @ matrix.T, x.T @ weights), LIMIT, f"product {shape}")
-
-
-def test_products_of_what_is_computed_again():
-    """The gradients of a, b and the matrices, from a product and from an FFN whose input is sin(a) b."""
-    random = np.random.default_rng(3)
-    source = tuple(random.standard_normal((2, 6, 3)))
-    matrices = {"up": random.standard_normal((3, 4)), "down": random.standard_normal((4, 3))}
-
-    def made(first, second):
-        return jnp.sin(first) * second
-
-    def through(x, matrices):
-        return product(x, matrices["up"]).sum() + (dense_ffn(matrices, x, "gelu") ** 2).sum()
-
-    found, wanted = (
-        jax.jit(jax.grad(lambda *given, of=of: through(of(*given[0]), given[1]), (0, 1)))(source, matrices)
-        for of in (lambda *source: Again(made, source), made)
-    )
-    assert_same(found, wanted, LIMIT, "gradients of what is computed again")
 
 
 def plain_norm(scale, offset, x):

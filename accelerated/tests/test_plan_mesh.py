@@ -11,8 +11,8 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands.plan_mesh import words
+from routelaws.accelerated.cpu import portable
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.loops import portable
 from routelaws.accelerated.mesh_plan import (
     AXES,
     DevicePlan,

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_the_graph_is_read(graph):
 def test_no_file_imports_from_a_higher_room(graph):
     wrong = [(file, other) for file, others in graph.items() for other in others if height(other) > height(file)]
     assert not wrong
+
+
+def test_compiled_loops_of_training_have_two_doors(graph):
+    """Nobody enters the folder but by its `__init__`, and few do."""
+    inside = {(file, other) for file, others in graph.items() for other in others if other.startswith("cpu/")}
+    assert inside and not [(file, other) for file, other in inside if not file.startswith("cpu/")]
+    entry = re.compile(r"^\s*from \.+( import .*\bcpu\b|cpu import)", re.MULTILINE)
+    entering = {file for file in graph if entry.search((FOLDER / file).read_text(encoding="utf-8"))}
+    assert entering == {"experts.py", "transformer.py", "training/export.py"}
 
 
 def test_no_import_goes_in_a_circle(graph):

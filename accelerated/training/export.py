@@ -6,11 +6,11 @@
 
 The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
 run compiles, weights, optimizer, router and all, with two exceptions. In training BASE shares the tokens out by the
-auction, which stays on the device, and not by loops on the host, which no file can hold. On CPU experts run as batched
-products, and not by the loops of this package (`loops`), which would tie the file to its version. Shapes are fixed:
-those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the
-table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many bad
-batches may still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
+auction, which stays on the device, and not by loops on the host, which no file can hold. On CPU attention and experts
+run as plain JAX, and not by the loops of this package (`cpu`), which would tie the file to its version. Shapes are
+fixed: those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys
+and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many
+bad batches may still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ import jax
 import numpy as np
 from jax import export
 
+from .. import cpu
 from ..errors import InputError
-from ..loops import portable
 from .configuration import TrainConfig
 from .run_folder import table_shape
 from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
@@ -79,7 +79,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     batches = jax.ShapeDtypeStruct((config.steps_per_call, config.batch_size, config.sequence_length + 1), np.int32)
     number = jax.ShapeDtypeStruct((), np.int32)
     jitted = jax.jit(program, donate_argnames="leaves")
-    with portable():
+    with cpu.portable():
         return export.export(jitted, platforms=tuple(dict.fromkeys(platforms)))(
             tuple(jax.tree.leaves(state)), batches, number, number, tuple(inputs)
         )

@@ -11,7 +11,13 @@ from pathlib import Path
 import griffe
 
 ROOT = Path(__file__).resolve().parents[2]
-SINGLE = ("accelerated/kernels", "accelerated/tables", "accelerated/training", "conformance/compare.py")
+SINGLE = (
+    "accelerated/cpu",
+    "accelerated/kernels",
+    "accelerated/tables",
+    "accelerated/training",
+    "conformance/compare.py",
+)
 """Files and folders without a twin that have pages too; all others are shown as source alone."""
 
 PLAIN = dict(returns_named_value=False, returns_multiple_items=False, warn_unknown_params=False, warnings=False)

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from .compile import c_function, jit
+from ..kernels.compile import c_function, jit
 from .memory import floats
 
 

@@ -1,9 +1,11 @@
-"""The routed FFN as a function that a program compiled by XLA calls (`foreign`)."""
+"""The routed FFN as a function that a program compiled by XLA calls (`xla`)."""
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
 
-from .compile import c_function, jit
+from ..kernels.compile import c_function, jit
 from .expert_pieces import (
     BACKWARD,
     FORWARD,
@@ -16,13 +18,17 @@ from .expert_pieces import (
     compile_pieces,
     scratch_size,
 )
-from .foreign import attribute, is_question, read_call, shape
 from .memory import address, floats, ints, keep
 from .tiles import PANEL, ROW_PADDING
 from .together import PIECE, num_threads, run_together
+from .xla import attribute, is_question, read_call, shape
 
 PAST_CACHE_FROM = 1 << 21
 """Numbers in the matrices of one kind from which their gradients are written past the cache, which they would fill."""
+
+X, GATE, QUEUE, UP, DOWN, GRADIENT_OF_OUTPUT, UP_BEFORE, LINEAR, LINEAR_BEFORE = range(9)
+LINEAR_FORWARD = GRADIENT_OF_OUTPUT
+"""Which argument is which, see `_experts`; what a call does not have has the address 0."""
 
 FEWEST_ROWS = 32
 """Rows of a piece of work, at least, if an expert has as many: with fewer, reading the matrices takes the time."""
@@ -166,50 +172,83 @@ def _mark_dropped(job, dropped, backward):
             floats(job.of_gate + 4 * np.int64(i), 1)[0] = nothing
 
 
-def _experts(frame):
-    """What XLA calls, forward and backward: a function of `foreign`.
+class Sizes(NamedTuple):
+    """Sizes of a layer: T k, k, E, d, f; the number of its activation, and 1 for the backward pass."""
 
-    Forward: x, gate, queue, layer, up, down(, linear) -> output(, up_before(, linear_before)).
-    Backward: the same and gradient, up_before(, linear_before)(, gradients of up, down(, linear)) -> gradients of x,
-    gate, up, down(, linear). See `Job`; that of x is one for each assignment. `loops.call_loops` checks the shapes.
-    Matrices are given of all layers, [layers, E, d, f]; the layer, int32, is the number of one of them. If gradients of
-    all layers are given, those of this one are written there, and they are the results; otherwise the results are those
-    of this layer alone.
+    assignments: int
+    choices: int
+    experts: int
+    width: int
+    hidden: int
+    activation: int
+    backward: int
+
+
+class Sorted(NamedTuple):
+    """Addresses of what `_sort` returns, and of room for what is kept from rows to columns: see `Job`."""
+
+    order: int
+    start: int
+    hidden: int
+    up: int
+    linear: int
+
+
+@jit
+def _sizes(call):
+    gate, up = shape(call, GATE), shape(call, UP)
+    activation, backward = attribute(call, 0), attribute(call, 1)
+    return Sizes(gate[0] * gate[1], gate[1], up[0], up[1], up[2], activation, backward)
+
+
+@jit
+def _forward_job(call, sizes, rows):
+    a, r, none = call.arguments, call.results, np.int64(0)
+    return Job(
+        x=a[X], gate=a[GATE], up=a[UP], down=a[DOWN], linear=a[LINEAR_FORWARD],
+        output=r[0], up_before=r[1], linear_before=r[2], order=rows.order, start=rows.start,
+        gradient=none, of_gate=none, of_up=none, of_down=none, of_linear=none,
+        kept_hidden=none, kept_up=none, kept_linear=none,
+        choices=sizes.choices, width=sizes.width, hidden=sizes.hidden, hidden_row=sizes.hidden + ROW_PADDING,
+        activation=sizes.activation, past_cache=none,
+    )  # fmt: skip
+
+
+@jit
+def _backward_job(call, sizes, rows):
+    a, r = call.arguments, call.results
+    return Job(
+        x=a[X], gate=a[GATE], up=a[UP], down=a[DOWN], linear=a[LINEAR],
+        gradient=a[GRADIENT_OF_OUTPUT], up_before=a[UP_BEFORE], linear_before=a[LINEAR_BEFORE],
+        output=r[0], of_gate=r[1], of_up=r[2], of_down=r[3], of_linear=r[4], order=rows.order, start=rows.start,
+        kept_hidden=rows.hidden, kept_up=rows.up, kept_linear=rows.linear,
+        choices=sizes.choices, width=sizes.width, hidden=sizes.hidden, hidden_row=sizes.hidden + ROW_PADDING,
+        activation=sizes.activation,
+        past_cache=np.int64(sizes.experts * sizes.width * sizes.hidden >= PAST_CACHE_FROM),
+    )  # fmt: skip
+
+
+def _experts(frame):
+    """What XLA calls: a function of `xla`. `calls.call_loops` checks the shapes.
+
+    Forward: x, gate, queue, up, down(, linear) -> output(, up_before(, linear_before)).
+    Backward: x, gate, queue, up, down, gradient, up_before(, linear, linear_before) -> gradients of x, gate, up,
+    down(, linear). See `Job`; that of x is one for each assignment. Attributes: activation, backward.
     """
     if is_question(frame):
         return 0
     call = read_call(frame)
-    a, r = call.arguments, call.results
-    gates, matrices = shape(call, 1), shape(call, 4)
-    choices, assignments = gates[1], gates[0] * gates[1]
-    num_experts, width, hidden = matrices[1], matrices[2], matrices[3]
-    number = max(0, min(np.int64(ints(a[3], 1)[0]), matrices[0] - 1))
-    layer = 4 * num_experts * width * hidden * number
-    activation, row, none = attribute(call, 0), hidden + ROW_PADDING, np.int64(0)
-    gated = activation == SWIGLU
-    up, down, linear = a[4] + layer, a[5] + layer, a[6] + layer if gated else none
-    given = 7 if gated else 6
-    backward = call.num_arguments > given
-    order, start = _sort(ints(a[2], assignments), num_experts)
-    order_at, start_at = address(order), address(start)
+    sizes = _sizes(call)
+    order, start = _sort(ints(call.arguments[QUEUE], sizes.assignments), sizes.experts)
     threads = num_threads(call.interface, call.context)
-    split = _split(start, threads) if backward else np.ones(num_experts, np.int64)
-    shared = backward and _rows_of(start, split) > 0
-    kept = np.empty((3 if gated else 2, start[num_experts] if shared else 0, row), np.float32)
-    kept_at, of_kept = address(kept), 4 * kept.shape[1] * row
-    past_cache = np.int64(num_experts * width * hidden >= PAST_CACHE_FROM)
-    if backward:
-        into = given + (3 if gated else 2)
-        place = layer if call.num_arguments > into else none
-        of_linear, linear_before = (r[4] + place, a[given + 2]) if gated else (none, none)
-        job = Job(a[0], a[1], a[given], up, linear, down, a[given + 1], linear_before, order_at, start_at, r[0], r[1],
-                  r[2] + place, of_linear, r[3] + place, kept_at, kept_at + of_kept, kept_at + 2 * of_kept,
-                  choices, width, hidden, row, activation, past_cache)  # fmt: skip
-    else:
-        job = Job(a[0], a[1], none, up, linear, down, r[1], r[2], order_at, start_at, r[0], none, none, none, none,
-                  none, none, none, choices, width, hidden, row, activation, past_cache)  # fmt: skip
-    _mark_dropped(job, order[start[num_experts] :], backward)
-    pieces, count, wait_from = _pieces(start, split, hidden, threads, backward)
+    split = _split(start, threads) if sizes.backward else np.ones(sizes.experts, np.int64)
+    shared = start[sizes.experts] if sizes.backward and _rows_of(start, split) > 0 else 0
+    kept = np.empty((3 if sizes.activation == SWIGLU else 2, shared, sizes.hidden + ROW_PADDING), np.float32)
+    kept_at, of_kept = address(kept), 4 * kept.shape[1] * kept.shape[2]
+    rows = Sorted(address(order), address(start), kept_at, kept_at + of_kept, kept_at + 2 * of_kept)
+    job = _backward_job(call, sizes, rows) if sizes.backward else _forward_job(call, sizes, rows)
+    _mark_dropped(job, order[start[sizes.experts] :], sizes.backward)
+    pieces, count, wait_from = _pieces(start, split, sizes.hidden, threads, sizes.backward)
     run, memory = address_of_run(), scratch_size(job)
     run_together(run, np.array(job), memory, pieces, count, wait_from, call.interface, call.context)
     keep(kept)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import c_function, jit, jit_fused, jit_sum, jit_within
+from ..kernels.compile import c_function, jit, jit_fused, jit_sum, jit_within
 from .exponential import power_of_e
 from .memory import floats, longs
 from .rows import dot, scale_row, write_scaled
@@ -90,9 +90,9 @@ def _up(size, to):
 
 
 @jit
-def share_size(job):
+def share_size(distances, width):
     """Return how many numbers `Job.shares` has for each piece."""
-    return job.distances * _up(job.width, LANES)
+    return distances * _up(width, LANES)
 
 
 @jit
@@ -338,10 +338,10 @@ def _backward(job, s, sequence, head, of_relative):
 @jit
 def _add_up(job, head):
     """Write the gradients of the keys of distances of a head: the sum of what its pieces give."""
-    c, wide, row = job.width, _up(job.width, LANES), job.heads * job.width
-    first, step = job.shares + BYTES * head * share_size(job), BYTES * job.heads * share_size(job)
+    c, wide, row, size = job.width, _up(job.width, LANES), job.heads * job.width, share_size(job.distances, job.width)
+    first, step = job.shares + BYTES * head * size, BYTES * job.heads * size
     for i in range(1, job.groups):
-        _add_row(floats(first, share_size(job)), floats(first + i * step, share_size(job)))
+        _add_row(floats(first, size), floats(first + i * step, size))
     _place_rows(first, wide, job.distances, c, job.of_relative + BYTES * head * c, row)
 
 
@@ -351,13 +351,14 @@ def _run_piece(job, piece, memory):
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
     scratch, what = _scratch_at(job, memory), longs(piece, PIECE)
     kind, number, first, size = what[0], what[1], what[2], what[3]
-    head, share = number % job.heads, job.shares + BYTES * number * share_size(job)
+    of_relative = share_size(job.distances, job.width)
+    head, share = number % job.heads, job.shares + BYTES * number * of_relative
     if kind == ADD_UP:
         _add_up(job, head)
         return
     _read_relative(job, scratch, head)
     if kind == BACKWARD:
-        _zeros(share, share_size(job))
+        _zeros(share, of_relative)
     for sequence in range(first, first + size):
         if kind == FORWARD:
             _forward(job, scratch, sequence, head)

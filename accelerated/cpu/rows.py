@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .compile import jit, jit_sum
+from ..kernels.compile import jit, jit_sum
 
 
 @jit_sum

@@ -9,6 +9,7 @@ import functools
 import importlib
 import re
 import threading
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 from numba import config
 
-from .compile import jit
+from ..kernels.compile import jit
 from .memory import longs
 from .tiles import compile_product
 from .together import NUM_THREADS, SCHEDULE, compile_help
@@ -27,11 +28,16 @@ FUNCTIONS = {
 }
 """What XLA knows each function by, and the module whose `compiled` returns it."""
 
+UNKNOWN = (
+    "this version of jaxlib calls compiled loops in a way that is unknown here: attention and experts run without them"
+)
+"""The warning where the layout is another."""
+
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
 _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as those above
 
-_MOST_OPTIONAL = 11  # arrays of a call of which some may be left out
-_DATA, _RANK, _DIMENSIONS = 3, 4, 5  # of an array
+_MOST_OPTIONAL = 9  # arrays of a call of which some may be left out
+_DATA, _DIMENSIONS = 3, 5  # of an array
 _METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of an extension, of the metadata, of the interface
 
 KNOWN = {
@@ -70,7 +76,8 @@ def known(header: str) -> bool:
 def registered(name: str) -> bool:
     """Make the function known to XLA under a name; return False where that cannot be done.
 
-    It cannot where XLA's interface is another than the one that is known here, and where numba does not compile.
+    It cannot where numba does not compile, and where XLA's interface is another than the one that is known here, which
+    is a warning, once for a process.
     """
     with _ONE_THREAD:
         return _registered(name)
@@ -80,12 +87,19 @@ _ONE_THREAD = threading.Lock()
 
 
 @functools.cache
-def _registered(name):
+def _interface_is_known() -> bool:
     try:
         header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     except OSError:
-        return False
-    if config.DISABLE_JIT or not known(header):
+        header = ""
+    if not known(header):
+        warnings.warn(UNKNOWN, RuntimeWarning, stacklevel=2)
+    return known(header)
+
+
+@functools.cache
+def _registered(name):
+    if config.DISABLE_JIT or not _interface_is_known():
         return False
     compile_product()
     compile_help()
@@ -100,7 +114,6 @@ class Call(NamedTuple):
     Attributes:
         arguments: [_MOST_OPTIONAL or more], addresses of the numbers of all arguments; 0 where there are fewer
         results: the same of results
-        num_arguments: how many there are
         shapes: the address of the arguments
         attributes: the address of the attributes' values, in alphabetical order
         interface: the address of XLA's functions
@@ -109,7 +122,6 @@ class Call(NamedTuple):
 
     arguments: np.ndarray
     results: np.ndarray
-    num_arguments: int
     shapes: int
     attributes: int
     interface: int
@@ -132,8 +144,7 @@ def read_call(frame):
     words = longs(frame, _ATTRIBUTES + 1)
     arguments = _addresses(words[_ARGUMENTS], words[_NUM_ARGUMENTS])
     results = _addresses(words[_RESULTS], words[_NUM_RESULTS])
-    asked = words[_NUM_ARGUMENTS], words[_ARGUMENTS], words[_ATTRIBUTES], words[_INTERFACE], words[_CONTEXT]
-    return Call(arguments, results, *asked)
+    return Call(arguments, results, words[_ARGUMENTS], words[_ATTRIBUTES], words[_INTERFACE], words[_CONTEXT])
 
 
 @jit
@@ -147,15 +158,6 @@ def shape(call, i):
     """Return the sizes of the axes of argument i, of which it has up to four."""
     array = longs(longs(call.shapes, i + 1)[i], _DIMENSIONS + 1)
     return longs(array[_DIMENSIONS], 4)
-
-
-@jit
-def size(call, i):
-    """Return how many numbers argument i has."""
-    array, found = longs(longs(call.shapes, i + 1)[i], _DIMENSIONS + 1), 1
-    for length in longs(array[_DIMENSIONS], array[_RANK]):
-        found *= length
-    return found
 
 
 @jit

@@ -1,6 +1,6 @@
 """What compiled loops need of memory that a compiled program gives them: arrays at addresses, and counters of threads.
 
-An address is an integer, as XLA hands out its buffers (`foreign`).
+An address is an integer, as XLA hands out its buffers (`xla`).
 """
 
 import os
@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from .compile import jit, jit_within
+from ..kernels.compile import jit, jit_within
 
 _LONG = ir.IntType(64)
 

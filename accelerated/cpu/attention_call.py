@@ -1,13 +1,13 @@
-"""Attention as a function that a program compiled by XLA calls (`foreign`)."""
+"""Attention as a function that a program compiled by XLA calls (`xla`)."""
 
 import numpy as np
 from numba import types
 
+from ..kernels.compile import c_function, jit
 from .attention_pieces import ADD_UP, BACKWARD, FORWARD, Job, address_of_run, compile_pieces, scratch_size, share_size
-from .compile import c_function, jit
-from .foreign import attribute, is_question, read_call, shape
 from .memory import address, keep
 from .together import PIECE, run_together
+from .xla import attribute, is_question, read_call, shape
 
 AT_LEAST = 64
 """So many pieces of work there are, at least, where there are so many heads and sequences. The number follows from
@@ -26,35 +26,32 @@ def _pieces(kind, sequences, heads, at_once):
 
 
 def _attention(frame):
-    """What XLA calls, forward and backward: a function of `foreign`.
+    """What XLA calls: a function of `xla`. `calls.call_loops` checks the shapes.
 
     Forward: projected, relative -> mixed, kept. Backward: projected, relative, kept, gradient -> gradients of projected
     and relative. See `Job` for their shapes; projected is here [b, S, 3 H c] and relative [D, H c], D = 0 for none.
-    Attributes: causal, heads.
+    Attributes: backward, causal, heads.
     """
     if is_question(frame):
         return 0
     call = read_call(frame)
-    a, r = call.arguments, call.results
+    a, r, none = call.arguments, call.results, np.int64(0)
     sizes, distances = shape(call, 0), shape(call, 1)[0]
-    causal, heads = attribute(call, 0), attribute(call, 1)
+    backward, causal, heads = attribute(call, 0), attribute(call, 1), attribute(call, 2)
     sequences, length, width = sizes[0], sizes[1], sizes[2] // (3 * heads)
-    none, relative = np.int64(0), a[1] if distances else np.int64(0)
     at_once = max(1, sequences * heads // AT_LEAST)
     groups = (sequences + at_once - 1) // at_once
-    pieces = _pieces(BACKWARD if call.num_arguments > 2 else FORWARD, sequences, heads, at_once)
-    count = wait_from = groups * heads
-    last = groups, heads, length, width, distances, causal
-    if call.num_arguments > 2:
-        job = Job(a[0], relative, none, a[2], a[3], r[0], r[1], none, *last)
-        shares = np.empty(count * share_size(job), np.float32)
-        job = Job(a[0], relative, none, a[2], a[3], r[0], r[1], address(shares), *last)
-        for head in range(heads if distances else 0):
-            pieces[count, 0], pieces[count, 1] = ADD_UP, head
-            count += 1
-    else:
-        shares = np.empty(0, np.float32)
-        job = Job(a[0], relative, r[0], r[1], none, none, none, none, *last)
+    pieces, count = _pieces(BACKWARD if backward else FORWARD, sequences, heads, at_once), groups * heads
+    shares, wait_from = np.empty(count * share_size(distances, width) if backward else 0, np.float32), count
+    job = Job(
+        projected=a[0], relative=a[1] if distances else none, kept=a[2] if backward else r[1], gradient=a[3],
+        mixed=none if backward else r[0], of_projected=r[0] if backward else none,
+        of_relative=r[1] if backward else none, shares=address(shares),
+        groups=groups, heads=heads, length=length, width=width, distances=distances, causal=causal,
+    )  # fmt: skip
+    for head in range(heads if backward and distances else 0):
+        pieces[count, 0], pieces[count, 1] = ADD_UP, head
+        count += 1
     run, memory = address_of_run(), scratch_size(job)
     run_together(run, np.array(job), memory, pieces, count, wait_from, call.interface, call.context)
     keep(shares)

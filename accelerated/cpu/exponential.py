@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .compile import jit_within
+from ..kernels.compile import jit_within
 from .memory import power_of_two
 
 MOST, PER_LN_2 = np.float32(87.0), np.float32(1.0 / np.log(2.0))

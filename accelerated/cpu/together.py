@@ -1,6 +1,6 @@
 """Threads of XLA that do the pieces of a job together.
 
-A compiled program calls one thread (`foreign`). That thread asks for others of XLA's own pool and begins. Each takes
+A compiled program calls one thread (`xla`). That thread asks for others of XLA's own pool and begins. Each takes
 the next piece until there is none left. The first thread returns when all pieces are done; it does not wait for threads
 that were asked for and have not come, since they may be busy for long. Such a thread finds no piece when it comes.
 What it looks at then is the control block, which therefore belongs to all of them: the last one to leave frees it.
@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compile import c_function, jit
+from ..kernels.compile import c_function, jit
 from .memory import add_atomically, address, allocate, keep, longs, release, wait_until
 
 USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, RUN, JOB, MEMORY, SIZE = range(10)
@@ -24,7 +24,7 @@ PIECE = 4
 """Numbers that say what a piece is, to the function that does it."""
 
 SCHEDULE, NUM_THREADS = 17, 18
-"""The words of XLA's interface where two of its functions are, see `foreign.known`."""
+"""The words of XLA's interface where two of its functions are, see `xla.known`."""
 
 _WORD, LINE = 8, 16  # bytes of a number; float32 in a line of the cache
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()

@@ -2,7 +2,7 @@
 
 A letter is a size, the same wherever it stands; an axis is a product of letters and numbers, as in "[b, S, 3 H c]".
 Compiled loops read and write at addresses and check no bounds, so their arrays are checked when a call is traced: by
-the functions that others call, with the names that a caller knows, and by `loops.call_loops`, with all arrays.
+the functions that others call, with the names that a caller knows, and by `calls.call_loops`, with all arrays.
 """
 
 import math
@@ -11,7 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from .errors import InputError
+from ..errors import InputError
 
 FLOATS = ("float32",)
 """The dtypes that an array may have where none is written."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import c_function, jit, jit_fused, jit_within
+from ..kernels.compile import c_function, jit, jit_fused, jit_within
 from .exponential import power_of_e
 from .memory import floats, ints, longs
 from .rows import dot, scale_row, write_scaled

@@ -1,0 +1,98 @@
+"""Softmax attention, from the rows that projections write to those that they read.
+
+A head's part of a sequence is small: its queries, keys, values and a block of logits stay in the cache of a core, from
+which `attention_pieces` neither writes logits nor weights, and heads and sequences are shared out over all cores. The
+backward pass is written by hand; kept are two numbers for each query of a head. Results differ from those of the twin
+by rounding alone, and do not depend on the number of threads.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .calls import ATTENTION, FLOATS, call_loops, in_float32, loops_run
+from .shapes import sizes_of
+
+
+def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, heads: int, causal: bool) -> jax.Array:
+    """Return softmax attention.
+
+    Args:
+        twin: a function in plain JAX of the arguments that follow, by name; it computes the same wherever loops do not
+            run, and where a program is compiled for something else than a CPU.
+        projected: [b, S, 3 H c], queries, keys and values, in each of them one head after the other.
+        relative: [D, H c], the keys of the D distances from S − 1 downwards, to 0 if causal and to 1 − S if not; None
+            for no such term.
+        heads: H.
+        causal: position i sees positions up to i only.
+
+    Returns:
+        [b, S, H c], in the dtype of `projected`.
+
+    Raises:
+        ValueError: the loops run, and the shapes do not fit each other.
+    """
+    given = [projected] if relative is None else [projected, relative]
+    if not loops_run(ATTENTION, *given):
+        return twin(projected, relative, heads, causal)
+    sizes = sizes_of("attention", {"projected [b, S, 3 H c]": projected}, FLOATS, H=heads)
+    width, length = heads * sizes["c"], sizes["S"]
+    if relative is None:
+        relative = jnp.zeros((0, width))
+    else:
+        distances = length if causal else max(2 * length - 1, 0)
+        sizes_of("attention", {"relative [D, H c]": relative}, FLOATS, D=distances, **sizes)
+    if not projected.size:
+        return projected[..., :width]
+    return _attention(twin, heads, causal, *in_float32(projected, relative)).astype(projected.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _attention(twin, heads, causal, projected, relative):
+    return _forward(twin, heads, causal, projected, relative)[0]
+
+
+def _call(heads, causal, projected, relative, more, results):
+    """Call the loops (`attention_call`), backward if there are more arrays."""
+    arrays = {"projected [b, S, 3 H c]": projected, "relative [D, H c]": relative} | more
+    attributes = {"backward": bool(more), "causal": causal, "heads": heads}
+    return tuple(call_loops(ATTENTION, arrays, results, attributes, H=heads))
+
+
+def _elsewhere(twin, heads, causal, projected, relative):
+    """Return `_attention` where a program is compiled for something else than a CPU."""
+    return twin(projected, relative if len(relative) else None, heads, causal)
+
+
+def _forward(twin, heads, causal, projected, relative):
+    b, length, _ = projected.shape
+
+    def on_cpu(projected, relative):
+        return _call(heads, causal, projected, relative, {}, ["[b, S, H c]", "[b, H, S, 2]"])
+
+    def on_other(projected, relative):
+        nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # varies over devices as the rest does
+        mixed = _elsewhere(twin, heads, causal, projected, relative)
+        return mixed, jnp.broadcast_to(nothing, (b, heads, length, 2))
+
+    mixed, kept = lax.platform_dependent(projected, relative, cpu=on_cpu, default=on_other)
+    return mixed, (projected, relative, kept)
+
+
+def _backward(twin, heads, causal, saved, gradient):
+    """Return the gradients of `projected` and `relative` from that of the output."""
+
+    def on_cpu(projected, relative, kept, gradient):
+        more = {"kept [b, H, S, 2]": kept, "gradient [b, S, H c]": gradient}
+        return _call(heads, causal, projected, relative, more, ["[b, S, 3 H c]", "[D, H c]"])
+
+    def on_other(projected, relative, kept, gradient):
+        return jax.vjp(functools.partial(_elsewhere, twin, heads, causal), projected, relative)[1](gradient)
+
+    return lax.platform_dependent(*saved, gradient, cpu=on_cpu, default=on_other)
+
+
+_attention.defvjp(_forward, _backward)

@@ -1,0 +1,88 @@
+"""Whether compiled loops run here, and the one place where programs of XLA call them."""
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .shapes import shape_of, sizes_of
+
+ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
+"""What compiled programs call loops by."""
+
+SWITCH = "ROUTELAWS_CPU_LOOPS"
+"""The environment variable that switches all loops off where it is 0."""
+
+FLOATS = ("float32", "bfloat16")
+"""What the arrays of a layer may be; loops compute in float32."""
+
+_PORTABLE = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Trace inside without the loops: programs that other processes and other versions of this package can read."""
+    token = _PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _PORTABLE.reset(token)
+
+
+def loops_run(call: str, *arrays: jax.Array) -> bool:
+    """Return whether the loops of a call run here on arrays of these dtypes, which have to be one of `FLOATS`.
+
+    What the process computes on by default decides, when a function is traced, unless loops are switched off or it has
+    to be `portable`.
+    """
+    if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
+        return False
+    return all(str(jnp.result_type(array)) in FLOATS for array in arrays) and _registered(call)
+
+
+def _registered(call: str) -> bool:
+    """Let XLA know the loops of a call; return False where it cannot."""
+    from . import xla  # numba, which takes a while to import
+
+    return xla.registered(call)
+
+
+def call_loops(
+    call: str, arrays: dict[str, jax.Array], results: list[str], attributes: dict[str, int], **sizes: int
+) -> list[jax.Array]:
+    """Call loops, which read and write at addresses: here all that they are given is checked.
+
+    Args:
+        call: `ATTENTION` or `EXPERTS`.
+        arrays: {"gate [T, k]": gate, ...} in the order in which the loops take them, see `shapes`.
+        results: ["[T, k, d]", ...]; their sizes follow from those of the arrays.
+        attributes: integers beside the arrays.
+        sizes: letters that do not follow from an array alone.
+
+    Raises:
+        ValueError: the arrays do not fit each other, see `shapes.sizes_of`.
+    """
+    _registered(call)
+    sizes = sizes_of(call.removeprefix("routelaws_"), arrays, **sizes)
+    first, *_ = arrays.values()
+    types = [_result_type(first, *shape_of(spec, sizes)) for spec in results]
+    attributes = {name: np.int64(value) for name, value in attributes.items()}
+    return jax.ffi.ffi_call(call, types, vmap_method="sequential")(*arrays.values(), **attributes)
+
+
+def _result_type(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+    """Return the type of an array that varies over the axes of a `shard_map` as x does."""
+    return jax.eval_shape(lambda x: jnp.broadcast_to(x.sum().astype(dtype), shape), x)
+
+
+def in_float32(*arrays: jax.Array) -> list[jax.Array]:
+    """Return arrays in float32 that all vary over the same axes of a `shard_map`, as a call wants them; so do their
+    gradients. The condition never holds and is gone after compiling."""
+    sum_of_firsts = sum(
+        jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in arrays if values.size
+    )
+    return [jnp.where(False, sum_of_firsts, values.astype(jnp.float32)) for values in arrays]

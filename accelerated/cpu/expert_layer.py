@@ -1,0 +1,165 @@
+"""All experts of a layer: each runs on the rows of its own tokens.
+
+A batched product `[E, C, d] x [E, d, f]` pays for C slots whatever is in them, and one core does all of a small product
+while the others wait. Here the rows are sorted by expert, an expert runs on as many rows as it has, and each core takes
+an expert, from gathering its rows to scattering its outputs (`expert_pieces`).
+
+The backward pass is written by hand. Kept are the vectors before the nonlinearity, sorted by expert; what follows from
+them is computed again while it is in the cache. Results differ from those of the twin by rounding alone, and do not
+depend on the number of threads.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from routelaws.reference.accounting import ACTIVATIONS
+
+from ..errors import InputError
+from .calls import EXPERTS, call_loops, in_float32, loops_run
+from .shapes import shape_of, sizes_of
+
+FLOATS = ("float32", "bfloat16", "float64", "float16")
+"""What a gate may be; loops compute in float32."""
+
+
+def experts_run(matrices: dict, x: jax.Array) -> bool:
+    """Return whether the loops run here on such matrices and rows: then a slot that is not used costs nothing."""
+    return all(matrix.dtype == x.dtype for matrix in matrices.values()) and loops_run(EXPERTS, x)
+
+
+def experts(
+    twin: Callable, activation: str, matrices: dict, x: jax.Array, gate: jax.Array, queue: jax.Array
+) -> jax.Array:
+    """Return [T, d], the gated sum of what the experts of each token compute for it.
+
+    Args:
+        twin: a function in plain JAX of the arguments that follow, by position; it computes the same wherever loops do
+            not run, and where a program is compiled for something else than a CPU.
+        activation: one of `ACTIVATIONS`.
+        matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
+        x: [T, d], of the matrices' dtype.
+        gate: [T, k].
+        queue: [T, k] int32, the expert of each assignment; one that is not in [0, E) is dropped: it adds 0, and NaN
+            where its gate is NaN.
+
+    Raises:
+        ValueError: the loops run, and the activation is unknown, a matrix is missing or not wanted, or the arrays do
+            not fit each other.
+    """
+    if not experts_run(matrices, x):
+        return twin(activation, matrices, x, gate, queue)
+    sizes = _check(activation, matrices, x, gate, queue)
+    if not sizes["d"] * sizes["f"]:  # an expert without width adds 0; loops want some columns
+        return twin(activation, matrices, x, gate, queue)
+    rows, gates, *values = in_float32(x, gate, *matrices.values())
+    matrices = dict(zip(matrices, values, strict=True))
+    return _experts(twin, activation, matrices, rows, gates, queue).astype(x.dtype)
+
+
+def _check(activation, matrices, x, gate, queue) -> dict:
+    """Return the sizes T, k, E, d and f."""
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    names = ("up", "down", "linear") if activation == "swiglu" else ("up", "down")
+    if set(names) != set(matrices):
+        raise InputError(f"experts: the matrices are {', '.join(matrices)}; {', '.join(names)} are needed")
+    arrays = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue}
+    sizes = sizes_of("experts", arrays | _named(matrices), FLOATS)
+    if not sizes["E"]:
+        shape = list(matrices["up"].shape)
+        raise InputError(f"experts: up has shape {shape}, without an expert; one is needed at least")
+    return sizes
+
+
+def _names(matrices) -> list[str]:
+    """Return the names of the matrices in the order in which results are; loops take linear last of all."""
+    return ["up", "down", *(["linear"] if "linear" in matrices else [])]
+
+
+def _named(matrices: dict) -> dict:
+    """Return matrices with their shapes, as `sizes_of` takes them."""
+    return {f"{name} [E, {'f, d' if name == 'down' else 'd, f'}]": matrices[name] for name in _names(matrices)}
+
+
+def _row(matrices) -> int:
+    """Return how many numbers the loops have from one hidden vector to the next."""
+    from .tiles import ROW_PADDING
+
+    return matrices["up"].shape[-1] + ROW_PADDING
+
+
+def _kept(matrices) -> list[str]:
+    """Return the shapes of the vectors before the nonlinearity, sorted by expert; SwiGLU has two of each."""
+    return [f"{name} [T k, F]" for name in ("before", "linear before")][: len(matrices) - 1]
+
+
+def _call(activation, matrices, rows, before, backward, results) -> list[jax.Array]:
+    """Call the loops (`expert_call`), which take what SwiGLU alone has last.
+
+    Args:
+        activation: one of `ACTIVATIONS`.
+        matrices: of `experts`.
+        rows: x, gate and queue, with their shapes; backward the gradient [T, d] of the output too.
+        before: the vectors before the nonlinearity, backward; [] forward.
+        backward: the direction.
+        results: the shapes of the results.
+    """
+    named, kept = list(_named(matrices).items()), list(zip(_kept(matrices), before, strict=False))
+    x, gate, queue, *gradient = rows.items()
+    arrays = dict([x, gate, queue, *named[:2], *gradient, *kept[:1], *named[2:], *kept[1:]])
+    attributes = {"activation": ACTIVATIONS.index(activation), "backward": backward}
+    return call_loops(EXPERTS, arrays, results, attributes, F=_row(matrices))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _experts(twin, activation, matrices, x, gate, queue):
+    return _outputs(twin, activation, False, matrices, x, gate, queue)[0]
+
+
+def _outputs(twin, activation, keep, matrices, x, gate, queue):
+    """Return [T, d], and what the backward pass needs if it is to be kept."""
+    kept = _kept(matrices) if keep else []
+
+    def on_cpu(matrices, x, gate, queue):
+        rows = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue}
+        outputs, *before = _call(activation, matrices, rows, [], False, ["[T, k, d]", *kept])
+        return outputs.sum(axis=1), before
+
+    def on_other(matrices, x, gate, queue):
+        nothing = jnp.where(False, x.sum(), 0)  # varies over devices as the rest does
+        sizes = sizes_of("experts", {"gate [T, k]": gate}, F=_row(matrices))
+        before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
+        return twin(activation, matrices, x, gate, queue), before
+
+    given = matrices, x, gate, queue
+    output, before = lax.platform_dependent(*given, cpu=on_cpu, default=on_other)
+    return output, (given, before)
+
+
+def _forward(twin, activation, matrices, x, gate, queue):
+    return _outputs(twin, activation, True, matrices, x, gate, queue)
+
+
+def _backward(twin, activation, saved, gradient):
+    """Return the gradients of all arguments from that of the output [T, d]."""
+
+    def on_cpu(given, before, gradient):
+        matrices, x, gate, queue = given
+        rows = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue, "gradient [T, d]": gradient}
+        results = ["[T, k, d]", "[T, k]", *_named(matrices)]
+        of_x, of_gate, *of_matrices = _call(activation, matrices, rows, before, True, results)
+        return dict(zip(_names(matrices), of_matrices, strict=True)), of_x.sum(axis=1), of_gate
+
+    def on_other(given, before, gradient):
+        matrices, x, gate, queue = given
+        _, pull = jax.vjp(lambda *moved: twin(activation, *moved, queue), matrices, x, gate)
+        return pull(gradient)
+
+    return *lax.platform_dependent(*saved, gradient, cpu=on_cpu, default=on_other), None
+
+
+_experts.defvjp(_forward, _backward)
