@@ -1,6 +1,7 @@
 """Files that are written whole, and the lock of a folder: one holder, refused or waited for, free when it dies."""
 
 import ast
+import errno
 import os
 import re
 import signal
@@ -167,8 +168,16 @@ def test_nothing_else_writes_files():
     assert found == ALLOWED
 
 
-def test_of_several_that_write_a_file_once_the_first_counts(tmp_path):
+@pytest.mark.parametrize("links", [True, False])
+def test_of_several_that_write_a_file_once_the_first_counts(tmp_path, monkeypatch, links):
+    """On a file system without links, too."""
     path = tmp_path / "file"
+
+    def refuse(*_):
+        raise PermissionError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
     for content in ("first\n", "second\n"):
         write_once(path, content)
         assert path.read_bytes() == b"first\n"
