@@ -32,6 +32,7 @@ from routelaws.conformance.engine.names import (
     BackendError,
     chosen_options,
     defaults_of,
+    full_names,
     is_alone,
     keywords_of,
     options_of,
@@ -53,6 +54,16 @@ GROUP = "routelaws.backends"
 DTYPES = ("float64", "float32")
 DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
 """The reference computes in float64 whatever it is given. Only who names bfloat16 is asked for it."""
+SLOW_OF = {
+    "routelaws.reference": (
+        "laws.resampling.bootstrap",
+        "laws.resampling.jackknife",
+        "laws.uncertainty.gain_interval",
+        "laws.uncertainty.profile_intervals",
+        "laws.uncertainty.slope_interval",
+    )
+}
+"""Functions that take minutes in one test: the reference searches every shape of the law, by definition."""
 TIME_LIMIT = 60.0
 """Seconds that one call may take where nothing else is asked."""
 
@@ -139,14 +150,15 @@ class Backend:
         name: what it is called in reports.
         namespace: an object with the reference's public names, as many as it has. Names may stand where the reference
             has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
-            `capabilities` (of "jit" and "grad": it computes with JAX), `dtypes`, `from_numpy(array, dtype)`,
-            `to_numpy(value)`, `__version__`.
+            `capabilities` (of "jit" and "grad": it computes with JAX), `dtypes`, `slow` (functions that the quick
+            profile leaves out), `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
         ledger: where calls and troubles are written down, a `ledger.Ledger`.
         require: paths of functions that have to be there.
         time_limit: seconds for one call.
 
     Raises:
-        BackendError: its capabilities or dtypes are unknown, or the limit on time is not above 0 and finite.
+        BackendError: its capabilities, dtypes or slow functions are unknown, or the limit on time is not above 0 and
+            finite.
     """
 
     def __init__(self, name: str, namespace, ledger, *, require=(), time_limit: float = TIME_LIMIT):
@@ -160,6 +172,7 @@ class Backend:
         if not set(self.capabilities) <= {"jit", "grad"}:
             raise BackendError(f"backend {name}: capabilities are {self.capabilities}; allowed: jit, grad")
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
+        self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW_OF.get(own_name, ()))))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken = {}, set(), {}
         self.functions = [path for path in public_functions() if callable(self._find(path))]

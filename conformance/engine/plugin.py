@@ -12,7 +12,7 @@ import random
 import time
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 from hypothesis.internal.conjecture import providers
 
@@ -27,7 +27,14 @@ from routelaws.conformance.replay import write as replay_write
 NAME = "routelaws.conformance.engine.plugin"
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
+settings.register_profile(
+    "quick",
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=_SUPPRESSED,
+    phases=[phase for phase in Phase if phase is not Phase.explain],  # it takes longer than all else of a failure
+)
 settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
 )
@@ -62,7 +69,7 @@ class Suite:
             capabilities = "none, since it names none: neither jit nor gradients are tested"
         else:
             capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
-        profile = self.options.profile
+        profile, slow = self.options.profile, sorted(self.left_out(backend))
         seed = "random" if profile == "nightly" else "fixed (derandomised)"
         return {
             "backend": backend.name,
@@ -72,10 +79,15 @@ class Suite:
             "dtypes": ", ".join(backend.dtypes),
             **backends.versions(),
             "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
+            **({"left out": f"tests of many fits, or of {', '.join(slow)}; --profile default has them"} if slow else {}),
             "seed": seed,
             **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
             "time limit": f"{backend.time_limit:g} s a call",
         }
+
+    def left_out(self, backend) -> frozenset[str]:
+        """Return the functions whose tests the quick profile leaves out: those slow by the backend's own word."""
+        return backend.slow - set(self.options.only) if self.options.profile == "quick" else frozenset()
 
     def reports(self) -> list[report.Report]:
         only = self.options.only
@@ -143,6 +155,7 @@ def pytest_configure(config):
         "markers",
         "asks(path, ..., because=): functions that the test asks a backend for, *.NAME: all called so; or why none",
     )
+    config.addinivalue_line("markers", "long: many fits; left out, if quick, for a backend with slow functions")
     config.addinivalue_line("markers", "slow: left out of the quick profile")
     config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
     try:
@@ -227,6 +240,9 @@ def pytest_collection_modifyitems(config, items):
         if backend is None:
             return not suite.options.leave_others
         if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
+            return False
+        slow = suite.left_out(backend)
+        if slow and (item.get_closest_marker("long") or not asked_by(item).isdisjoint(slow)):
             return False
         return not suite.options.only or not asked_by(item).isdisjoint(suite.options.only)
 

@@ -63,7 +63,9 @@ def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> No
             close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
 
 
-@pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words")
+@pytest.mark.asks(
+    "*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals"
+)
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_of_quiet_rows(backend, name):
     """Student's with n - 6 degrees of freedom, for all that `Law.intervals` and `Law.predict_interval` say."""
@@ -76,7 +78,7 @@ def test_intervals_of_quiet_rows_by_the_reference(name):
     check_law(catalogue.LAWS[name], name)
 
 
-@pytest.mark.asks("laws.resampling.jackknife")
+@pytest.mark.asks("laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
 def test_what_a_size_is_worth_and_by_size(backend):
     """The two numbers that only the law in (N, E) has; none at E = 1, and none by size with two sizes."""
     first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
@@ -127,7 +129,7 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             check("laws.intervals.span", float(np.abs(left).max()))
 
 
-@pytest.mark.asks("*.predict_interval", "*.cutoff")
+@pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_hold_the_truth_as_often_as_they_say(backend, name):

@@ -116,7 +116,13 @@ def test_per_size_is_silent_where_it_has_no_line(backend):
 
 
 @pytest.mark.asks("*.predict_loss", "*.predict_interval", "*.cutoff")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.asks("laws.uncertainty.profile_intervals")] * (name in SEARCHED))
+        for name in NAMES
+    ],
+)
 @given(seed=st.integers(0, 2**32 - 1), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_every_law_says_how_sure_it_is(backend, name, seed, level):
     """Each interval holds its value and lies in that of a higher level; the law's lies in that of one more run."""

@@ -249,6 +249,7 @@ def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
 
 
 @pytest.mark.asks("*.predict_loss")
+@pytest.mark.long
 def test_covariance_is_that_of_repeated_noise(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
     law = routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, 300.0)

@@ -14,6 +14,8 @@ from routelaws.reference.laws import held_out as reference
 
 FORMS = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
 LINEAR = FORMS[:4]
+ONE_BY_ONE = [*LINEAR, *(pytest.param(name, marks=pytest.mark.long) for name in FORMS[4:])]
+"""The searched laws are fitted once for each row that is left out."""
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
 
 
@@ -87,7 +89,7 @@ def test_bounded_laws_are_refits(backend, runs, name):
 
 
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
     """The definition itself, with the backend's own fits, on three rows: the least B, the largest E, one inside."""
     law, runs = backend.laws.catalogue.LAWS[name], table()
@@ -104,7 +106,7 @@ def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
 
 
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
     runs = table(1e-4)
     runs = runs._replace(loss=np.where(np.arange(runs.loss.size) == 9, runs.loss * 10**0.2, runs.loss))
@@ -232,6 +234,7 @@ def test_a_form_is_worse_from_one_standard_error_on(backend, errors, best, verdi
     "laws.held_out.compare_forms",
     "laws.uncertainty.verdict",
 )
+@pytest.mark.long
 def test_comparison_of_forms(backend):
     """The law that made the rows wins; the paired standard error is worked out again row by row."""
     runs = table(1e-3, SIZES)
@@ -326,6 +329,7 @@ PAPER = {"S-Base": (0.0061, 0.0042), "RL-R": (0.0068, 0.0037), "Hash": (0.0068, 
 
 
 @pytest.mark.asks("laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
+@pytest.mark.long
 @pytest.mark.released
 @pytest.mark.parametrize("router", PAPER)
 def test_released_errors(backend, router):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import routelaws
-from routelaws.conformance import bounds
+from routelaws.conformance import __main__, bounds
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.engine.names import full_names, public_functions
@@ -29,6 +29,7 @@ from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
 from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
+from routelaws.reference.laws import downstream
 from routelaws.reference.routers import top_k
 
 README = Path(runner.__file__).parents[1] / "README.md"
@@ -731,6 +732,66 @@ def test_what_only_our_twin_promises_is_marked():
     for file, node, marks in suite_tests():
         if node.name not in NOT_OF_WORDS and "pytest.raises" in ast.unparse(node):
             assert "pytest.mark.twin" in marks, f"{file.name}: {node.name} has to be marked twin"
+
+
+DOWNSTREAM = ("normalise", "predict_accuracy", "fit_direct", "pass_at_k")
+"""Functions that few files of tests name."""
+
+
+def run_downstream(monkeypatch, only=("fit_direct", "pass_at_k"), seed: int | None = None, **more) -> tuple[list, report.Report]:
+    """Return the calls that a run makes, in their order, and its report; pass_at_k is wrong."""
+    calls = []
+
+    def noted(name):
+        @functools.wraps(getattr(downstream, name))
+        def function(*arguments, **options):
+            calls.append(name)
+            found = getattr(downstream, name)(*arguments, **options)
+            return found + 0.01 if name == "pass_at_k" else found
+
+        return function
+
+    mine = SimpleNamespace(**{name: noted(name) for name in DOWNSTREAM}, **more)
+    monkeypatch.setitem(backends.OBJECTS, "mine", mine)
+    code, [found] = runner.run_suite(Options.made(["mine"], only=only, shuffle=seed))
+    assert code == found.exit_code
+    return calls, found
+
+
+def test_a_shuffled_run_finds_the_same_in_another_order(monkeypatch, capsys):
+    """And its seed, which is printed, repeats that order."""
+    (ordered, wanted), (first, found), (again, _), (other, _) = (
+        run_downstream(monkeypatch, seed=seed) for seed in (None, 7, 7, 8)
+    )
+    assert first == again and len({tuple(calls) for calls in (ordered, first, other)}) == 3
+    assert sorted(ordered) == sorted(first) == sorted(other)
+    for one, same in zip(found.rows, wanted.rows, strict=True):
+        assert one[:5] == same[:5], "function, verdict, calls, share of the bound, failed tests"
+    assert [row.verdict for row in found.rows] == ["right", "wrong"]
+    printed = capsys.readouterr().out
+    assert [printed.count(f"--shuffle {seed}") for seed in ("", 7, 8)] == [3, 2, 1]
+
+
+def test_a_seed_is_drawn_where_none_is_named(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(runner, "run_suite", lambda options, **more: (seeds.append(options.shuffle), ()))
+    for words in (["--shuffle"], ["--shuffle"], ["--shuffle", "7"], []):
+        __main__.main(["--backend", "routelaws.conformance.engine.own_backends:kernels", *words])
+    assert seeds[2:] == [7, None] and seeds[0] != seeds[1] and None not in seeds[:2]
+
+
+def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
+    """Unless `only` names it; the report says what is left out."""
+    for only, left_out in ((("fit_direct",), True), (("fit_direct", "normalise"), False)):
+        calls, found = run_downstream(monkeypatch, only, slow=("normalise",))
+        assert "fit_direct" in calls and ("normalise" in calls) != left_out
+        said = "tests of many fits, or of laws.downstream.normalise; --profile default has them"
+        assert found.header.get("left out") == (said if left_out else None)
+    for profile, slow in (("quick", {"laws.downstream.normalise"}), ("default", set())):
+        suite = plugin.Suite(Options.made(["mine"], profile=profile))
+        assert suite.left_out(suite.backends["mine"]) == slow
+    with pytest.raises(backends.BackendError, match="no_such is not the name"):
+        backends.Backend("mine", SimpleNamespace(slow=("no_such",)), Ledger())
 
 
 @pytest.mark.slow
