@@ -48,14 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
-    add("--export-failing", metavar="FOLDER", help="write the failing calls there, to be run again by --replay")
-    add(
-        "--replay",
-        action="append",
-        metavar="PATH",
-        default=[],
-        help="run only the calls of this file, or of all files in this folder, again; repeatable",
-    )
+    add("--export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
     add("--known-failures", metavar="FILE", help="functions that may fail: a text with `path: reason` in each line")
     add("--strict", action="store_true", help="fail where a known failure is right")
     add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
@@ -75,9 +68,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", folder)  # or it leaves a folder where it is run
+        kept = os.path.abspath(options.export_failing or folder)  # or it leaves a folder where it is run
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(kept, "hypothesis"))
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or "routelaws.accelerated"]
-        runs_tests = not (options.list or options.show or options.replay)
+        runs_tests = not (options.list or options.show)
         if runs_tests and options.profile == "quick" and all(name.partition(".")[0] == "routelaws" for name in names):
             _compile_quickly(folder)
         return _run(options, names)
@@ -114,8 +108,6 @@ def _run(options, names) -> int:
         runner.check_version(options.suite_version)
         if options.processes and importlib.util.find_spec("xdist") is None:
             raise backends.BackendError("--processes needs pytest-xdist: pip install pytest-xdist")
-        if options.replay:
-            return _replay(options)
         asked = Options.made(
             names,
             profile=options.profile,
@@ -150,22 +142,6 @@ def _source(path: str) -> str:
     record = typing.get_type_hints(function).get("return")
     parts = [record, function] if hasattr(record, "_fields") else [function]
     return "\n\n".join([f"# {path}", *map(inspect.getsource, parts)])
-
-
-def _replay(options) -> int:
-    """Run files of failing calls again; what belongs to a whole run is refused."""
-    from routelaws.conformance.engine import backends
-    from routelaws.conformance.replay import run as replay_run
-
-    others = ("only", "require", "html", "processes", "shuffle", "export_failing", "known_failures", "strict")
-    given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name)]
-    if given:
-        raise backends.BackendError(
-            f"{', '.join(given)}: not with --replay, which runs the calls of its files and no "
-            "tests; allowed: --backend, --time-limit, --json, --suite-version"
-        )
-    names = options.backend or list(filter(None, [os.environ.get("ROUTELAWS_BACKEND")]))
-    return replay_run.main(options.replay, names, time_limit=options.time_limit, json_file=options.json)
 
 
 if __name__ == "__main__":

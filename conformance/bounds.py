@@ -355,7 +355,7 @@ BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in 
 
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
-BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
+BOUNDS["export.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
 BOUNDS["vectors.closed"] = Bound(1e-13, "relative; powers of ten, exponents below 30 over slopes of 0.05: 500 u")
 BOUNDS["vectors.line"] = Bound(1e-8, "relative; solved equations, a quantile good to 1e-10; measured 7e-10")
 BOUNDS["vectors.objective"] = Bound(1e-11, "relative; flat at the end, residuals of 1e-3")

@@ -358,30 +358,27 @@ same(top_k_router(z, 1)["gate"], np.ones((3, 1)))
 #
 # ## 9. The call that failed
 #
-# A report is read once; a call that failed is something to work with. The suite can write each one to a small file, the
-# shortest it found, and `load` makes arrays of it again.
+# A report is read once; a call that failed is something to work with. The suite can write each one to an `.npz` file,
+# the smallest that it found. NumPy alone opens it: the arguments, the result (`found`), the reference's (`expected`).
 
 # %%
 import tempfile
 from pathlib import Path
 
-from routelaws.conformance.replay import load
-
 backend = SimpleNamespace(__name__="mine", top_k_router=top_k_router)
 with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
     check_backend(backend, only=["top_k_router"], profile="default", export_failing=folder)
-    cases = [load(str(path)) for path in sorted(Path(folder).glob("*.json"))]
-case = cases[0]
-ours, theirs = (router(*case.arguments, **case.keywords) for router in (top_k_router, reference.top_k_router))
-print(f"{len(cases)} files; logits of the first: shape {case.arguments[0].shape}")
-assert ours["gate"].shape == theirs.gate.shape and not np.allclose(ours["gate"], theirs.gate)
+    files = [dict(np.load(path)) for path in sorted(Path(folder).glob("*.npz"))]
+first = files[0]
+print(f"{len(files)} files; the first: {first['call']}, logits {first['logits'].shape}")
+ours, theirs = first["found.gate"], first["expected.gate"]
+assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
 
 # %% [markdown]
 # All of this can be had from the command line as well. Save the functions as `my_router.py`, and in the same folder:
 #
 #     python -m routelaws.conformance --backend my_router --profile default
 #     python -m routelaws.conformance --backend my_router --export-failing failing
-#     python -m routelaws.conformance --backend my_router --replay failing
 #
 # The exit code is 0 where nothing is wrong, so that a build can be made to stop. Ways to say that a difference is meant
 # are in the [README of the suite](../conformance/README.md).

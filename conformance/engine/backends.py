@@ -391,7 +391,7 @@ class Backend:
         self._fail_again(path)
         everything, chosen = keywords | static, chosen_options(path, arguments, keywords | static)
         offered = self._offered(path, function, arguments, everything)
-        kept = self.ledger.keep(path, arguments, everything, precision, static if through else None)
+        kept = self.ledger.keep(path, arguments, everything, precision)
 
         def once():
             # A compiled function holds its constants, and the guard inside it drops what is not offered.

@@ -22,7 +22,7 @@ class Trouble(NamedTuple):
     kind: str
     detail: str
     test: str
-    replay: str = ""  # the file that holds the failing call, where they are exported
+    file: str = ""  # that holds the failing call, where they are exported
 
 
 @dataclasses.dataclass
@@ -33,7 +33,6 @@ class Call:
     arguments: tuple
     keywords: dict[str, Any]
     precision: str | None
-    static: tuple[str, ...] | None  # keywords that were constants of a compiled function; None if it was not compiled
     returned: bool = False
     result: Any = None
 
@@ -64,7 +63,7 @@ class Slack(NamedTuple):
 class Ledger:
     """What one process has seen: calls, shares of bounds and troubles.
 
-    Where `keeps` is true, it holds the calls of the example that runs, for `replay.write.export`.
+    Where `keeps` is true, it holds the calls of the example that runs, for `failing_calls.export`.
     """
 
     def __init__(self):
@@ -90,7 +89,7 @@ class Ledger:
     def begin_example(self) -> None:
         self.calls = collections.deque(maxlen=KEPT)
 
-    def keep(self, function: str, arguments, keywords: dict, precision: str | None, static=None) -> Call | None:
+    def keep(self, function: str, arguments, keywords: dict, precision: str | None) -> Call | None:
         """Hold what a call is given, and return that; a generator of random numbers as it is before the call."""
         if not self.keeps:
             return None
@@ -99,7 +98,7 @@ class Ledger:
             return copy.deepcopy(value) if type(value).__name__ == "Generator" else value
 
         given = tuple(map(now, arguments)), {name: now(value) for name, value in keywords.items()}
-        self.calls.append(Call(function, *given, precision, None if static is None else tuple(static)))
+        self.calls.append(Call(function, *given, precision))
         return self.calls[-1]
 
     def broke(self, backend: str, function: str) -> None:

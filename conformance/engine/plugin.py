@@ -18,15 +18,17 @@ from hypothesis.internal.conjecture import providers
 
 import routelaws
 from routelaws.conformance import bounds
-from routelaws.conformance.engine import backends, harness, report
+from routelaws.conformance.engine import backends, failing_calls, harness, report
 from routelaws.conformance.engine.ledger import Ledger, Slack
 from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.engine.options import PROFILES, Options, folder_for
-from routelaws.conformance.replay import write as replay_write
 
 NAME = "routelaws.conformance.engine.plugin"
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(  # first: a profile takes what it leaves open from "default", as that is by then
+    "nightly", max_examples=400, deadline=None, derandomize=False, suppress_health_check=_SUPPRESSED
+)
 settings.register_profile(
     "quick",
     max_examples=8,
@@ -38,7 +40,6 @@ settings.register_profile(
 settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
 )
-settings.register_profile("nightly", max_examples=400, deadline=None, suppress_health_check=_SUPPRESSED)
 SELDOM = (200_000, 20, 100)
 """Thresholds of Python's garbage collector in the quick profile: it else takes a thirtieth of the time."""
 
@@ -79,7 +80,7 @@ class Suite:
             "dtypes": ", ".join(backend.dtypes),
             **backends.versions(),
             "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
-            **({"left out": f"tests of many fits, or of {', '.join(slow)}; --profile default has them"} if slow else {}),
+            **({"left out": f"tests of many fits, or of {', '.join(slow)}"} if slow else {}),
             "seed": seed,
             **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
             "time limit": f"{backend.time_limit:g} s a call",
@@ -133,7 +134,7 @@ def pytest_addoption(parser):
     add("--routelaws-profile", choices=PROFILES, help="how many examples")
     add("--routelaws-json", metavar="FILE", help="write the report as JSON")
     add("--routelaws-html", metavar="FILE", help="write the report as a page")
-    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, to be run again")
+    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
     add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
     add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in an order drawn from this number")
     add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
@@ -304,10 +305,9 @@ def pytest_runtest_makereport(item, call):
         return result
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
     if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":
-        file = replay_write.export(
-            suite.folder, suite.options.export_failing, suite.ledger, trouble, backend, suite.options.profile
-        )
-        suite.ledger.troubles[-1] = trouble._replace(replay=file)
+        where = suite.folder, suite.options.export_failing
+        file = failing_calls.export(*where, suite.ledger, trouble, suite.options.profile)
+        suite.ledger.troubles[-1] = trouble._replace(file=file)
     if trouble.function in suite.options.expected:
         result.outcome, result.wasxfail = "skipped", suite.options.expected[trouble.function]
     return result
@@ -341,8 +341,7 @@ def pytest_terminal_summary(terminalreporter, config):
         found = suite.reports()
         for one in found:
             terminalreporter.section(f"conformance of {one.backend}")
-            earlier = (suite.folder, suite.options.export_failing, one.backend, suite.ledger.troubles)
-            for line in one.lines() + (replay_write.of_earlier_runs(*earlier) if suite.folder else []):
+            for line in one.lines():
                 terminalreporter.write_line(line)
         for path, write in ((suite.options.json, report.write_json), (suite.options.html, report.write_html)):
             if path:

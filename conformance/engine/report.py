@@ -48,7 +48,7 @@ class Row(NamedTuple):
     test: str  # the first of these tests
     left_out: str = ""  # which calls it declined, if any
     besides: tuple[str, ...] = ()  # the other faults, one for each; some may follow from the first
-    replay: str = ""  # the file that holds the call of that test, where failures are exported
+    file: str = ""  # that holds the call of that test, where failures are exported
     defaults: str = ""  # which differ from the reference's
     unchecked: str = ""  # options of the reference's function that no call had, and why
 
@@ -125,7 +125,7 @@ class Report(NamedTuple):
             lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
-            lines += [f"    replay: {row.replay}"] if row.replay else []
+            lines += [f"    call: {row.file}"] if row.file else []
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
         for verdict in ("not asked", "missing"):
             names = [row.function for row in self.rows if row.verdict == verdict]
@@ -213,7 +213,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
         elif spoken:
             detail = f"{detail}; apart from that {spoken.detail}"
         besides = _distinct(others, first.detail)
-        file = first.replay or next((trouble.replay for trouble in troubles if trouble.replay), "")
+        file = first.file or next((trouble.file for trouble in troubles if trouble.file), "")
         if path in expected:
             verdict, detail = "expected", f"{expected[path]} ({verdict}: {first.detail})"
     elif path in expected and examples:
@@ -302,7 +302,7 @@ def _section(report: Report) -> str:
             *row.besides,
             row.left_out,
             row.unchecked,
-            row.replay and f"replay: {row.replay}",
+            row.file and f"call: {row.file}",
             row.defaults and f"defaults differ: {row.defaults}",
         )
         small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)

@@ -110,7 +110,7 @@ def check_backend(
         expected_failures: reasons by name of functions that may be wrong.
         known_failures: path of a text file with more of these, `path: reason` in each line.
         strict: one of these that does not fail counts as a failure.
-        export_failing: folder for the failing calls, as files for `replay.load`; made where it is not there.
+        export_failing: folder for the failing calls, as `.npz` files; made where it is not there.
         time_limit: seconds for one call.
         suite_version: fail where another version is installed.
 

@@ -89,7 +89,7 @@ def lowered_function(function):
         return found
 
     def guarded(arguments, keywords, precision=None, through=None, static=()):
-        """As that of `backends.Backend`, which is to see, and keep for a replay, what the function is given."""
+        """As that of `backends.Backend`, which is to see, and keep of a failure, what the function is given."""
         arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
         compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
         return raised(function.guarded(arguments, keywords, "float32", compiled, static))

@@ -63,9 +63,7 @@ def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> No
             close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
 
 
-@pytest.mark.asks(
-    "*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals"
-)
+@pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_of_quiet_rows(backend, name):
     """Student's with n - 6 degrees of freedom, for all that `Law.intervals` and `Law.predict_interval` say."""

@@ -12,7 +12,7 @@ from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, ex
 from routelaws.reference.laws import fitting as reference
 from routelaws.reference.laws import routed
 
-pytestmark = pytest.mark.asks("laws.fitting.fit_routed")
+pytestmark = [pytest.mark.asks("laws.fitting.fit_routed"), pytest.mark.long]
 
 SHARES = st.sampled_from([0.1, 0.3, 1.0, 30.0])
 """delta over the rmsle of the least-squares fit: from nearly every row beyond delta to none."""

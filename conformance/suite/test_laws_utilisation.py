@@ -228,6 +228,7 @@ def test_B_min_below_every_row(backend):
 
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
+@pytest.mark.long
 @pytest.mark.parametrize("by_reference", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
     """One loss written down 12 % too high: least squares follows it, the sum of Huber terms does not."""
@@ -288,6 +289,7 @@ def test_released_runs_of_every_k_and_routing_frequency(backend, router):
         assert (ours, round(found.rmsle, 4)) == (printed, rmsle)
 
 
+@pytest.mark.long
 @pytest.mark.asks("laws.fitting.fit_routed", "laws.utilisation.compute_columns")
 @pytest.mark.released
 def test_released_optima_are_far_from_the_floor(backend):

@@ -1,0 +1,137 @@
+"""Writes the call of a failed test as an `.npz` that NumPy alone opens: `--export-failing FOLDER`.
+
+    >>> file = np.load("failing/my_moe--notation.softmax--test_softmax.npz")  # doctest: +SKIP
+    >>> print(file["call"])  # doctest: +SKIP
+    notation.softmax(logits)
+    >>> my_moe.softmax(file["logits"]), file["found"], file["expected"]  # doctest: +SKIP
+
+Values have the names of the reference's parameters, and parts of trees and records their path: "params.w1",
+"held.expert". What the call returned is under "found", and what the reference returns under "expected", with the field
+of a record behind a dot. bfloat16, which NumPy lacks, stands as float32. The rest is text: "call", "verdict", "detail",
+"test", "example" (as Hypothesis prints it), and "again", the command that repeats it: the quick and the default profile
+draw the same examples again; nightly first tries those that failed, which Hypothesis keeps in the folder.
+"""
+
+import io
+import os
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from routelaws.accelerated.files import write_atomically
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
+from routelaws.conformance.engine.names import defaults_of, public_functions
+from routelaws.conformance.engine.values import as_numpy
+
+
+class _Name(str):
+    __repr__ = str.__str__
+
+
+def _on_arrays(change, tree: dict) -> dict:
+    """Return a tree with `change(path, array)` in place of its arrays; what JAX traces is None."""
+
+    def leaf(path, value):
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            return value
+        place = jax.tree_util.keystr(path, simple=True, separator=".")
+        return None if isinstance(value, jax.core.Tracer) else change(place, np.asarray(as_numpy(value)))
+
+    changed = jax.tree_util.tree_map_with_path(leaf, tree)
+    return {name: changed[name] for name in tree}  # in their order, which JAX does not keep
+
+
+def named(tree: dict) -> dict[str, np.ndarray]:
+    """Return the arrays, numbers and texts of a tree by their paths.
+
+    Example:
+        >>> named({"params": {"w": np.ones(2)}, "held": (1, None)})
+        {'held.0': array(1), 'params.w': array([1., 1.])}
+    """
+    plain = _on_arrays(lambda _, array: array.astype(np.float32) if array.dtype.kind == "V" else array, tree)
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(plain)[0]
+    }
+    return {name: leaf for name, leaf in leaves.items() if leaf.dtype.kind in "biufU"}
+
+
+def given_to(call: Call) -> dict:
+    """Return the arguments of a call by the reference's names, floats in its precision."""
+    given = dict(zip(defaults_of(call.function), call.arguments, strict=False)) | call.keywords
+    dtype = jax.numpy.dtype(call.precision or "float64")
+    return _on_arrays(
+        lambda _, array: array.astype(dtype) if call.precision and array.dtype.kind == "f" else array, given
+    )
+
+
+def expected_of(call: Call) -> dict[str, np.ndarray]:
+    """Return what the reference gives for a call; {} where it raises."""
+    wide = _on_arrays(lambda _, array: array.astype(float) if array.dtype.kind in "fV" else array, given_to(call))
+    try:
+        return named({"expected": public_functions()[call.function](**wide)})
+    except Exception:  # input for which the reference has no answer
+        return {}
+
+
+def _differs(call: Call) -> bool:
+    """Say whether a result is not the reference's in half of the digits."""
+    found, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
+    for name, wanted in expected_of(call).items():
+        ours = found.get(name.replace("expected", "found", 1))
+        if ours is None or ours.shape != wanted.shape:
+            return True
+        if wanted.dtype.kind == "f":
+            room = BOUNDS["export.values"].limit * digits * np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
+            with np.errstate(invalid="ignore"):  # equal infinities
+                near = (np.abs(ours - wanted) <= room) | (ours == wanted) | np.isnan(ours) & np.isnan(wanted)
+            if not near.all():
+                return True
+    return False
+
+
+def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
+    """Return the call that broke a rule, else the first of the failing example that differs, else its last."""
+    error, path = ledger.blamed, trouble.function
+    if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
+        return ledger.broken[trouble.backend, path]
+    calls = next((calls for failed, calls in reversed(ledger.failed) if _holds(error, failed)), ledger.calls)
+    own = [call for call in calls if call.function == path]
+    return next((call for call in own if call.returned and _differs(call)), own[-1] if own else None)
+
+
+def _holds(error, part) -> bool:
+    return error is part or any(_holds(one, part) for one in getattr(error, "exceptions", ()))
+
+
+def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: str) -> str:
+    """Write the failure that the ledger has just blamed a function for, and return the file's name.
+
+    Args:
+        folder: where to, as an absolute path; `shown` is the same as the user wrote it.
+        ledger: with `keeps` on, after `blame`.
+        trouble: what `blame` returned.
+        profile: of the run.
+    """
+    call, path, backend = _at_fault(ledger, trouble), trouble.function, trouble.backend
+    again = f"python -m routelaws.conformance --backend {backend} --only {path} --profile {profile}"
+    notes = "\n".join(getattr(ledger.blamed, "__notes__", ())).partition("\nExplanation:")[0]
+    content = {
+        "backend": backend, "function": path, "verdict": trouble.kind, "detail": trouble.detail, "test": trouble.test,
+        "example": re.sub(r"\n *backend=<[^\n]*", "", notes),
+        "again": again + f" --export-failing {shown}" * (profile == "nightly"),
+    }  # fmt: skip
+    if call:
+        given = given_to(call)
+        words = [f"{name}={value!r}" for name, value in _on_arrays(lambda place, _: _Name(place), given).items()]
+        content |= {"call": f"{path}({', '.join(words)})"} | named(given | {"found": call.result}) | expected_of(call)
+    written = io.BytesIO()
+    np.savez(written, **content)
+    test = trouble.test.replace(".py::", ".").replace(f"[{backend}]", "").replace(f"[{backend}-", "[")
+    name = "--".join(re.sub(r"[^\w.]+", ".", part).strip(".")[:80] for part in (backend, path, test)) + ".npz"
+    write_atomically(Path(folder, name), written.getvalue())
+    return os.path.join(shown, name)

@@ -1,0 +1,186 @@
+"""Failing calls as files: which call is written, that NumPy alone opens it, and that it holds what was called."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.engine import backends, failing_calls
+from routelaws.conformance.engine.harness import UNIT, run
+from routelaws.conformance.engine.ledger import Ledger
+from routelaws.conformance.engine.names import defaults_of, public_functions
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
+from routelaws.conformance.tests.test_runner import run as run_command
+from routelaws.reference import notation
+from routelaws.reference.routers import top_k
+
+Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
+
+
+def export(folder, backend, check, profile: str = "quick") -> Path:
+    """Put a guarded backend to a check that fails, and return the file that is written of it."""
+    with pytest.raises(Exception) as caught:
+        check(backend)
+    trouble = backend.ledger.blame(caught.value, backend.name, "test_here.py::test_this[float32]")
+    return Path(failing_calls.export(str(folder), str(folder), backend.ledger, trouble, profile))
+
+
+def guarded(limit: float = 60.0, **functions) -> backends.Backend:
+    ledger = Ledger()
+    ledger.keeps = True
+    return backends.Backend("mine", SimpleNamespace(**functions), ledger, time_limit=limit)
+
+
+def opened(file: Path) -> dict:
+    with np.load(file, allow_pickle=False) as content:
+        return dict(content)
+
+
+def check_softmax(backend, precision: str = "float32") -> None:
+    found, wanted = run(backend, "notation.softmax", precision, Z), notation.softmax(Z)
+    assert_close_bounded("notation.softmax", found, wanted, 4 * UNIT[precision] * wanted, what="softmax")
+
+
+def change(z):
+    z *= 2
+    return notation.softmax(z)
+
+
+def raise_(z):
+    raise KeyError("no such luck")
+
+
+STRANGERS = {
+    "wrong": lambda z: notation.softmax(z) * z.dtype.type(1.001),
+    "raises": raise_,
+    "hangs": lambda z: time.sleep(3),
+    "mutates": change,
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_each_failure_is_a_file(kind, tmp_path):
+    file = export(tmp_path, guarded(limit=0.2, softmax=STRANGERS[kind]), check_softmax)
+    assert file.name == "mine--notation.softmax--test_here.test_this.float32.npz"
+    content = opened(file)
+    assert (content["verdict"], content["function"]) == (kind, "notation.softmax")
+    assert content["call"] == "notation.softmax(logits=logits)" and content["detail"].size == 1
+    assert content["again"] == "python -m routelaws.conformance --backend mine --only notation.softmax --profile quick"
+    assert content["logits"].dtype == np.float32 and np.array_equal(content["logits"], Z.astype(np.float32))
+    assert np.array_equal(content["expected"], notation.softmax(Z.astype(np.float32).astype(float)))
+    assert ("found" in content) == (kind == "wrong")
+    if kind == "wrong":
+        assert np.array_equal(content["found"], STRANGERS["wrong"](Z.astype(np.float32)))
+
+
+def test_numpy_alone_opens_it(tmp_path):
+    file = export(tmp_path, guarded(softmax=STRANGERS["wrong"]), lambda backend: check_softmax(backend, "float64"))
+    code = "import sys, numpy; f = numpy.load(sys.argv[1]); print(f['call'], f['logits'].sum(), 'jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["notation.softmax(logits=logits)", str(Z.sum()), "False"]
+
+
+def test_records_options_and_what_is_no_array(tmp_path):
+    held = top_k.top_k_router(Z, 2)
+
+    def check(backend):
+        found = backend.routers.top_k.top_k_router(Z, 2, score="sigmoid", held=held, bias=None)
+        assert not found.gate.any()
+
+    content = opened(export(tmp_path, guarded(top_k_router=top_k.top_k_router), check))
+    assert content["call"].item() == (
+        "routers.top_k.top_k_router(logits=logits, k=2, score='sigmoid', held=Routing(expert=held.expert, "
+        "gate=held.gate, load=held.load, plan=held.plan, residual=held.residual), bias=None)"
+    )
+    assert content["k"] == 2 and content["score"] == "sigmoid" and np.array_equal(content["held.expert"], held.expert)
+    for name in held._fields:
+        assert np.array_equal(content[f"found.{name}"], content[f"expected.{name}"])
+
+
+def test_bfloat16_is_float32_and_what_is_traced_is_left_out():
+    call = failing_calls.Call("notation.softmax", (jax.numpy.asarray(Z, "bfloat16"),), {}, "bfloat16")
+    [(name, array)] = failing_calls.named(failing_calls.given_to(call)).items()
+    assert (name, array.dtype) == ("logits", np.float32)
+    traced = []
+    jax.jit(lambda z: traced.append(failing_calls.named({"z": z, "w": Z})) or z)(Z)
+    assert [list(one) for one in traced] == [["w"]]
+
+
+def test_the_first_call_that_differs_is_written(tmp_path):
+    """Not the last of the example; and of several examples that which failed."""
+
+    def check(backend):
+        found = [backend.notation.softmax(z) for z in (Z, Z + [[1, 2, 3]], Z)]
+        assert len(found) == 0, "softmax is wrong"
+
+    def softmax(z):
+        return notation.softmax(z) + (z[0, 2] > 3)
+
+    backend = guarded(softmax=softmax)
+    assert np.array_equal(opened(export(tmp_path, backend, check))["logits"], Z + [[1, 2, 3]])
+    failed = AssertionError("softmax is wrong")
+    backend.ledger.failed.append((failed, list(backend.ledger.calls)[:1]))
+    backend.ledger.begin_example()
+    trouble = backend.ledger.blame(ExceptionGroup("two", [failed, ValueError()]), "mine", "test_here.py::test_that")
+    file = failing_calls.export(str(tmp_path), "shown", backend.ledger, trouble, "nightly")
+    content = opened(tmp_path / Path(file).name)
+    assert np.array_equal(content["logits"], Z) and file.startswith("shown")
+    assert content["again"].item().endswith("--profile nightly --export-failing shown")
+
+
+def test_a_broken_rule_is_shown_by_the_call_that_broke_it(tmp_path):
+    """Later examples end before the call is made."""
+    backend = guarded(softmax=change)
+    for z in (Z, np.zeros((1, 1))):
+        backend.ledger.begin_example()
+        with pytest.raises(backends.Broken):
+            backend.notation.softmax(z)
+    file = export(tmp_path, backend, lambda backend: backend.notation.softmax(np.ones((3, 3))))
+    assert np.array_equal(opened(file)["logits"], Z)
+
+
+def test_a_generator_is_kept_as_it_was_before_the_call():
+    ledger, generator = Ledger(), np.random.default_rng(1)
+    ledger.keeps = True
+    kept = ledger.keep("transformer.init", (generator,), {}, None)
+    wanted = np.random.default_rng(1).random()
+    assert generator.random() == wanted == kept.arguments[0].random()
+
+
+def test_no_parameter_of_the_reference_has_the_name_of_an_entry():
+    entries = {"backend", "function", "verdict", "detail", "test", "example", "again", "call", "found", "expected"}
+    for path in public_functions():
+        assert entries.isdisjoint(defaults_of(path)), path
+
+
+STRANGER = """
+from types import SimpleNamespace
+from routelaws.reference.laws import downstream
+
+def pass_at_k(samples, correct, attempts):
+    with open("asked", "a") as file:
+        print(samples, correct, attempts, file=file)
+    return downstream.pass_at_k(samples, correct, attempts) + (correct > 180)
+
+mine = SimpleNamespace(pass_at_k=pass_at_k)
+"""
+
+
+@pytest.mark.slow
+def test_nightly_first_tries_what_failed(tmp_path):
+    (tmp_path / "strange.py").write_text(STRANGER, encoding="utf-8")
+    words = ["--backend", "strange:mine", "--only", "pass_at_k", "--profile", "nightly", "--export-failing", "failing"]
+    asked = []
+    for _ in range(2):
+        assert run_command(tmp_path, *words).returncode == 1
+        asked.append([line.split() for line in (tmp_path / "asked").read_text("utf-8").splitlines()])
+        (tmp_path / "asked").unlink()
+    [file] = (tmp_path / "failing").glob("*.npz")
+    failed = [str(opened(file)[name]) for name in ("samples", "correct", "attempts")]
+    assert asked[0][-1] == failed and asked[0].index(failed) > 10 > asked[1].index(failed)
