@@ -20,8 +20,10 @@
 #
 # $$L = \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}} + c$$
 #
-# The *floor* c stays, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). So a
-# budget C (lesson 1 used that letter for places) leaves one choice: a larger model that sees fewer tokens, or a smaller
+# The *floor* c stays, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs): for each
+# token a parameter takes a multiplication and an addition on the way forward, and twice as many on the way back, since
+# both the inputs and the parameters need their slopes. So a budget C (lesson 1 used that letter for places) leaves one
+# choice: a larger model that sees fewer tokens, or a smaller
 # one that sees more. Here are some ways to spend one budget. (Of the helpers, `same` stops the lesson unless two
 # results agree up to rounding, and `figure` shows a picture.)
 
@@ -112,8 +114,11 @@ figure(draw, "The loss of all models of one budget, for three budgets. The dot i
 #
 # $$12 d^2 \cdot 6 + d E G \cdot 14$$
 #
-# FLOPs of training: the first term is the model, the second the router. So the more experts, the fewer tokens a budget
-# pays for.
+# FLOPs of training. The first term is the model: 12 d² active parameters (4 d² of attention and 8 d² of a layer of
+# width 4d), at 6 FLOPs each. The second is the router. It has d numbers for each of $E G$ experts, at 6 FLOPs each for
+# its product, and the paper adds 8 for sending tokens to experts and back. So the more experts, the fewer tokens a
+# budget pays for. N is 4 d² of attention and 8 d² for each of E whole experts: $(8 E + 4) d^2$ in a block, of which the
+# models of the paper have d/64.
 
 # %%
 from routelaws.reference.laws import fine_grained
@@ -215,7 +220,8 @@ assert (np.diff([best.loss for best in bests]) < 0).all() and (np.diff([best.tok
 assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 
 # %% [markdown]
-# As long as only the FLOPs are counted, yes. But all experts have to be stored.
+# As long as only the FLOPs are counted, yes. But all experts have to be stored. (Make the memory small
+# [in the lab](../docs/site/lab/budget.md?flops=1e22&memory=80&inference=0&cached=16384&bytes=2), and see experts go.)
 #
 # ## 4. A memory that is too small
 #

@@ -4,6 +4,9 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
 
+import { PRINTED } from "../laws/routed.js";
+import { parseBudget } from "../page/budget_page.js";
+import { parseLaw } from "../page/law_state.js";
 import { ROUTERS } from "../page/routers.js";
 import { TABLES, format, initial, parse } from "../page/state.js";
 
@@ -34,9 +37,17 @@ test("prices for another number of experts are ignored", () => {
   assert.deepEqual(parse("table=lesson5&base.prices=1,2", ROUTERS).state.params.base.prices, [1, 2]);
 });
 
-test("every link of a lesson to the page of routers is understood", () => {
+/** How each page of the lab reads its address. */
+const READERS = {
+  routers: (query) => parse(query, ROUTERS),
+  law: (query) => parseLaw(query, PRINTED),
+  budget: parseBudget,
+};
+
+test("every link of a lesson to the lab is understood", () => {
   const folder = new URL("../../../../tutorials/", import.meta.url);
   const texts = readdirSync(folder).filter((name) => name.endsWith(".md")).map((name) => readFileSync(new URL(name, folder), "utf8"));
-  const queries = texts.flatMap((text) => [...text.matchAll(/lab\/routers\.md\?([^)\s]+)\)/g)].map((found) => found[1]));
-  for (const query of queries) assert.deepEqual(parse(query, ROUTERS).ignored, [], query);
+  const links = texts.flatMap((text) => [...text.matchAll(/site\/lab\/(\w+)\.md\?([^)\s]+)\)/g)]);
+  assert.ok(links.length > 10);
+  for (const [link, page, query] of links) assert.deepEqual(READERS[page](query).ignored, [], link);
 });
