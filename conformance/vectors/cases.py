@@ -1,18 +1,19 @@
 """The cases of the vectors: inputs, and what the reference answers, as checks of `rules.RULES`.
 
-Here are those for tables, experts, losses, sizes and the bounded law; `router_cases` has those for the routers,
-`law_cases`, `fit_cases`, `interval_cases` and `budget_cases` those for laws.
+Here are those for tables, experts, losses, sizes and the model; `router_cases` has those for the routers, `law_cases`
+those for laws.
 """
 
 import inspect
 import math
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from routelaws import reference
-from routelaws.conformance.vectors import budget_cases, fit_cases, interval_cases, law_cases, router_cases
+from routelaws.conformance.suite import test_plain_model
+from routelaws.conformance.vectors import formula_cases, law_cases, router_cases
 from routelaws.conformance.vectors.checks import (
     CROWDED,
     DOUBLE,
@@ -33,41 +34,25 @@ from routelaws.conformance.vectors.checks import (
     spread,
     title,
 )
-from routelaws.conformance.vectors.files import FORMAT, NESTED, PRECISIONS, encode, parameter_names
-from routelaws.reference.laws.routed import RoutedCoefficients
+from routelaws.conformance.vectors.files import parameter_names
 
 
-def documents(leave: Collection[str] = ()) -> Iterator[dict]:
-    """Yield the contents of the files, in the order of their names, but for those of some functions."""
-    later = {one.function: one.make for makers in LAW_ANSWERS for one in makers() if one.function not in leave}
-    found = [answer for answer in (make() for make in ANSWERS) if answer.function not in leave]
-    for answer in sorted(found + [make() for make in later.values()], key=lambda answer: answer.function):
+def documents(family: str) -> Iterator[dict]:
+    """Yield what the file of a family says of each of its functions."""
+    for make in FAMILIES[family]:
+        answer = make()
         function = operator.attrgetter(answer.function)(reference)
         kinds = inspect.signature(function).parameters.values()
-        result = function.__annotations__.get("return")
-        nested = bool(answer.checked)
         yield {
-            "format": NESTED if nested else FORMAT,
             "function": answer.function,
             "passes": answer.passes,
-            **({"checked": answer.checked} if nested else {}),
+            **({"checked": answer.checked} if answer.checked else {}),
             "parameters": parameter_names(function),
             "options": [p.name for p in kinds if p.kind is p.KEYWORD_ONLY],
-            "fields": list(getattr(result, "_fields", ())),
+            "fields": list(getattr(function.__annotations__.get("return"), "_fields", ())),
             "precisions": list(answer.precisions),
-            "cases": [
-                {
-                    "name": case.name,
-                    "inputs": {name: encode(value, nested) for name, value in case.inputs.items()},
-                    "checks": [{key: _entry(value) for key, value in check.items()} for check in case.checks],
-                }
-                for case in answer.cases
-            ],
+            "cases": [{"name": case.name, "inputs": case.inputs, "checks": case.checks} for case in answer.cases],
         }
-
-
-def _entry(value):
-    return [encode(v) for v in value] if isinstance(value, list) else encode(value)
 
 
 # Notation and hashes.
@@ -305,7 +290,7 @@ def update_bias() -> Answer:
     )
 
 
-# Sizes and laws.
+# Sizes.
 
 
 def count() -> Answer:
@@ -334,69 +319,44 @@ def count() -> Answer:
     return Answer("accounting.count", "The whole numbers exactly, the ratio within its bound.", cases, DOUBLE)
 
 
-LAWS = {
-    "S-BASE as printed": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
-    "no limit": RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, math.inf),
-}
-TABLE_N, TABLE_E = (v.ravel() for v in np.meshgrid([1.5e7, 5.5e7, 3.7e8, 1.3e9], [1.0, 2.0, 8.0, 64.0, 512.0]))
+# The model.
+
+MODELS = ("dense", "S-BASE, drops", "top 2, drops in turn", "RL-R")
 
 
-def predict_loss() -> Answer:
-    return _of_law(
-        "laws.routed.predict_loss", "laws.routed.value", "The loss that the law gives, each entry within its bound."
-    )
+def rounded(tree: dict) -> dict:
+    """Return arrays, in nested dicts, in whole 64ths, which are short in a file."""
+    return {name: rounded(node) if isinstance(node, dict) else np.round(node * 64) / 64 for name, node in tree.items()}
 
 
-def effective_parameter_count() -> Answer:
-    return _of_law(
-        "laws.routed.effective_parameter_count",
-        "laws.routed.parameter_count",
-        "The size of the dense model with the same loss, each entry within its bound.",
-    )
-
-
-def _of_law(function: str, bound: str, passes: str) -> Answer:
+def loss() -> Answer:
     cases = []
-    for name, law in LAWS.items():
-        inputs = dict(dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law)
-        found = call(function, inputs)
-        cases.append(Case(name, inputs, [close("", found, bound, np.abs(found) / PRECISIONS["float64"])]))
-    return Answer(function, passes, cases, DOUBLE)
-
-
-def fit_routed() -> Answer:
-    noise = np.round(np.random.default_rng(19).standard_normal(20) * 64) / 16_384
-    cases = []
-    for name, law in LAWS.items():
-        loss = np.round(
-            call("laws.routed.predict_loss", dict(dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law))
-            * (1 + noise),
-            4,
-        )
-        inputs = dict(dense_parameters=TABLE_N, num_experts=TABLE_E, loss=loss)
-        found = call("laws.fitting.fit_routed", inputs)
-        scale = 1 / PRECISIONS["float64"]
-        checks = [
-            close("objective", found.objective, "laws.fitting.objective", found.objective * scale),
-            close("rmsle", found.rmsle, "laws.fitting.objective", found.rmsle * scale),
-            equal("status", found.status),
-            equal("rows", found.rows),
-        ]
+    for name in MODELS:
+        drawn = test_plain_model.batch(name)
+        config = reference.configuration.ModelConfig(**test_plain_model.MODELS[name])
+        inputs = dict(params=rounded(drawn.params), tokens=drawn.tokens, config=config) | rounded(drawn.given)
+        found = call("transformer.loss", inputs)
+        size = np.abs(found.output.logits).max()
+        checks = [close("output.logits", found.output.logits, "plain.logits", size)]
+        checks += [close(of, getattr(found, of), "plain.loss", size + found.total) for of in ("cross_entropy", "total")]
         cases.append(Case(name, inputs, checks))
     return Answer(
-        "laws.fitting.fit_routed",
-        "The least mean squared difference of log10 losses over the whole domain, within its bound; the coefficients "
-        "are not compared, since they follow less sharply.",
+        "transformer.loss",
+        "The training loss of the whole model and its logits, each within its bound.",
         cases,
-        DOUBLE,
+        checked="conformance/plain: the model in lists and floats, from the formulas",
     )
 
 
-ANSWERS = (
-    top_k_indices, softmax, hash_layer, modulo_table, balanced_table, expert_capacity, dispatch, routed_ffn,
-    auxiliary_loss, z_loss, update_bias, count, predict_loss, effective_parameter_count, fit_routed,
-    *router_cases.ANSWERS,
-)  # fmt: skip
-"""One for each file."""
-LAW_ANSWERS = (*law_cases.ANSWERS, *fit_cases.ANSWERS, *interval_cases.ANSWERS, *budget_cases.ANSWERS)
-"""Each makes several files."""
+FAMILIES = {
+    "notation": (top_k_indices, softmax),
+    "experts": (expert_capacity, dispatch, routed_ffn),
+    "routers": (hash_layer, modulo_table, balanced_table, *router_cases.ANSWERS),
+    "balance": (auxiliary_loss, z_loss, update_bias),
+    "accounting": (count,),
+    "model": (loss,),
+    "laws_predict": law_cases.PREDICTIONS,
+    "laws_fit": law_cases.FITS,
+    "laws_formulas": formula_cases.ANSWERS,
+}
+"""The functions of each file, as makers of their answers."""

@@ -7,7 +7,6 @@ change the files.
 
 import math
 import operator
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +27,13 @@ class Case(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A file before it is written."""
+    """What a file says of a function."""
 
     function: str
     passes: str  # the condition in one sentence
     cases: list[Case]
     precisions: tuple[str, ...] = BOTH
-    checked: str = ""  # by what other computation the answers were found too; such a file is of format 2
+    checked: str = ""  # by what other computation the answers were found too
 
 
 # Checks.
@@ -51,7 +50,7 @@ def close(output: str, value, bound: str, scale) -> dict:
 
 
 def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
-    """Return the checks of all that a function returned, records and lists within it too.
+    """Return the checks of all that a function returned, records within it too.
 
     Args:
         found: the answer.
@@ -61,52 +60,26 @@ def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), 
     """
     if hasattr(found, "_fields"):
         kept = [field for field in found._fields if field not in leave]
-        return [
-            check for field in kept for check in everything(getattr(found, field), bound, leave, _step(path, field))
-        ]
-    if isinstance(found, list) and hasattr(found[0], "_fields"):
-        columns = type(found[0])(*([getattr(one, field) for one in found] for field in found[0]._fields))
-        return everything(columns, bound, leave, path if "*" in path else _step(path, "*"))
-    if isinstance(found, tuple):
-        return [check for i, part in enumerate(found) for check in everything(part, bound, leave, _step(path, str(i)))]
+        steps = {field: f"{path}.{field}" if path else field for field in kept}
+        return [check for field in kept for check in everything(getattr(found, field), bound, leave, steps[field])]
+    value = np.asarray(found)
+    if value.dtype.kind != "f":
+        return [equal(path, found)]
     name = path.rpartition(".")[2]
-    known = not (isinstance(found, list) and any(part is None for part in found))
-    value = np.asarray(found) if known and isinstance(found, (list, np.ndarray)) else found
-    if np.asarray(value).dtype.kind != "f":
-        return [equal(path, value)]
     limit = bound if isinstance(bound, str) else bound.get(name, bound[""])
-    return [close(path, value, limit, _size(name, np.asarray(value)) / PRECISIONS["float64"])]
-
-
-def _step(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _size(name: str, value: np.ndarray) -> np.ndarray:
-    """Return what a float is compared by: itself, the errors of a covariance, the largest of some errors."""
-    if name == "covariance":
+    size = np.abs(value)
+    if name == "covariance":  # by the errors
         error = np.sqrt(np.diagonal(value, axis1=-2, axis2=-1))
-        return error[..., :, None] * error[..., None, :]
-    return np.abs(value) if name != "errors" else np.full(value.shape, np.nanmax(np.abs(value)))
-
-
-class Later(NamedTuple):
-    """A file whose answers are computed when it is written."""
-
-    function: str
-    make: Callable[[], Answer]
+        size = error[..., :, None] * error[..., None, :]
+    return [close(path, found, limit, size / PRECISIONS["float64"])]
 
 
 def answers(
     function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
-) -> Later:
-    """Return the file of a function of the laws: each case of a menu, all of its results compared."""
-
-    def make() -> Answer:
-        cases = [Case(name, given, everything(call(function, given), bound, leave)) for name, given in menu.items()]
-        return Answer(function, passes, cases, DOUBLE, checked)
-
-    return Later(function, make)
+) -> Answer:
+    """Return the answers of a function of the laws: each case of a menu, all of its results compared."""
+    cases = [Case(name, given, everything(call(function, given), bound, leave)) for name, given in menu.items()]
+    return Answer(function, passes, cases, DOUBLE, checked)
 
 
 def top_k(output: str, of: np.ndarray | str) -> dict:
@@ -175,7 +148,7 @@ def gap(values: np.ndarray, k: int) -> float:
 def call(path: str, inputs: dict):
     """Return what the reference answers. Arguments that a function gathers (`*columns`) are a list of their name."""
     function = operator.attrgetter(path)(reference)
-    return apply(function, parameter_names(function), {key: own(value, reference) for key, value in inputs.items()})
+    return apply(function, parameter_names(function), {name: own(value, reference) for name, value in inputs.items()})
 
 
 def routing_checks(found, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:

@@ -2,10 +2,10 @@
 
     python -m routelaws.conformance.vectors --out DIR
 
-writes one file for each function. The files in `vectors/` beside this module were written so, and a test writes them
-again and compares. docs/vectors.md explains the format to somebody who reads it in another language; in Python:
+writes one file for each family of functions. The files in `vectors/` beside this module were written so, and a test
+writes them again and compares. docs/vectors.md explains the format for readers in other languages; in Python:
 
-    read_vectors(folder)              the files, with arrays for arrays
+    read_vectors(folder)              the functions of all files, with arrays for arrays
     check_vectors(folder, namespace)  a list of what a backend gets wrong; empty if it is right
 
 What a check asks for is one of the rules of `rules.py`. Where several answers are right (equal scores, equally good
@@ -17,12 +17,13 @@ The cases themselves are in `cases.py`.
 
 import argparse
 import collections
+import dataclasses
 import inspect
 import json
+import math
 import operator
 import pathlib
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,15 +31,17 @@ import numpy as np
 from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.vectors.rules import RULES
 
-FORMAT, NESTED = 1, 2
-"""Versions of the format. It rises when a reader written for the one before would misread a file: 2 has what stands
-within results and inputs (records in records, lists, laws by name, text, NaN)."""
+FORMAT = 3
+"""Version of the format. It rises when a reader written for the one before would misread a file."""
 
 FOLDER = pathlib.Path(__file__).parent
 """The files that come with the package."""
 
 PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
 """Half the distance from 1 to the next number: the u in which bounds are stated."""
+
+_NO_DECIMALS = ("inf", "-inf", "nan")
+_WIDTH = 118
 
 
 class Failure(NamedTuple):
@@ -50,132 +53,83 @@ class Failure(NamedTuple):
     message: str  # what was expected and what was found
 
 
-class Named(NamedTuple):
-    """What a backend is given of its own, by name: a law, or a public function."""
-
-    kind: str  # "law" or "public"
-    name: str  # such as "bilinear", or "laws.linear_intervals.bilinear_design"
-
-
-def encode(value, nested: bool = False) -> Any:
-    """Return what stands in the file for a value; the inverse of `decode`.
-
-    Args:
-        value: to be written.
-        nested: for files of format 2: records name their class, and a list may be a value.
+def encode(value) -> Any:
+    """Return a value as it stands in a file: arrays are nested lists, records and trees objects.
 
     Example:
-        >>> encode(np.array([[0.5, -0.0]]))
-        {'dtype': 'float', 'shape': [1, 2], 'values': ['0x1p-1', '-0x0p+0']}
-        >>> encode(3), encode(1.5), encode({"up": True})
-        (3, {'float': '0x1.8p+0'}, {'tree': {'up': True}})
+        >>> encode(np.array([[0.5, -0.0, np.inf]])), encode({"up": np.array([True])})
+        ([[0.5, -0.0, 'inf']], {'up': [True]})
     """
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float) and not isinstance(value, np.floating):
-        return {"float": _hexadecimal(value)}
+    if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
+        fields = value._asdict() if hasattr(value, "_fields") else vars(value)
+        kind = f"{type(value).__module__.partition('reference.')[2]}.{type(value).__name__}"
+        return {"class": kind} | {name: encode(child) for name, child in fields.items()}
     if isinstance(value, dict):
-        return {"tree": {name: encode(child, nested) for name, child in value.items()}}
-    if isinstance(value, Named):
-        return {value.kind: value.name}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        record = {"record": {name: encode(child, nested) for name, child in zip(value._fields, value, strict=True)}}
-        return record | ({"of": _path(type(value))} if nested else {})
-    if nested and isinstance(value, (list, tuple)):
-        return [encode(child, nested) for child in value]
-    value = np.asarray(value)
-    flat = value.ravel().tolist()
-    kind = {"b": "bool", "i": "int", "f": "float", "U": "text"}[value.dtype.kind]
-    values = [_hexadecimal(v) for v in flat] if kind == "float" else flat
-    return {"dtype": kind, "shape": list(value.shape), "values": values}
-
-
-def _path(kind: type) -> str:
-    """Return the name of a record's class in the library, such as "laws.dense.DenseFit"."""
-    return f"{kind.__module__.partition('reference.')[2]}.{kind.__name__}"
-
-
-def _hexadecimal(value: float) -> str:
-    """Return the number as C's %a prints it, without the zeros at the end."""
-    return re.sub(r"\.?0+p", "p", value.hex())
+        return {name: encode(child) for name, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(child) for child in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return encode(value.tolist())
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def decode(value) -> Any:
-    """Return the value that stands in a file: arrays in float64, int64 and bool, records as named tuples.
+    """Return the value that stands in a file: arrays in float64, int64 or bool, records as named tuples.
 
     Example:
-        >>> decode({"dtype": "float", "shape": [2, 1], "values": ["0x1.8p+0", "-inf"]}).tolist()
-        [[1.5], [-inf]]
+        >>> decode([[1.5], ["-inf"]]).tolist(), decode({"class": "laws.dense.DenseLine", "slope": -0.5}).slope
+        ([[1.5], [-inf]], -0.5)
     """
     if isinstance(value, list):
-        return [decode(child) for child in value]
-    if not isinstance(value, dict):
-        return value
-    if "float" in value:
-        return float.fromhex(value["float"])
-    if "tree" in value:
-        return {name: decode(child) for name, child in value["tree"].items()}
-    if "record" in value:
-        fields = {name: decode(child) for name, child in value["record"].items()}
+        parts = [decode(child) for child in value]
+        is_array = all(isinstance(part, (bool, int, float, np.ndarray)) for part in parts)
+        return np.asarray(parts) if is_array else parts
+    if isinstance(value, dict):
+        fields = {name: decode(child) for name, child in value.items() if name != "class"}
+        if "class" not in value:
+            return fields
         kind = collections.namedtuple("Record", fields)
-        kind.of = value.get("of", "")
+        kind.of = value["class"]
         return kind(**fields)
-    if len(value) == 1:
-        [(kind, name)] = value.items()
-        if kind in ("law", "public") and isinstance(name, str):
-            return Named(kind, name)
-    if "values" not in value:
-        return {name: decode(child) for name, child in value.items()}
-    kind = value["dtype"]
-    flat = [float.fromhex(v) for v in value["values"]] if kind == "float" else value["values"]
-    return np.array(flat, dtype={"float": np.float64, "int": np.int64, "bool": bool, "text": str}[kind]).reshape(
-        value["shape"]
-    )
+    return float(value) if value in _NO_DECIMALS else value
 
 
-def write_vectors(folder: pathlib.Path, leave: Collection[str] = ()) -> None:
-    """Write all files but those of some functions, the same bytes each time."""
+def write_vectors(folder: pathlib.Path) -> None:
+    """Write all files, the same bytes each time."""
     from routelaws.conformance.vectors import cases
 
     folder.mkdir(parents=True, exist_ok=True)
-    for document in cases.documents(leave):
-        write_atomically(folder / f"{document['function']}.json", _text(document))
+    for name in cases.FAMILIES:
+        document = {"format": FORMAT, "functions": list(cases.documents(name))}
+        write_atomically(folder / f"{name}.json", text_of(encode(document)) + "\n")
 
 
-def _text(document: dict) -> str:
-    """Return the JSON of a file: a line for each of its entries, and for each input and check of a case."""
-
-    def block(items):
-        if isinstance(items, dict):
-            return "{" + ",\n    ".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in items.items()) + "}"
-        return "[" + ",\n    ".join(json.dumps(item) for item in items) + "]"
-
-    cases = [
-        f'  {{"name": {json.dumps(case["name"])},\n   "inputs": {block(case["inputs"])},\n   '
-        f'"checks": {block(case["checks"])}}}'
-        for case in document["cases"]
-    ]
-    head = [f' "{name}": {json.dumps(value)}' for name, value in document.items() if name != "cases"]
-    return "{\n" + ",\n".join(head) + ',\n "cases": [\n' + ",\n".join(cases) + "\n ]\n}\n"
+def text_of(value, indent: str = "") -> str:
+    """Return JSON in which whatever fits on a line stands on one."""
+    short = json.dumps(value, allow_nan=False)
+    if len(short) + len(indent) <= _WIDTH or not isinstance(value, (dict, list)):
+        return short
+    inner = indent + " "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + text_of(item, inner) for item in value) + f"\n{indent}]"
+    items = (f"{inner}{json.dumps(key)}: {text_of(item, inner)}" for key, item in value.items())
+    return "{\n" + ",\n".join(items) + f"\n{indent}}}"
 
 
 def read_vectors(folder: pathlib.Path | str = FOLDER, only: Collection[str] | None = None) -> dict[str, dict]:
-    """Return the documents of a folder by the name of their function, decoded; those of some functions, or all.
+    """Return what the files say of each function, by its name, decoded; of some functions, or all.
 
     Raises:
-        ValueError: a file is of another version of the format, or there is none.
+        ValueError: a file is of another version of the format, or a function is not there.
     """
     found = {}
     for path in sorted(pathlib.Path(folder).glob("*.json")):
-        if only is not None and path.stem not in only:
-            continue
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("format") not in (FORMAT, NESTED):
-            raise ValueError(
-                f"{path.name}: format is {document.get('format')!r}; this reader knows {FORMAT} and {NESTED}"
-            )
-        document["cases"] = decode(document["cases"])
-        found[document["function"]] = document
+        if document.get("format") != FORMAT:
+            raise ValueError(f"{path.name}: format is {document.get('format')!r}; this reader knows {FORMAT}")
+        for entry in document["functions"]:
+            if only is None or entry["function"] in only:
+                found[entry["function"]] = entry | {"cases": decode(entry["cases"])}
     if not found:
         raise ValueError(f"{folder}: no vectors (*.json) there" + (f" of {', '.join(only)}" if only else ""))
     return found
@@ -259,26 +213,22 @@ def apply(function: Callable, parameters: list[str], values: dict[str, Any]):
         if name not in values:
             break
         value = values.pop(name)
-        leading += value if name.startswith("*") else [value]
+        leading += list(value) if name.startswith("*") else [value]
     return function(*leading, **values)
 
 
 def own(value, namespace):
-    """Return a decoded input with what it names taken from the backend: laws, functions, and classes of records."""
-    if isinstance(value, Named):
-        if value.kind == "law":
-            return namespace.laws.catalogue.LAWS[value.name]
-        return operator.attrgetter(value.name)(namespace)
-    if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
+    """Return a decoded input with the backend's own classes of records; a named tuple where it has none."""
+    if isinstance(value, list):
         return [own(child, namespace) for child in value]
-    if isinstance(value, tuple):
-        fields = [own(child, namespace) for child in value]
-        try:
-            kind = operator.attrgetter(value.of)(namespace) if value.of else type(value)
-        except AttributeError:  # a backend with no class of its own
-            kind = type(value)
-        return kind(*fields)
-    return value
+    if not hasattr(type(value), "of"):
+        return value
+    fields = {name: own(child, namespace) for name, child in value._asdict().items()}
+    try:
+        kind = operator.attrgetter(value.of)(namespace)
+    except AttributeError:
+        kind = type(value)
+    return kind(**fields)
 
 
 def _call(function, parameters, inputs, precision, convert):
@@ -298,24 +248,20 @@ def _call(function, parameters, inputs, precision, convert):
 
 
 def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
-    """Return a function from an output, such as "gate" or "intervals.*.low", to what was returned there, as an array.
+    """Return a function from an output, such as "gate" or "coefficients.a", to what was returned there, as an array."""
 
-    A step of a path is a field, a place in a list, or * for all of its places.
-    """
-
-    def inside(value, steps: list[str], known: Sequence[str]):
-        if not steps:
-            return value
-        step, *rest = steps
-        if step == "*":
-            return [inside(child, rest, ()) for child in value]
+    def inside(value, step: str, known: list[str]):
         if isinstance(value, dict):
-            return inside(value[step], rest, ())
-        if hasattr(value, step):
-            return inside(getattr(value, step), rest, ())
-        return inside(value[int(step) if step.isdecimal() else list(known).index(step)], rest, ())
+            return value[step]
+        return getattr(value, step) if hasattr(value, step) else value[known.index(step)]
 
-    return lambda name: np.asarray(inside(result, name.split(".") if name else [], fields))
+    def output(path: str) -> np.ndarray:
+        value, known = result, fields
+        for step in path.split(".") if path else []:
+            value, known = inside(value, step, known), []
+        return np.asarray(value)
+
+    return output
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,37 +1,42 @@
-"""The cases of the vectors for laws that are formulas, and for fits that are straight lines."""
+"""The cases of the vectors for laws: what each predicts, and a fit of it to a table with small errors."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from routelaws.conformance.vectors.checks import Later, answers, call
-from routelaws.conformance.vectors.files import Named
+from routelaws.conformance.vectors.checks import DOUBLE, Answer, Case, answers, call, close, equal
+from routelaws.conformance.vectors.files import PRECISIONS
+from routelaws.reference.laws.broken import BrokenCoefficients
 from routelaws.reference.laws.compute import ComputeCoefficients
-from routelaws.reference.laws.dense import DenseCoefficients, DenseLine
+from routelaws.reference.laws.dense import DenseCoefficients
+from routelaws.reference.laws.downstream import (
+    CeilingCoefficients,
+    DirectCoefficients,
+    RatioCoefficients,
+    RepeatedCoefficients,
+)
 from routelaws.reference.laws.fine_grained import FineGrainedCoefficients
-from routelaws.reference.laws.fitting import LossCurve
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients, KaplanCoefficients
 from routelaws.reference.laws.joint import JointCoefficients
 from routelaws.reference.laws.leverage import LeverageCoefficients
 from routelaws.reference.laws.log_linear import BilinearCoefficients, PerSizeCoefficients, SeparableCoefficients
 from routelaws.reference.laws.routed import RoutedCoefficients
 from routelaws.reference.laws.sparsity import SparsityCoefficients
-from routelaws.reference.laws.utilisation import UtilisationCoefficients, UtilisationCurve
+from routelaws.reference.laws.two_stage import LinearCoefficients, LogisticCoefficients, LossCoefficients, TwoStageFit
+from routelaws.reference.laws.utilisation import UtilisationCoefficients
 
-CLOSED = "vectors.closed"
 BY_FORMULA = "the formula of the paper, written out a second time"
 BY_LINE = "numpy.linalg.lstsq and the inverse of the normal equations"
+BY_SEARCH = "scipy.optimize.least_squares from the law of the table; the covariance by its derivatives"
+SEARCHED = {"": "vectors.searched", "objective": "vectors.objective", "covariance": "vectors.covariance"}
+FIELDS = "Every field within its bound."
 
 
 def short(values) -> np.ndarray:
-    """Return numbers near these with 12 binary digits after the first, which are short in a file."""
+    """Return numbers near these with 13 binary digits, which are short in a file."""
     fraction, exponent = np.frexp(np.asarray(values, dtype=np.float64))
     return np.ldexp(np.round(fraction * 8192) / 8192, exponent)
-
-
-def noisy(loss, seed: int, scatter: float = 0.003) -> np.ndarray:
-    """Return losses with an error of each."""
-    return short(loss * 10.0 ** (scatter * np.random.default_rng(seed).standard_normal(np.shape(loss))))
 
 
 def grid(*columns) -> list[np.ndarray]:
@@ -39,20 +44,23 @@ def grid(*columns) -> list[np.ndarray]:
     return [column.ravel() for column in np.meshgrid(*(np.array(c, dtype=np.float64) for c in columns), indexing="ij")]
 
 
-N, E = grid([2.0**24, 2.0**27, 2.0**30], [1, 2, 8, 32, 128])
-FLOPS = short([1e18, 3e18, 1e19, 3e19, 1e20, 3e20])
+def table(path: str, columns: dict, law, seed: int, scatter: float = 0.003, of: str = "loss") -> dict:
+    """Return columns with what a law gives them, each with an error of `scatter` in log10."""
+    value = call(path, columns | dict(coefficients=law))
+    return columns | {of: short(value * 10.0 ** (scatter * np.random.default_rng(seed).standard_normal(value.shape)))}
+
+
+# Coefficients.
+
 DENSE = DenseCoefficients(0.078125, 2.0**45)
 LINES = PerSizeCoefficients(np.array([2.0**24, 2.0**30]), np.array([-0.0625, -0.03125]), np.array([0.5, 0.375]))
-FLAT = SeparableCoefficients(-0.0625, -0.046875, 1.0)
+SEPARABLE = SeparableCoefficients(-0.0625, -0.046875, 1.0)
 BILINEAR = BilinearCoefficients(-0.0703125, -0.125, 0.0078125, 1.0625)
-BOUNDED = RoutedCoefficients(-0.0703125, -0.125, 0.0078125, 1.0625, 1.5, 256.0)
-OPEN = RoutedCoefficients(-0.0703125, -0.0625, -0.0078125, 1.0625, 2.0, math.inf)
-CURVES = {
-    "bend": LossCurve(1.0625, -0.0703125, -0.375, 0.03125, 0.5, 0.0078125, 127.0),
-    "no limit": LossCurve(1.0625, -0.0703125, -0.375, 0.03125, 0.25, 0.0, 127.0),
+ROUTED = {
+    "S-BASE as printed": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
+    "no limit": RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, math.inf),
 }
 BY_UTILISATION = UtilisationCoefficients(-0.078125, -0.0625, 0.015625, 0.375, 0.25, 16.0, 0.1875)
-F, B = grid([0.25, 1.0, 4.0], [0.1875, 0.5, 2.0, 8.0, 24.0])
 FLOORED = ComputeCoefficients(1.5, 96.0, 0.09375)
 HOFFMANN = HoffmannCoefficients(400.0, 0.34375, 416.0, 0.28125, 1.6875)
 KAPLAN = KaplanCoefficients(0.078125, 2.0**46, 0.09375, 2.0**44)
@@ -62,174 +70,182 @@ JOINT = JointCoefficients(
 )
 SPARSE = SparsityCoefficients(16384.0, 0.59375, 5456.0, 0.390625, 0.453125, -0.171875, 17.0, 0.15625, 0.15625, 0.9375)
 LEVER = LeverageCoefficients(1.25, -0.078125, 0.015625, -0.125, 0.015625, 2.0**20)
+BROKEN = BrokenCoefficients(1.0, -4.0, 0.03125, 2.0**68, 1.5, 0.0625)
+
+# Columns of tables.
+
+N, E = grid([2.0**24, 2.0**27, 2.0**30], [1, 2, 8, 32, 128])
+ROUTED_N, ROUTED_E = grid([1.5e7, 5.5e7, 3.7e8, 1.3e9], [1, 2, 8, 64, 512])
+F, B = grid([0.25, 1.0, 4.0], [0.1875, 0.5, 2.0, 8.0, 24.0])
+SIZE, TOKENS = grid([2.0**26, 2.0**29, 2.0**32], [2.0**31, 2.0**33, 2.0**35, 2.0**37])
+PAIR = dict(dense_parameters=SIZE, tokens=TOKENS)
+FLOPS, COMPUTE_LOSS = (
+    short([1e18, 3e18, 1e19, 3e19, 1e20, 3e20]),
+    short([3.5273, 3.3398, 3.1494, 3.0066, 2.8509, 2.7222]),
+)
 
 
-def by_formula(function: str, menu: dict, passes: str = "Each entry within its bound.") -> Later:
-    return answers(function, passes, BY_FORMULA, menu, CLOSED)
+def _columns(names: tuple[str, ...], *values) -> dict:
+    return dict(zip(names, grid(*values), strict=True))
 
 
-def dense_laws() -> list[Later]:
-    size, loss = np.array([2.0**20, 2.0**30]), np.array([3.5, 2.5, 0.75])
-    steep, line = DenseCoefficients(0.25, 1e9), DenseLine(1.0625, -0.0703125)
-    table = dict(dense_parameters=2.0 ** np.array([20, 22, 25, 27, 30]))
-    table["loss"] = noisy(call("laws.dense.predict_loss", table | dict(coefficients=DENSE)), 1)
-    rising = table | dict(loss=table["loss"][::-1])
-    given = dict(dense_parameters=size)
-    return [
-        by_formula("laws.dense.predict_loss", {
-            "flat": given | dict(coefficients=DENSE), "steep": given | dict(coefficients=steep)}),
-        by_formula("laws.dense.size_for_loss", {
-            "flat": dict(loss=loss, coefficients=DENSE), "steep": dict(loss=loss, coefficients=steep)}),
-        by_formula("laws.dense.predict_line", {"falls": given | dict(line=line)}),
-        answers("laws.dense.fit_dense", "Every field within its bound.", BY_LINE,
-                {"falls": table, "rises": rising}, "vectors.line"),
-    ]  # fmt: skip
+FINE_COLUMNS = _columns(
+    ("total_parameters", "tokens", "granularity"),
+    [2.0**26, 2.0**29, 2.0**32], [2.0**31, 2.0**34, 2.0**37], [1, 4, 16],
+)  # fmt: skip
+JOINT_COLUMNS = _columns(
+    ("active_parameters", "tokens", "num_experts"),
+    [2.0**26, 2.0**29, 2.0**32], [2.0**31, 2.0**34, 2.0**37], [1, 4, 16, 64],
+)  # fmt: skip
+SPARSE_COLUMNS = _columns(
+    ("total_parameters", "tokens", "sparsity"),
+    [2.0**20, 2.0**24, 2.0**28, 2.0**32], [2.0**28, 2.0**32, 2.0**36], [0, 0.5, 0.875, 0.96875],
+)  # fmt: skip
+LEVER_COLUMNS = _columns(
+    ("activation", "tian_granularity", "flops"),
+    [0.0078125, 0.03125, 0.125, 0.5], [2.0, 8.0, 32.0], [2.0**60, 2.0**66],
+)  # fmt: skip
+
+BUDGETS = 2.0 ** np.arange(60, 76, 2)
+ACCURACY = short([0.28, 0.315, 0.36, 0.43, 0.52, 0.6, 0.69, 0.75])
+CAPPED = short([0.12, 0.24, 0.385, 0.5, 0.6, 0.665, 0.71, 0.735])
+LOSSES = short([3.5, 3.25, 3.05, 2.875, 2.7, 2.55, 2.41, 2.29])
+WIDE, LONG = grid([2.0**26, 2.0**29, 2.0**32], [2.0**31, 2.0**34, 2.0**37])
+ACCURACIES = short([0.3, 0.34, 0.38, 0.32, 0.47, 0.58, 0.35, 0.57, 0.66])
+BUDGET, TRIES = grid(2.0 ** np.array([60, 64, 68]), [1.0, 4.0, 16.0])
+PASSED = short([0.05, 0.125, 0.25, 0.13, 0.28, 0.47, 0.27, 0.49, 0.72])
+DIRECT = dict(flops=BUDGETS, accuracy=ACCURACY)
+QUARTER = dict(guess_rate=0.25, least_gain=0.03125)
+
+# What laws predict.
 
 
-def log_linear_laws() -> list[Later]:
-    laws = {"per-size": LINES, "separable": FLAT, "bilinear": BILINEAR}
-    pairs = dict(dense_parameters=np.array([2.0**24, 2.0**27, 2.0**30]), num_experts=np.array([1.0, 16.0, 200.0]))
-    sizes, experts, loss = pairs["dense_parameters"], pairs["num_experts"], np.array([3.0, 2.25, 2.5])
-    planes = {name: law for name, law in laws.items() if name != "per-size"}
-    path = "laws.log_linear."
-
-    def each(which: dict, **given) -> dict:
-        return {name: given | dict(coefficients=law) for name, law in which.items()}
-
-    helps = {"c above 0": BILINEAR, "c below 0": BILINEAR._replace(c=-0.0078125)}
-    columns = dict(dense_parameters=N, num_experts=E)
-    table = columns | dict(loss=noisy(call(path + "predict_loss", columns | dict(coefficients=BILINEAR)), 2))
-    lone = {key: np.append(values, 2.0**28) for key, values in table.items()} | {
-        "num_experts": np.append(E, 4.0), "loss": np.append(table["loss"], 2.5)}  # fmt: skip
-    return [
-        by_formula(path + "predict_loss", each(laws, **pairs)),
-        by_formula(path + "slope_in_experts", each(laws, dense_parameters=sizes)),
-        by_formula(path + "slope_in_parameters", each(planes, num_experts=experts)),
-        by_formula(path + "effective_parameter_count", each(planes, **pairs)),
-        by_formula(path + "experts_for_loss", each(laws, dense_parameters=sizes, loss=loss)),
-        by_formula(path + "size_for_loss", each(planes, num_experts=experts, loss=loss)),
-        by_formula(path + "cutoff", each(planes | helps)),
-        *(
-            answers(path + name, "Every field within its bound.", BY_LINE, menu, "vectors.line")
-            for name, menu in (
-                ("fit_per_size", {"three lines": table, "a size without a line": lone}),
-                ("fit_separable", {"one table": table}),
-                ("fit_bilinear", {"one table": table}),
-            )
-        ),
-    ]
+def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
+    """Return a maker of what a function gives for some rows by each of some laws; None is the published one."""
+    given = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
+    menu = {name.replace("_", " "): columns | coefficients for name, coefficients in given.items()}
+    return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
 
 
-def routed_laws() -> list[Later]:
-    laws = {"bounded": BOUNDED, "no limit": OPEN}
-    sizes, experts = np.array([2.0**24, 2.0**27, 2.0**34]), np.array([1.0, 16.0, 4096.0])
-    path, loss = "laws.routed.", np.array([2.25, 2.0, 1.5])
-
-    def each(**given) -> dict:
-        return {name: given | dict(coefficients=law) for name, law in laws.items()}
-
-    curves = {name: dict(curve=curve, dense_parameters=sizes, num_experts=experts) for name, curve in CURVES.items()}
-    return [
-        by_formula(path + "effective_experts", {
-            name: dict(num_experts=experts, E_start=law.E_start, E_max=law.E_max) for name, law in laws.items()}),
-        by_formula(path + "experts_for_loss", each(dense_parameters=sizes, loss=loss)),
-        by_formula(path + "size_for_loss", each(num_experts=experts, loss=loss)),
-        by_formula(path + "slope_in_experts", each(dense_parameters=sizes)),
-        by_formula(path + "slope_in_parameters", each(num_experts=experts)),
-        by_formula(path + "cutoff", each()),
-        by_formula("laws.fitting.predict_curve", curves),
-    ]  # fmt: skip
+def _some(columns: dict, rows: int = 5) -> dict:
+    """Return some rows of a table, from its first to its last."""
+    at = np.linspace(0, len(next(iter(columns.values()))) - 1, rows).round().astype(int)
+    return {name: values[at] for name, values in columns.items()}
 
 
-def utilisation_laws() -> list[Later]:
-    laws = {"bounded": BY_UTILISATION, "no limit": BY_UTILISATION._replace(B_max=math.inf)}
-    flops, share, path = np.array([0.25, 3.0, 40.0]), np.array([0.1875, 1.0, 30.0]), "laws.utilisation."
-
-    def each(**given) -> dict:
-        return {name: given | dict(coefficients=law) for name, law in laws.items()}
-
-    curve = UtilisationCurve(CURVES["bend"], 0.1875, 0.01875)
-    runs = dict(flops_per_step=np.array([2.0**45, 2.0**48]), total_parameters=np.array([2.0**24, 2.0**31]))
-    return [
-        by_formula(path + "compute_columns", {
-            "tokens of the released table": runs,
-            "other tokens": runs | dict(tokens_per_step=np.array([2.0**14] * 2))}),
-        by_formula(path + "effective_utilisation", {
-            name: dict(utilisation=share, B_start=law.B_start, B_max=law.B_max, B_min=law.B_min)
-            for name, law in laws.items()}),
-        by_formula(path + "predict_loss", each(teraflops=flops, utilisation=share)),
-        by_formula(path + "slope_in_utilisation", each(teraflops=flops)),
-        by_formula(path + "slope_in_teraflops", each(utilisation=share)),
-        by_formula(path + "effective_teraflops", each(teraflops=flops, utilisation=share)),
-        by_formula(path + "teraflops_for_loss", each(utilisation=share, loss=np.array([2.25, 2.0, 3.0]))),
-        by_formula(path + "predict_utilisation", {
-            "bend": dict(curve=curve, teraflops=flops, utilisation=share)}),
-    ]  # fmt: skip
+_ROWS = dict(dense_parameters=2.0 ** np.array([24, 27, 30]), num_experts=np.array([1.0, 16.0, 200.0]))
 
 
-def additive_laws() -> list[Later]:
-    size, tokens = np.array([2.0**26, 2.0**30, 2.0**34]), np.array([2.0**30, 2.0**36, 2.0**38])
-    pair, experts = dict(dense_parameters=size, tokens=tokens), np.array([1.0, 8.0, 32.0])
-    fine, joint, widths = "laws.fine_grained.", "laws.joint.", np.array([256.0, 640.0, 2048.0])
-    expansions = {"one expert's worth": 1.0, "64": 64.0}
-    return [
-        by_formula("laws.hoffmann.predict_hoffmann", {"one law": pair | dict(coefficients=HOFFMANN)}),
-        by_formula("laws.hoffmann.predict_kaplan", {"one law": pair | dict(coefficients=KAPLAN)}),
-        by_formula("laws.additive.predict_additive", {
-            "hoffmann": dict(law=Named("public", "laws.hoffmann.HOFFMANN"), coefficients=HOFFMANN,
-                             columns=[size, tokens]),
-            "fine-grained": dict(law=Named("public", "laws.fine_grained.FINE_GRAINED"), coefficients=FINE,
-                                 columns=[size, tokens, experts])}),
-        by_formula(fine + "predict_fine_grained", {
-            "one law": dict(total_parameters=size, tokens=tokens, granularity=experts, coefficients=FINE)}),
-        by_formula(fine + "fine_grained_active", {"widths": dict(d_model=widths)}),
-        by_formula(fine + "fine_grained_parameters", {
-            name: dict(d_model=widths, expansion=value) for name, value in expansions.items()}),
-        by_formula(fine + "fine_grained_flops", {
-            "14 for the router": dict(d_model=widths, expansion=64.0, granularity=experts),
-            "6 for the router": dict(d_model=widths, expansion=64.0, granularity=experts, router_flops=6)}),
-        by_formula(joint + "at_experts", {
-            f"{count:g} experts": dict(num_experts=count, coefficients=JOINT) for count in (1.0, 8.0)}),
-        by_formula(joint + "predict_joint", {
-            "one law": dict(active_parameters=size, tokens=tokens, num_experts=experts, coefficients=JOINT)}),
-        by_formula(joint + "joint_active", {
-            "default": dict(d_model=widths), "small": dict(d_model=widths, vocab_size=1000)}),
-        by_formula(joint + "joint_total", {
-            "default": dict(d_model=widths, num_experts=8.0),
-            "small": dict(d_model=widths, num_experts=8.0, vocab_size=1000)}),
-        by_formula(joint + "joint_cache", {"cached": dict(d_model=widths, cached_tokens=4096.0)}),
-    ]  # fmt: skip
+def predict_accuracy() -> Answer:
+    laws = {
+        "direct": (DirectCoefficients(1024.0, 0.15625), [BUDGETS[:3]], 0.25),
+        "ratio": (RatioCoefficients(16.0, 0.15625, 64.0, 0.1875), [WIDE[:5], LONG[:5]], 0.0),
+        "ceiling": (CeilingCoefficients(1024.0, 0.15625, 0.125), [BUDGETS[:3]], 0.5),
+        "repeated": (RepeatedCoefficients(6.0, -0.125, -0.5, 0.0078125), [BUDGET[:5], TRIES[:5]], 0.0),
+    }
+    menu = {n: {"coefficients": law, "*columns": cols, "guess_rate": rate} for n, (law, cols, rate) in laws.items()}
+    return answers("laws.downstream.predict_accuracy", FIELDS, BY_FORMULA, menu, "vectors.closed")
 
 
-def later_laws() -> list[Later]:
-    size, tokens, idle = np.array([2.0**28, 2.0**32]), np.array([2.0**34, 2.0**37]), np.array([0.0, 0.96875])
-    share, granularity, flops = np.array([0.03125, 0.5, 1.0]), np.array([2.0, 12.0, 32.0]), np.array([1e18, 1e20, 1e22])
-    runs = dict(total_parameters=size, tokens=tokens, sparsity=idle)
-    point = dict(activation=share, tian_granularity=granularity, flops=flops)
-    counts = dict(experts=256.0, active=8.0, shared=1.0)
-    sparse, lever, compute = "laws.sparsity.", "laws.leverage.", "laws.compute."
-    return [
-        by_formula(sparse + "predict_loss", {"published": runs, "other": runs | dict(coefficients=SPARSE)}),
-        by_formula(sparse + "sparsity_active", {
-            "none always": dict(total_parameters=size, sparsity=idle),
-            "a twentieth": dict(total_parameters=size, sparsity=idle, always_active=0.05)}),
-        by_formula(lever + "activation_ratio", {
-            way: counts | dict(counting=way) for way in ("definition", "routed", "mixed")}),
-        by_formula(lever + "effective_activation", {
-            "published": dict(activation=share), "other": dict(activation=share, coefficients=LEVER)}),
-        by_formula(lever + "leverage", {"published": point, "other": point | dict(coefficients=LEVER)}),
-        by_formula(lever + "best_granularity", {
-            "published": {}, "other": dict(coefficients=LEVER),
-            "none": dict(coefficients=LEVER._replace(gamma=-0.015625))}),
-        by_formula(lever + "leverage_allocation", {
-            model: dict(flops=flops, model=model) for model in ("moe", "dense")}),
-        by_formula(compute + "predict_loss", {
-            "published": dict(flops=flops), "other": dict(flops=flops, coefficients=FLOORED)}),
-        by_formula(compute + "speedup", {
-            "published": dict(worse=np.array([3.0, 2.5]), better=np.array([2.75, 2.625])),
-            "other": dict(worse=np.array([3.0, 2.5]), better=np.array([2.75, 2.625]), coefficients=FLOORED)}),
-    ]  # fmt: skip
+TWO_STAGES = {
+    "compute, linear": (
+        LossCoefficients(96.0, 0.078125, 0.0, math.nan, 0.0), LinearCoefficients(-0.375, 1.5), [BUDGETS[:3]]),
+    "both, logistic": (
+        LossCoefficients(64.0, 0.25, 128.0, 0.25, 1.5), LogisticCoefficients(0.5, -4.0, 2.75, 0.25),
+        [WIDE[:4], LONG[:4]]),
+}  # fmt: skip
 
 
-ANSWERS = (dense_laws, log_linear_laws, routed_laws, utilisation_laws, additive_laws, later_laws)
-"""Each makes several files."""
+def predict_two_stage() -> Answer:
+    menu = {
+        name: {"fit": TwoStageFit(one, two, 0.0, 0.0, 0.0, 9), "*columns": columns}
+        for name, (one, two, columns) in TWO_STAGES.items()
+    }
+    return answers("laws.two_stage.predict_two_stage", FIELDS, BY_FORMULA, menu, "vectors.closed")
+
+
+PREDICTIONS = (
+    predicts("dense.predict_loss", dict(dense_parameters=2.0 ** np.array([20, 30])), one_law=DENSE),
+    predicts("log_linear.predict_loss", _ROWS, per_size=LINES, separable=SEPARABLE, bilinear=BILINEAR),
+    predicts("routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), **ROUTED),
+    predicts(
+        "utilisation.predict_loss",
+        dict(teraflops=np.array([0.25, 3.0, 40.0]), utilisation=np.array([0.1875, 1.0, 30.0])),
+        bounded=BY_UTILISATION, no_limit=BY_UTILISATION._replace(B_max=math.inf),
+    ),
+    predicts("compute.predict_loss", dict(flops=FLOPS), published=None, another=FLOORED),
+    predicts("hoffmann.predict_hoffmann", _some(PAIR), one_law=HOFFMANN),
+    predicts("hoffmann.predict_kaplan", _some(PAIR), one_law=KAPLAN),
+    predicts("fine_grained.predict_fine_grained", _some(FINE_COLUMNS), one_law=FINE),
+    predicts("joint.predict_joint", _some(JOINT_COLUMNS), one_law=JOINT),
+    predicts("sparsity.predict_loss", _some(SPARSE_COLUMNS), published=None, another=SPARSE),
+    predicts("leverage.leverage", _some(LEVER_COLUMNS), published=None, another=LEVER),
+    predicts("broken.predict_broken", dict(flops=BUDGETS), about_the_break=BROKEN),
+    predict_accuracy,
+    predict_two_stage,
+)  # fmt: skip
+
+# Fits.
+
+
+def fits(path: str, bound: str | dict = "vectors.line", leave: tuple[str, ...] = (), **menu) -> Callable[[], Answer]:
+    """Return a maker of the fits of a menu, by straight lines or, with another bound, by a search."""
+    checked = BY_LINE if bound == "vectors.line" else BY_SEARCH
+    named = {name.replace("_", " "): given for name, given in menu.items()}
+    return lambda: answers(f"laws.{path}", FIELDS, checked, named, bound, leave)
+
+
+def _searched(path: str, **menu) -> Callable[[], Answer]:
+    return fits(path, SEARCHED, ("reached",), **menu)
+
+
+def fit_routed() -> Answer:
+    """Compare the objective, not the coefficients, which follow less sharply."""
+    cases = []
+    for name, law in ROUTED.items():
+        given = table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
+        found, unit = call("laws.fitting.fit_routed", given), 1 / PRECISIONS["float64"]
+        checks = [
+            close(field, getattr(found, field), "laws.fitting.objective", getattr(found, field) * unit)
+            for field in ("objective", "rmsle")
+        ]
+        cases.append(Case(name, given, [*checks, equal("status", found.status), equal("rows", found.rows)]))
+    passes = "The least mean squared difference of log10 losses over the whole domain, within its bound."
+    return Answer("laws.fitting.fit_routed", passes, cases, DOUBLE)
+
+
+_LEAST_SQUARES = dict(huber=None)
+_PLANE = table("laws.log_linear.predict_loss", dict(dense_parameters=N, num_experts=E), BILINEAR, 2)
+_DENSE = table("laws.dense.predict_loss", dict(dense_parameters=2.0 ** np.array([20, 22, 25, 27, 30])), DENSE, 1)
+_HOFFMANN = table("laws.hoffmann.predict_hoffmann", PAIR, HOFFMANN, 3)
+_KAPLAN = table("laws.hoffmann.predict_kaplan", PAIR, KAPLAN, 4)
+_FINE = table("laws.fine_grained.predict_fine_grained", FINE_COLUMNS, FINE, 5, 0.001)
+_JOINT = table("laws.joint.predict_joint", JOINT_COLUMNS, JOINT, 6, 0.001)
+# Losses this exact decide all ten coefficients: a valley that is flat along one ends elsewhere on another processor.
+_SPARSE = table("laws.sparsity.predict_loss", SPARSE_COLUMNS, SPARSE, 7, 0.0001)
+_UTILISATION = table("laws.utilisation.predict_loss", dict(teraflops=F, utilisation=B), BY_UTILISATION, 8, 0.001)
+_LEVER = table("laws.leverage.leverage", LEVER_COLUMNS, LEVER, 9, of="leverage")
+_RATIO = dict(parameters=WIDE, tokens=LONG, accuracy=ACCURACIES)
+_STAGES = DIRECT | dict(loss=LOSSES)
+
+FITS = (
+    fits("dense.fit_dense", falls=_DENSE, rises=_DENSE | dict(loss=_DENSE["loss"][::-1])),
+    fits("log_linear.fit_per_size", three_lines=_PLANE),
+    fits("log_linear.fit_separable", one_table=_PLANE),
+    fits("log_linear.fit_bilinear", one_table=_PLANE),
+    fit_routed,
+    fits("compute.fit_compute", a_floor=dict(flops=FLOPS, loss=COMPUTE_LOSS, floor=1.5)),
+    fits("downstream.fit_direct", all_rows=DIRECT, above_a_guess=DIRECT | QUARTER),
+    fits("downstream.fit_repeated", nine_rows=dict(flops=BUDGET, attempts=TRIES, accuracy=PASSED)),
+    fits("utilisation.fit_utilisation", SEARCHED, ("curve",), one_table=_UTILISATION),
+    _searched("leverage.fit_leverage", no_limit=_LEVER, a_limit=_LEVER | dict(A_max=64.0)),
+    _searched("hoffmann.fit_hoffmann", Huber=_HOFFMANN, least_squares=_HOFFMANN | _LEAST_SQUARES),
+    _searched("hoffmann.fit_kaplan", Huber=_KAPLAN, least_squares=_KAPLAN | _LEAST_SQUARES),
+    _searched("fine_grained.fit_fine_grained", Huber=_FINE, least_squares=_FINE | _LEAST_SQUARES),
+    _searched("joint.fit_joint", least_squares=_JOINT | _LEAST_SQUARES),
+    _searched("sparsity.fit_sparsity", least_squares=_SPARSE | _LEAST_SQUARES),
+    _searched("downstream_sums.fit_ratio", all_rows=_RATIO, a_guess_and_Huber=_RATIO | QUARTER | dict(huber=0.03125)),
+    _searched("downstream_sums.fit_ceiling", a_ceiling=DIRECT | dict(accuracy=CAPPED), no_ceiling=DIRECT | QUARTER),
+    _searched("two_stage.fit_two_stage", linear=_STAGES | dict(link="linear"), logistic=_STAGES),
+    fits("broken.fit_broken", SEARCHED, ("coefficients",), least_squares=DIRECT | _LEAST_SQUARES),
+)

@@ -64,8 +64,6 @@ const LAB = {
     planning.fineGrainedFamily(planning.unlimited(i.flops), i.expansion, G, i.coefficients))[0], i.flops),
   "laws.planning.joint_optimum": (i) => record({ option: i.num_experts,
     ...planning.optimum(planning.jointFamily(i.budget, i.num_experts, i.coefficients, i.vocab_size)) }),
-  "laws.planning.joint_optima": (i) => planning.bestOption(i.expert_counts, (E) =>
-    planning.jointFamily(i.budget, E, i.coefficients, i.vocab_size)).map((best) => record(best)),
   "laws.intervals.jackknife_ends": (i) => jackknifeEnds(i.value, i.folds, i.level),
 };
 
