@@ -363,6 +363,28 @@ def test_other_intervals_by_hand(whole):
             assert [each[f"undefined_{kind}"] for each in found] == by[kind].undefined
 
 
+def test_resamples_that_do_not_have_a_value_are_counted_by_kind(monkeypatch):
+    """Four kinds of numbers in their places: of runs, of sizes, of the jackknife, and of the law."""
+    ends = {"value": 0.0, "low": -4.0, "high": 4.0}
+    names = ("c", "E_start", "E_max", "N_cutoff")
+    law = {"sizes": [10, 20], "intervals": dict.fromkeys(names, ends)}
+    law |= {name: [{"N": n} | ends for n in law["sizes"]] for name in ("slopes", "gains")}
+
+    def made(kind):
+        return [resampling.Interval(None, 0.0, -float(kind), float(kind), 0.95, False)] * 8
+
+    kinds = iter((1, 2))
+    monkeypatch.setattr(
+        resamples, "bootstrap", lambda *_: resampling.Bootstrap(made(kind := next(kinds)), [kind] * 8, {}, kind)
+    )
+    monkeypatch.setattr(resamples, "jackknife", lambda *_: resampling.Jackknife(made(3), []))
+    found = resamples._resampled((np.array([10.0, 20.0]), np.array([1.0, 2.0]), np.array([3.0, 2.0])), law)
+    for each in found["quantities"]:
+        assert (each["undefined_runs"], each["undefined_sizes"]) == (1, 2)
+        assert [each[kind][1] for kind in ("runs", "sizes", "jackknife", "profile")] == [1, 2, 3, 4]
+    assert (found["undetermined_runs"], found["undetermined_sizes"]) == (1, 2)
+
+
 def test_resamples_without_a_limit_are_counted():
     statuses = dict(zip(STATUSES, (1, 2, 4, 8, 16), strict=True))
     assert resamples._unbounded(resampling.Bootstrap([], [], statuses, 0)) == 1 + 2 + 8
@@ -484,7 +506,8 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
 
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
-    (found,) = pairs.doublings(runs)
+    runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
+    (found,) = pairs.doublings(runs)  # the two larger sizes gain nothing, of which E brings no share
     assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
     assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
     assert [(point["E"], point["percent"]) for point in found["reached"]] == [
