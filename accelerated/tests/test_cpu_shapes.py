@@ -21,7 +21,7 @@ from routelaws.accelerated.errors import InputError
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
 
-CHILD = Path(__file__).parent / "loop_shapes_child.py"
+CHILD = Path(__file__).parent / "cpu_shapes_child.py"
 FILLED = {"MALLOC_PERTURB_": "1"}
 """Lets the C library of Linux fill memory that is handed out or given back: what is read there by mistake is large."""
 
