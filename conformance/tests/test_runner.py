@@ -29,7 +29,7 @@ from routelaws.conformance.engine.options import Options
 from routelaws.conformance.engine.values import as_numpy, difference
 from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
-from routelaws.reference.laws import downstream
+from routelaws.reference.laws import dense, downstream
 from routelaws.reference.routers import top_k
 
 README = Path(runner.__file__).parents[1] / "README.md"
@@ -489,6 +489,18 @@ class TestBackend:
         assert re.search(problem, difference(found, np.zeros((3, 1)), ""))
         routing = top_k.top_k_router(np.eye(3))
         assert re.search(problem, difference(routing._replace(gate=found), routing, "")[len("in gate: ") :])
+
+    def test_slow_functions_of_the_reference_are_not_asked_for_a_structure(self, monkeypatch):
+        asked = []
+        for path in ("laws.uncertainty.profile_intervals", "laws.dense.fit_dense"):
+            right = public_functions()[path]
+            noted = functools.wraps(right)(lambda *given, right=right, path=path: asked.append(path) or right(*given))
+            monkeypatch.setitem(public_functions(), path, noted)
+        backend = stranger(profile_intervals=lambda *arguments: [], fit_dense=dense.fit_dense)
+        rows = np.array([1e7, 1e8, 1e9]), np.array([3.0, 2.5, 2.2])
+        backend.laws.dense.fit_dense(*rows)
+        backend.laws.uncertainty.profile_intervals(rows[0], np.ones(3), rows[1], [])
+        assert asked == ["laws.dense.fit_dense"]
 
     def test_arrays_of_its_own(self):
         """Handed over by from_numpy, in the precision of the test, and taken back by to_numpy."""
