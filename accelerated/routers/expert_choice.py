@@ -10,7 +10,7 @@ expert compared it with the others.
 import jax
 import jax.numpy as jnp
 
-from routelaws.reference.routers.expert_choice import SCORES
+from routelaws.reference.routers.expert_choice import SCORES, group_by_position, ungroup_by_position  # noqa: F401 - for users
 
 from ..errors import InputError
 from ..experts import _capacity_of_known, _capacity_of_real, _matrices, expert_ffn
@@ -131,46 +131,3 @@ def expert_choice_ffn(
     outputs = choice.gate[..., None] * outputs
     # Added up in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)
-
-
-def group_by_position(x: jax.Array, group_size: int) -> jax.Array:
-    """Rearrange a batch so that each group holds one position of `group_size` sequences.
-
-    Groups are meant for a loop or a `vmap` over the first axis. With groups of one sequence each token is alone and is
-    taken by every expert.
-
-    Args:
-        x: [b, S, ...].
-        group_size: sequences per group; divides b.
-
-    Returns:
-        [b S / group_size, group_size, ...]: for each set of neighbouring sequences, position after position.
-
-    Raises:
-        ValueError: the group size does not divide b.
-    """
-    batch, length = x.shape[:2]
-    if group_size < 1 or batch % group_size:
-        raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
-    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
-    return jnp.swapaxes(sets, 1, 2).reshape(batch * length // group_size, group_size, *x.shape[2:])
-
-
-def ungroup_by_position(grouped: jax.Array, sequence_length: int) -> jax.Array:
-    """Undo `group_by_position`.
-
-    Args:
-        grouped: [b S / group_size, group_size, ...].
-        sequence_length: S.
-
-    Returns:
-        [b, S, ...].
-
-    Raises:
-        ValueError: the sequence length does not divide the number of groups.
-    """
-    groups, group_size = grouped.shape[:2]
-    if sequence_length < 1 or groups % sequence_length:
-        raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
-    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
-    return jnp.swapaxes(sets, 1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

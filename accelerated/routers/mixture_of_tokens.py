@@ -13,7 +13,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from routelaws.reference.routers.mixture_of_tokens import EMITS
+from routelaws.reference.routers.mixture_of_tokens import (  # noqa: F401 - for users
+    EMITS,
+    group_within_sequence,
+    ungroup_within_sequence,
+)
 
 from ..errors import InputError
 from ..experts import _activated, _matrices
@@ -225,46 +229,3 @@ def mixture_of_tokens(
     else:
         results = run_experts(matrices, mixtures[:, None], activation=activation, axis_name=axis_name)[:, 0]
     return MixtureOutput(shares.astype(x.dtype) @ _among(results, taking, 0), weights)  # COMBINE
-
-
-def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:
-    """Rearrange a batch so that each group holds `group_size` neighbouring positions of one sequence.
-
-    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only; a language model that predicts
-    the next token needs `expert_choice.group_by_position`.
-
-    Args:
-        x: [b, S, ...].
-        group_size: positions per group; divides S.
-
-    Returns:
-        [b S / group_size, group_size, ...], sequence after sequence.
-
-    Raises:
-        ValueError: the group size does not divide S.
-    """
-    length = x.shape[1]
-    if group_size < 1 or length % group_size:
-        raise InputError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
-    return x.reshape(len(x) * length // group_size, group_size, *x.shape[2:])
-
-
-def ungroup_within_sequence(grouped: jax.Array, sequence_length: int) -> jax.Array:
-    """Undo `group_within_sequence`.
-
-    Args:
-        grouped: [b S / group_size, group_size, ...].
-        sequence_length: S.
-
-    Returns:
-        [b, S, ...].
-
-    Raises:
-        ValueError: the groups do not make up whole sequences.
-    """
-    groups, group_size = grouped.shape[:2]
-    if min(sequence_length, group_size) < 1 or sequence_length % group_size or groups * group_size % sequence_length:
-        raise InputError(
-            f"sequence_length is {sequence_length}; {groups} groups of {group_size} have to make up whole sequences"
-        )
-    return grouped.reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

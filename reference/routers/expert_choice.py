@@ -199,7 +199,7 @@ def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     if group_size < 1 or batch % group_size:
         raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
     sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])  # [sets of sequences, g, S, ...]
-    return np.swapaxes(sets, 1, 2).reshape(batch * length // group_size, group_size, *x.shape[2:])
+    return sets.swapaxes(1, 2).reshape(batch * length // group_size, group_size, *x.shape[2:])
 
 
 def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray:
@@ -219,4 +219,4 @@ def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray
     if sequence_length < 1 or groups % sequence_length:
         raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
     sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])  # [sets, S, g]
-    return np.swapaxes(sets, 1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])
+    return sets.swapaxes(1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])
