@@ -28,6 +28,19 @@ def test_losses_ten_times_too_high_and_too_low(laws):
 
 
 @twins
+def test_a_delta_in_log10_units(laws):
+    """The objective is the sum of Huber terms of log10 losses: r²/2 up to delta, delta (|r| - delta/2) beyond."""
+    size, tokens = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9], [2e9, 1e10, 5e10]))
+    loss = 1.8 + 400 / size**0.34 + 2000 / tokens**0.37
+    loss = loss * np.where(np.arange(9) == 4, 1.01, 1.0)
+    fit = laws.smooth_intervals.fit_in_log10(laws.hoffmann.fit_hoffmann, size, tokens, loss, huber=1e-3)
+    miss = np.abs(np.log10(laws.hoffmann.predict_hoffmann(size, tokens, fit.coefficients) / loss))
+    terms = np.where(miss <= 1e-3, miss**2 / 2, 1e-3 * (miss - 5e-4))
+    assert miss.max() > 1e-3
+    check("laws.additive.objective", abs(fit.objective / terms.sum() - 1))
+
+
+@twins
 def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
     """Six rows and two coefficients at 50 %: a quantile of 0.7407 with 4 degrees of freedom, and s² = RSS/4."""
     interval = laws.additive.AdditiveInterval(*[None] * len(laws.additive.AdditiveInterval._fields))

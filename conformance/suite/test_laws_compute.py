@@ -1,5 +1,7 @@
 """Loss from compute above a floor: six published runs, the registered prediction and its score, and the fit."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.plain.laws import Student
 from routelaws.reference.laws import compute as reference
 
 LAWS = st.builds(reference.ComputeCoefficients, st.sampled_from([0.0, 1.6]), st.floats(20, 200), st.floats(0.04, 0.2))
@@ -67,6 +70,18 @@ def test_fits_recover_the_law(backend, law, noise, seed):
         ends = (m.predict_interval(f, [1e17, 1e22], 0.9, observation) for m, f in
                 ((backend.laws.compute, found), (reference, wanted)))  # fmt: skip
         assert_close_bounded("laws.compute.interval", *ends, what="predict_interval")
+
+
+@pytest.mark.asks("*.predict_interval", "laws.compute.fit_compute")
+@pytest.mark.parametrize("observation", [False, True])
+def test_the_interval_of_a_prediction_is_students(backend, observation):
+    """ln (L - floor) is a line in ln C."""
+    flops, loss = np.array(reference.RUNS).T
+    student = Student(np.stack([np.ones(6), np.log(flops)], axis=1), np.log(loss - 1.6), 0.9)
+    _, *ends = student.interval(np.array([1.0, math.log(1e24)]), more=float(observation))
+    for module in (backend.laws.compute, reference):
+        found = module.predict_interval(module.fit_compute(flops, loss, floor=1.6), 1e24, 0.9, observation)
+        assert_close_bounded("laws.compute.interval", found, 1.6 + np.exp(ends), 1.0, what="predict_interval")
 
 
 @pytest.mark.asks("*.predict_loss", "laws.compute.speedup")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.plain.laws import Student
 from routelaws.reference.laws import downstream as reference
 from routelaws.reference.laws import downstream_sums as reference_sums
 
@@ -221,6 +222,31 @@ def test_rows_at_the_guess_rate_are_left_out(backend):
         assert fit.used.tolist() == [False, False, False, True, True, True, True, False] and fit.rows == 4
         falling = module.fit_direct(FLOPS[:4], [0.6, 0.5, 0.4, 0.35], 0.25)
         assert falling.status == "accuracy does not rise"
+
+
+@pytest.mark.asks("*.predict_interval", "laws.downstream.fit_direct", "laws.downstream.fit_repeated")
+@pytest.mark.parametrize("name, guess_rate, at", [("direct", 0.25, (1e22,)), ("repeated", 0.0, (1e22, 20.0))])
+def test_intervals_of_lines_are_students(backend, name, guess_rate, at):
+    """ln(-ln Q') is a line in ln C; of pass@k it is linear in ln C, ln k and their product."""
+    random, attempts = np.random.default_rng(1), np.tile([1.0, 4.0, 16.0], 4)
+    columns = [FLOPS] if name == "direct" else [FLOPS, attempts]
+
+    def design(*columns):
+        logs = np.log(columns)
+        return np.stack([np.ones_like(logs[0]), *logs, *([logs[0] * logs[1]] if len(logs) > 1 else [])], axis=1)
+
+    target = 0.4 - 0.2 * np.log(FLOPS / 1e19) - (0.1 * np.log(attempts) if name == "repeated" else 0)
+    target = target + 0.02 * random.normal(size=12)
+    accuracy = guess_rate + (1 - guess_rate) * np.exp(-np.exp(target))
+    student, weights = Student(design(*columns), target, 0.9), design(*np.array(at)[:, None])[0]
+    for module in (backend.laws.downstream, reference):
+        rate = {"guess_rate": guess_rate} if name == "direct" else {}
+        fit = getattr(module, f"fit_{name}")(*columns, accuracy, least_gain=0.0, **rate)
+        for observation in (False, True):
+            _, low, high = student.interval(weights, more=float(observation))
+            wanted = guess_rate + (1 - guess_rate) * np.exp(-np.exp([high, low]))
+            found = module.predict_interval(fit, *at, level=0.9, observation=observation)
+            assert_close_bounded("laws.downstream.prediction", found, wanted, what="predict_interval")
 
 
 @pytest.mark.asks(

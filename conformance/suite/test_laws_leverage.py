@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.plain.laws import derivatives
 from routelaws.reference.laws import leverage as reference
 
 pytestmark = pytest.mark.asks("laws.leverage.leverage")
@@ -127,6 +128,38 @@ def test_one_more_leverage_scatters_as_the_rows_do(backend):
         ends = [module.predict_interval(fit, 0.1, 8.0, 3e20, observation=each) for each in (False, True)]
         law, row = (float(np.log10(high / low)) / 2 / STUDENT_43 for low, high in ends)
         assert_close_bounded("laws.leverage.interval", row**2 - law**2, 48e-5 / 43, row**2, what="variance of a row")
+
+
+def log_leverage(theta: np.ndarray, activation, granularity, flops) -> np.ndarray:
+    """Return log10 EL of (a, d, gamma, beta, ln A_start), without a largest A."""
+    a, d, gamma, beta, log_start = theta
+    power = a + d * np.log10(flops) + gamma * np.log2(granularity) ** 2 + beta * np.log2(granularity)
+    return -power * np.log10(1 / (np.asarray(activation) + np.exp(log_start)))
+
+
+@pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
+@pytest.mark.parametrize("observation", [False, True])
+def test_intervals_are_those_of_derivatives_by_differences(backend, observation):
+    """s² (JᵀJ)⁻¹ with s² of n - 5 degrees of freedom, and a prediction whose variance is gᵀ s² (JᵀJ)⁻¹ g."""
+    law = reference.PUBLISHED._replace(A_max=math.inf)
+    measured = reference.leverage(*GRID, law) * np.exp(0.01 * np.random.default_rng(3).normal(size=48))
+    place = 1 / 128, 12.0, 1e22
+    for module in (backend.laws.leverage, reference):
+        fit = module.fit_leverage(*GRID, measured, math.inf)
+        theta = np.array([*fit.coefficients[:4], math.log(fit.coefficients.A_start)])
+        miss = np.log10(measured) - log_leverage(theta, *GRID)
+        variance = float(miss @ miss) / 43
+        slopes = derivatives(lambda theta: log_leverage(theta, *GRID), theta)
+        covariance = variance * np.linalg.inv(slopes.T @ slopes)
+        error = np.sqrt(np.diag(covariance))
+        scale = np.outer(error, error)
+        assert_close_bounded("laws.leverage.covariance", fit.covariance, covariance, scale, what="covariance")
+        slope = derivatives(lambda theta: log_leverage(theta, *place)[None], theta)[0]
+        reach = STUDENT_43 * math.sqrt(slope @ covariance @ slope + observation * variance)
+        value = float(log_leverage(theta, *place))
+        ends = module.predict_interval(fit, *place, 0.95, observation)
+        wanted = 10 ** np.array([value - reach, value + reach])
+        assert_close_bounded("laws.leverage.interval", ends, wanted, wanted, what="predict_interval")
 
 
 @pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
