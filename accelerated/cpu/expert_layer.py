@@ -22,6 +22,9 @@ from ..errors import InputError
 from .calls import EXPERTS, call_loops, in_float32, loops_run
 from .shapes import shape_of, sizes_of
 
+ORDER = ("x", "gate", "queue", "up", "down", "gradient", "before", "linear", "linear before")
+"""In which loops take what a call has of these; `expert_call` has their numbers."""
+
 FLOATS = ("float32", "bfloat16", "float64", "float16")
 """What a gate may be; loops compute in float32."""
 
@@ -76,7 +79,7 @@ def _check(activation, matrices, x, gate, queue) -> dict:
 
 
 def _names(matrices) -> list[str]:
-    """Return the names of the matrices in the order in which results are; loops take linear last of all."""
+    """Return the names of the matrices in the order of their gradients."""
     return ["up", "down", *(["linear"] if "linear" in matrices else [])]
 
 
@@ -98,7 +101,7 @@ def _kept(matrices) -> list[str]:
 
 
 def _call(activation, matrices, rows, before, backward, results) -> list[jax.Array]:
-    """Call the loops (`expert_call`), which take what SwiGLU alone has last.
+    """Call the loops (`expert_call`).
 
     Args:
         activation: one of `ACTIVATIONS`.
@@ -108,9 +111,8 @@ def _call(activation, matrices, rows, before, backward, results) -> list[jax.Arr
         backward: the direction.
         results: the shapes of the results.
     """
-    named, kept = list(_named(matrices).items()), list(zip(_kept(matrices), before, strict=False))
-    x, gate, queue, *gradient = rows.items()
-    arrays = dict([x, gate, queue, *named[:2], *gradient, *kept[:1], *named[2:], *kept[1:]])
+    arrays = rows | _named(matrices) | dict(zip(_kept(matrices), before, strict=False))
+    arrays = {spec: arrays[spec] for spec in sorted(arrays, key=lambda spec: ORDER.index(spec.partition(" [")[0]))}
     attributes = {"activation": ACTIVATIONS.index(activation), "backward": backward}
     return call_loops(EXPERTS, arrays, results, attributes, F=_row(matrices))
 

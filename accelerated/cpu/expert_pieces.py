@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
+from routelaws.reference.accounting import ACTIVATIONS
+
 from ..kernels.compile import c_function, jit, jit_fused, jit_within
 from .exponential import power_of_e
 from .memory import floats, ints, longs
@@ -28,8 +30,8 @@ FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
 """Kinds of work: outputs of rows; gradients of rows; gradients of all rows of an expert, and of its matrices; gradients
 of some hidden columns of the matrices of an expert."""
 
-GELU, RELU, SWIGLU = range(3)
-ACTIVATION_NUMBERS = {"gelu": GELU, "relu": RELU, "swiglu": SWIGLU}
+GELU, RELU, SWIGLU = map(ACTIVATIONS.index, ("gelu", "relu", "swiglu"))
+"""Numbers of the activations."""
 
 BYTES = 4
 """Of a number."""
