@@ -24,6 +24,7 @@ FLOPS_PER_PARAMETER = 2.0
 
 ESTIMATED = "flops: 6 · dense_parameter_count · tokens, where training_flops is not known"
 TAKEN = "flops_per_step: a step is taken to have 524,288 tokens, as in the released table, where the table does not say"
+PIECES = "active_parameters: a vocabulary of 32,000 is taken, as in the released table, where the table does not say"
 
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -37,12 +38,19 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
-    """Return remarks where a column of a law is an estimate, or takes the steps of the released table for its own."""
+    """Return remarks where a column of a law is an estimate, or takes steps or vocabulary of the released table."""
     frames = [each.frame for each in selections]
-    estimated = "flops" in law.columns and any(np.isnan(counted_flops(frame)).any() for frame in frames)
     own = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
-    taken = "teraflops" in law.columns and any(np.isnan(tokens_per_step(frame)).any() for frame in own)
-    return [ESTIMATED] * estimated + [TAKEN] * taken
+    asked = {
+        ESTIMATED: ("flops", counted_flops, frames),
+        TAKEN: ("teraflops", tokens_per_step, own),
+        PIECES: ("active_parameters", _vocabulary, own),
+    }
+    return [
+        remark
+        for remark, (name, known, tables) in asked.items()
+        if name in law.columns and any(np.isnan(known(frame)).any() for frame in tables)
+    ]
 
 
 def _read(frame, name: str, law: Law) -> np.ndarray:
@@ -123,11 +131,14 @@ def _sparsity(frame) -> np.ndarray:
     return 1 - or_one(frame, "k") / _numbers(frame, "num_experts")
 
 
+def _vocabulary(frame) -> np.ndarray:
+    """Return V of each row, NaN where blank: [n]."""
+    return _numbers(frame, "vocab_size") if "vocab_size" in frame else np.full(len(frame), np.nan)
+
+
 def _active(frame) -> np.ndarray:
     """Return N with the embedding and the unembedding, V d each, as the joint law counts it."""
-    vocabulary = np.full(len(frame), float(TABLE_VOCAB_SIZE))
-    if "vocab_size" in frame:
-        vocabulary = frame["vocab_size"].fillna(TABLE_VOCAB_SIZE).to_numpy(dtype=np.float64)
+    vocabulary = np.nan_to_num(_vocabulary(frame), nan=float(TABLE_VOCAB_SIZE))
     if "d_model" not in frame:
         raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
     return _numbers(frame, "dense_parameter_count") + 2 * vocabulary * _numbers(frame, "d_model")

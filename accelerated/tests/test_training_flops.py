@@ -9,7 +9,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.findings.rows import all_runs, open_table
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.results.law_columns import ESTIMATED, TAKEN, column_remarks, law_columns
+from routelaws.accelerated.results.law_columns import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table, select_rows
 
@@ -108,6 +108,16 @@ def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, rema
     runs = all_runs(open_table(tmp_path / "table.csv"))
     np.testing.assert_allclose([run.flops for run in runs], flops)
     assert column_remarks([selection], law) == remarks
+
+
+@pytest.mark.parametrize(("columns", "remarks"), [({"vocab_size": 5000.0}, []), ({}, [PIECES])])
+def test_a_vocabulary_that_is_taken_is_said(columns, remarks):
+    """Of a table of one's own, with embeddings in its active parameters."""
+    own = isoflop().assign(d_model=512.0, **columns)
+    [selection] = select_rows(own, axes="every")
+    [active], _ = law_columns(selection, LAWS["joint"]._replace(columns=("active_parameters",)), "loss_validation")
+    np.testing.assert_array_equal(active - own["dense_parameter_count"], 2 * 512 * columns.get("vocab_size", 32_000))
+    assert column_remarks([selection], LAWS["joint"]) == remarks
 
 
 def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
