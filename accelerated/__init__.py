@@ -1,4 +1,4 @@
-"""The fast twin of `routelaws.reference`: same files, same names, same results, jitted.
+"""The fast twin of `routelaws.reference`: the same names and results, compiled where it is hot.
 
 Letters in shapes, such as [T, E], are explained in `routelaws.accelerated.notation`.
 """

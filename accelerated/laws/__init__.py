@@ -1,4 +1,4 @@
-"""Laws and fits, compiled. See `routelaws.reference.laws`.
+"""The laws of `routelaws.reference.laws`, with compiled fits and intervals.
 
 A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
 """
