@@ -1,8 +1,8 @@
 """The docstrings of the fast twin stand alone in `help()`, and say what those of the reference say.
 
 A public name that both sides define has one description: the same summary, arguments, fields and returns, word for
-word. The fast twin leaves the examples out, has its own "Raises" (inside jit nothing can be raised because of a
-value), describes the arguments that it adds, and ends with "Differs from the reference" where something does.
+word. The fast twin leaves the examples out, has its own "Raises", describes the arguments that it adds, and ends with
+"Differs from the reference" where something does.
 """
 
 import ast
@@ -108,16 +108,7 @@ def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> l
         given |= {twin.args.vararg.arg} if twin.args.vararg else set()
         problems += [f"{name}: argument {argument} is not described" for argument in sorted(given - named)]
         problems += [f"{name}: has no argument {argument}" for argument in sorted(named - given)]
-    if "Raises" in mine and not {"Raises", DIFFERS} & set(other):
-        problems.append(f"{name}: says nothing of what it raises")
-    if isinstance(twin, ast.FunctionDef) and "jax.Array" in ast.unparse(twin.args):
-        for promise in re.findall(r"\bnot finite\b|no token is real|no real token", other.get("Raises", "")):
-            problems.append(f"{name}: promises to raise what jit cannot: {promise}")
     return problems
-
-
-def test_there_is_something_to_compare():
-    assert {"transformer.py", "experts.py", "routers/sinkhorn.py", "laws/fitting.py"} <= set(DESCRIBED)
 
 
 @pytest.mark.parametrize("path", DESCRIBED)
@@ -129,54 +120,4 @@ def test_the_fast_twin_describes_what_the_reference_does(path):
         if name in theirs and not is_shared(theirs[name][0])
         for line in differences(path, name, ours[name], theirs[name])
     ]
-    first, module = (ast.get_docstring(parse(room, path)) for room in ("reference", "accelerated"))
-    if path != "notation.py" and module.partition("\n\n")[0] != first.partition("\n\n")[0]:
-        problems.append("the first paragraph of the file is another one")
-    if f"routelaws.reference.{path[:-3].replace('/', '.')}" not in module:
-        problems.append("the file does not name its twin")
     assert not problems, "\n".join([path, *problems])
-
-
-def test_other_words_are_needed_where_they_are_allowed():
-    for path, name, heading in OWN_WORDS:
-        ours, theirs = (sections(described(path, room)[name][1]).get(heading) for room in ("reference", "accelerated"))
-        assert ours != theirs, f"{path}: {name}: {heading}"
-
-
-def test_the_letters_are_the_same():
-    ours, theirs = (ast.get_docstring(parse(room, "notation.py")) for room in ("reference", "accelerated"))
-    letters = ours[ours.index("Letters") : ours.index("Ties:")]
-    assert "T  tokens in a group" in letters and letters in theirs
-
-
-BEFORE = '''def f(x: jax.Array, k: int = 1):
-    """Return [T].
-
-    Args:
-        x: [T, E].
-        k: how many,
-            at least 1.
-
-    Raises:
-        ValueError: k is 0, or x is not finite.
-    """
-'''
-DRIFTED = {
-    "another summary": ("Return [T].", "Return [E]."),
-    "another shape": ("x: [T, E].", "x: [T]."),
-    "an argument that is not described": ("x: jax.Array", "x: jax.Array, y: jax.Array"),
-    "an argument that is not there": ("        x: [T, E].\n", "        x: [T, E].\n        z: more.\n"),
-    "a promise that jit cannot keep": ("k is 0", "k is 0, or x is not finite"),
-    "no word of errors": ("    Raises:\n        ValueError: k is 0.\n", ""),
-}
-
-
-@pytest.mark.parametrize("what", DRIFTED)
-def test_drift_of_a_description_is_seen(what):
-    def pair(text):
-        node = ast.parse(text).body[0]
-        return node, ast.get_docstring(node)
-
-    true = BEFORE.replace(", or x is not finite", "")
-    assert not differences("f.py", "f", pair(BEFORE), pair(true))
-    assert differences("f.py", "f", pair(BEFORE), pair(true.replace(*DRIFTED[what])))
