@@ -24,6 +24,7 @@ NOISE = {"routed": 0.0032, "hoffmann": 8e-3}  # of log10 L and ln L, as in the r
 DELTA = 1e-3
 TIGHT = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-15, "gtol": 1e-10}
 REACHED = 1e-6
+SHARE = 20  # of these counts in a quick run, of both sides alike
 COUNTS = {"bootstrap": 1000, "restarts": 20, "starts": 300, "scipy starts": 20}
 
 
@@ -40,7 +41,7 @@ def bootstrap(quick: bool = False) -> Job:
     """Return a job that fits the law of routing to resampled rows."""
     from routelaws.accelerated.laws.fitting import fit_weighted
 
-    columns, count = routed_table(), 20 if quick else COUNTS["bootstrap"]
+    columns, count = routed_table(), COUNTS["bootstrap"] // (SHARE if quick else 1)
     rows = columns[0].size
     drawn = np.random.default_rng(0).integers(0, rows, (count, rows))
     weights = np.array([np.bincount(line, minlength=rows) for line in drawn], dtype=float)
@@ -54,7 +55,7 @@ def restarts(quick: bool = False) -> Job:
     from scipy.optimize import minimize
 
     size, experts, loss = routed_table()
-    count, ends = 1 if quick else COUNTS["restarts"], []
+    count, ends = COUNTS["restarts"] // (SHARE if quick else 1), []
     starts = np.random.default_rng(0).normal(size=(count, INITIAL.size)) * INITIAL
 
     @jax.jit
@@ -79,7 +80,7 @@ def starts_at_once(quick: bool = False) -> Job:
     """Return a job that fits Hoffmann's law from many starts at once."""
     from routelaws.accelerated.laws.hoffmann import fit_hoffmann
 
-    columns, starts = hoffmann_table(), hoffmann_starts(20 if quick else COUNTS["starts"])
+    columns, starts = hoffmann_table(), hoffmann_starts(COUNTS["starts"] // (SHARE if quick else 1))
     held = {}
 
     def run():
@@ -91,7 +92,7 @@ def starts_at_once(quick: bool = False) -> Job:
 def scipy_starts(quick: bool = False) -> Job:
     """Return a job that fits Hoffmann's law by L-BFGS-B from some of these starts."""
     columns, ends = hoffmann_table(), []
-    starts = hoffmann_starts(COUNTS["starts"])[: 1 if quick else COUNTS["scipy starts"]]
+    starts = hoffmann_starts(COUNTS["starts"])[: COUNTS["scipy starts"] // (SHARE if quick else 1)]
 
     def run():
         ends[:] = [scipy_end(*columns, start) for start in starts]
