@@ -133,8 +133,15 @@ def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
 
 
 def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
-    """The digest is of what is beside the arrays, too: the position in the text, the time, what was counted."""
+    """The digest is of what is beside the arrays, too: the position in the text, the time, what was counted.
+
+    It is found before the files of the run are compared with it, which would be blamed.
+    """
     state, said = {"x": np.arange(3.0, dtype=np.float32)}, []
+
+    def check(step, extra):
+        assert extra == {"skipped": 3}
+
     written = checkpoints.Checkpoints(tmp_path, said.append)
     written.save(4, state, {"skipped": 3})
     written.close()
@@ -144,7 +151,7 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
     for path in holding:
         path.write_bytes(path.read_bytes().replace(b'"skipped": 3', b'"skipped": 0'))
     with pytest.raises(InputError, match="every checkpoint is damaged"):
-        checkpoints.Checkpoints(tmp_path, said.append).restore(state)
+        checkpoints.Checkpoints(tmp_path, said.append).restore(state, check)
     assert "checkpoint at step 4 is damaged and passed over" in said[0] and "does not match its digest" in said[0]
 
 
