@@ -9,6 +9,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_
 
 from ..results.estimates import percent
 from . import paper
+from .forms import constants
 
 
 def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict:
@@ -23,17 +24,14 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
     printed = paper.PRINTED[router]
     size, experts, loss = rows
     values = printed.coefficients._asdict() | {"N_cutoff": printed.cutoff}
-    fitted = entry["coefficients"] | {"N_cutoff": entry["N_cutoff"]}
+    fitted = constants(entry)
     residual = np.log10(predict_loss(size, experts, printed.coefficients)) - np.log10(loss)
     rmsle = float(np.sqrt(np.mean(residual**2)))
     return {
         "coefficients": printed.coefficients._asdict(),
         "N_cutoff": printed.cutoff,
-        "difference": {name: fitted[name] - value for name, value in values.items()},
-        "inside": {
-            name: bool(entry["intervals"][name]["low"] <= value <= entry["intervals"][name]["high"])
-            for name, value in values.items()
-        },
+        "difference": {name: fitted[name]["value"] - value for name, value in values.items()},
+        "inside": {name: bool(fitted[name]["low"] <= value <= fitted[name]["high"]) for name, value in values.items()},
         "rmsle": rmsle,
         "rmsle_percent": percent(rmsle),
         "best_in_box": best_in_box(printed.coefficients, rows),

@@ -20,6 +20,11 @@ FINAL = FORMS[-1]
 """The paper's final form."""
 
 
+def constants(law: dict) -> dict:
+    """Return the constants of a bounded law in the results, N_cutoff with them, by name."""
+    return law["coefficients"] | {"N_cutoff": law["derived"]["N_cutoff"]}
+
+
 def compare(table: Table) -> list[dict]:
     """Return the held-out errors of each form for each router, on the rows of the law.
 

@@ -7,7 +7,7 @@ import math
 
 from ..results.cautions import CLEAR
 from ..results.estimates import other_way
-from .forms import FINAL
+from .forms import FINAL, constants
 from .utilisation import MAIN, PLAIN
 
 BAD, EXACT = 5.0, 1e-6
@@ -91,9 +91,9 @@ def _gains(laws: list[dict]) -> dict | None:
 def _fading(laws: list[dict]) -> str | None:
     if not laws:
         return None
-    if all(law["intervals"]["c"]["low"] > 0 for law in laws):
+    if all(law["coefficients"]["c"]["low"] > 0 for law in laws):
         return "less"
-    return "more" if all(law["intervals"]["c"]["high"] < 0 for law in laws) else "open"
+    return "more" if all(law["coefficients"]["c"]["high"] < 0 for law in laws) else "open"
 
 
 def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict | None:
@@ -104,7 +104,7 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
     own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == FINAL]
     unseen = [score["rmsle_percent"] for score in own if score and score["rmsle_percent"] is not None]
-    bent = [law["router"] for law in laws if law["misfit"].bend is not None and law["misfit"].bend.test.p < CLEAR]
+    bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
     return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}
 
 
@@ -138,7 +138,7 @@ def _open(transfer: list[dict], main: str) -> dict | None:
     fits = [entry for entry in transfer if entry["missing"] is None and entry["loss"] != main]
     if not fits:
         return None
-    known = [list(entry["determined"].values()) for entry in fits]
+    known = [[each["determined"] for each in constants(entry).values()] for entry in fits]
     return {
         "fits": len(fits),
         "some": sum(not all(each) for each in known),

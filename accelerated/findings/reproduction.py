@@ -7,7 +7,7 @@ from .forms import compare
 from .headlines import headlines
 from .pairs import compare_routers, doublings
 from .resamples import other_intervals
-from .router_fits import dense_doubts, dense_law, other_rows, router_laws, transfer
+from .router_fits import dense_law, other_rows, router_laws, transfer
 from .rows import (
     Run,
     Table,
@@ -73,7 +73,7 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
         good: its trusted runs.
     """
     tell("dense power law")
-    results = {"dense": dense_law(own, good) | dense_doubts(own, good)}
+    results = {"dense": dense_law(own, good)}
     tell("bounded law of each router, with intervals")
     results["laws"] = router_laws(table, results["dense"], huber)
     tell("the same law on other rows, and by other intervals")
@@ -94,8 +94,8 @@ def _comparisons(results: dict, good: list[Run]) -> dict:
         results: with "dense", whose exponent turns losses into sizes, and "seed_scatter".
         good: trusted runs.
     """
-    alpha = results["dense"].get("alpha", {}).get("value")
-    known = alpha if results["dense"].get("status") == "interior" else None
+    dense = results["dense"]
+    known = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
     return {
         "experts_per_token": experts_per_token(good),
         "routing_frequency": routing_frequency(good),

@@ -10,6 +10,7 @@ import numpy as np
 from ..laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
 from ..laws.uncertainty import Interval, Quantity
 from ..results.estimates import LEVEL
+from .forms import constants
 from .rows import Table, columns_of, law_rows
 
 SEED = 0
@@ -70,9 +71,9 @@ def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
         law: an entry of `fits.router_laws`.
         top: E up to which the gain is.
     """
-    asked = [(Quantity(name), law["intervals"][name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
+    asked = [(Quantity(name), constants(law)[name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
     ends = (law["sizes"][0], law["sizes"][-1])
-    asked += [(Quantity("slope", N=float(n)), next(e for e in law["slopes"] if e["N"] == n)) for n in ends]
+    asked += [(Quantity("slope", N=float(n)), next(e for e in law["derived"]["slopes"] if e["N"] == n)) for n in ends]
     return asked + [(Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends]
 
 

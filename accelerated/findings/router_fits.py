@@ -10,14 +10,15 @@ import math
 
 import numpy as np
 
-from routelaws.reference.laws.dense import fit_dense
+from routelaws.reference.laws.intervals import Range, range_of
 from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effective_experts
 
 from ..laws.catalogue import LAWS
 from ..laws.fitting import RoutedFit, fit_routed, predict_curve
-from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
+from ..laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ..results.alike import differences, row_doubts, shorter_runs
-from ..results.determined import is_known
+from ..results.cautions import warnings
+from ..results.encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
 from ..results.estimates import LEVEL, line, percent
 from ..results.fit import Fit, rows_of_runs
 from ..tables.table import DENSE, RouterRows
@@ -27,8 +28,8 @@ from .forms import FINAL
 from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
 
+LAW = LAWS[FINAL]
 COEFFICIENTS = RoutedCoefficients._fields
-NAMED = (*COEFFICIENTS, "N_cutoff")
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
 """At which E the report says what a routed model is worth, as far as the table has them, and at the largest of all."""
@@ -47,9 +48,10 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 
     Returns:
         One entry per router: its rows; "differences" and "shorter", what these differ in (see `alike`); "missing", why
-        there is no law, or None; then "status", "coefficients", "curve", "rmsle", "N_cutoff", "intervals" by name,
-        "slopes" and "gains" at each size, "measured_slopes", "worth", "misfit", "reached" (how much of the fall of log
-        L to E_max the largest E brings, in percent), with huber "huber" and, for the released runs, "printed".
+        there is no law, or None; "cautions"; then what `Fit.to_dict` has, with "negative" and "endless" beside each of
+        the slopes; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached"
+        (how much of the fall of log L to E_max the largest E brings, in percent), with huber "huber" and, for the
+        released runs, "printed".
     """
     return [_law(table, selection, dense, huber) for selection in law_rows(table)]
 
@@ -59,11 +61,10 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     try:
-        fit = Fit(rows_of_runs(selection, LAWS[FINAL], table.loss_column), FINAL)
+        fit = Fit(rows_of_runs(selection, LAW, table.loss_column), LAW)
     except ValueError as error:
         return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
-    entry |= {"missing": None} | described(fit.best) | _fitted(table, selection, (size, experts, loss), fit.best, dense)
-    entry |= _misfit(fit)
+    entry |= {"missing": None} | fit_dict(fit) | _beyond_the_fit(table, selection, fit, dense)
     if huber is not None:
         entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
@@ -84,41 +85,40 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
 
 
 def _doubts(selection: RouterRows, loss_column: str) -> dict:
-    """Return what rows differ in that a law knows nothing of, and which runs end early."""
-    return {
-        "differences": differences(selection.frame) + row_doubts(selection, loss_column),
-        "shorter": shorter_runs(selection.frame),
-    }
+    """Return what rows differ in that a law knows nothing of, which runs end early, and both in sentences."""
+    differing = differences(selection.frame) + row_doubts(selection, loss_column)
+    shorter = shorter_runs(selection.frame)
+    return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
 
 
-def _fitted(table: Table, selection, columns: tuple[np.ndarray, ...], fit, dense: dict) -> dict:
-    """Return what the fitted law says, with intervals: coefficients, slopes and gains by size, worth of routing."""
-    size, experts, loss = columns
+def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) -> dict:
+    """Return what a report says of a law besides its fit: gains by size, worth of routing, measured slopes."""
+    size, experts, loss = fit.rows.columns[0], fit.rows.columns[1], fit.rows.measured
     sizes, top = np.unique(size), float(experts.max())
-    worth = _shown_cells(size, experts)
-    raw = profile_intervals(*columns, _quantities(sizes, top, worth), LEVEL)
-    found = [_interval(interval) for interval in raw]
-    named, m = len(NAMED), sizes.size
-    slopes, gains, effective = found[named : named + m], found[named + m : named + 2 * m], found[named + 2 * m :]
+    cells = _shown_cells(size, experts)
+    asked = [Quantity("gain", N=float(n), E=top) for n in sizes]
+    asked += [Quantity("effective_parameters", N=float(n), E=e) for n, e in cells]
+    found = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]
+    gains, effective = found[: sizes.size], found[sizes.size :]
     return {
-        "criterion": fit.criterion,
-        "curve": fit.curve._asdict(),
-        "determined": _determined(raw[:named]),
-        "intervals": dict(zip(NAMED, found, strict=False)),
-        "N_cutoff_times": found[NAMED.index("N_cutoff")]["value"] / float(sizes[-1]),
-        "spare": fit.rows - len(COEFFICIENTS),
-        "coefficients_95_rough": rough_reach(fit),
-        "reached": _reached(fit.coefficients, top),
-        "slopes": [
-            {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
-            for n, interval in zip(sizes, slopes, strict=True)
-        ],
+        "rmsle_percent": percent(fit.rmsle),
+        "curve": fit.best.curve._asdict(),
+        "derived": {"N_cutoff": fit_constants(fit)["derived"]["N_cutoff"], "slopes": _slopes(fit)},
+        "N_cutoff_times": fit.interval("N_cutoff").value / float(sizes[-1]),
+        "spare": fit.best.rows - len(COEFFICIENTS),
+        "coefficients_95_rough": rough_reach(fit.best),
+        "reached": _reached(fit.best.coefficients, top),
         "gains": _gains(sizes, top, gains),
-        "measured_slopes": _measured_slopes(*columns, fit),
-        "worth": [
-            _worth(table, selection, n, e, interval, dense) for (n, e), interval in zip(worth, effective, strict=True)
-        ],
+        "measured_slopes": _measured_slopes(size, experts, loss, fit.best),
+        "worth": [_worth(table, selection, n, e, own, dense) for (n, e), own in zip(cells, effective, strict=True)],
+        "misses": _misses(fit),
     }
+
+
+def _slopes(fit: Fit) -> list[dict]:
+    """Return the slope at each size with its interval, and whether it is negative and has both ends."""
+    slopes = [{"N": int(item.at)} | interval(item) for item in fit.slopes]
+    return [slope | {"negative": negative(slope), "endless": _endless(slope)} for slope in slopes]
 
 
 def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
@@ -136,26 +136,16 @@ def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
     return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]
 
 
-def _quantities(sizes: np.ndarray, top: float, worth: list[tuple]) -> list[Quantity]:
-    """Return what intervals are asked for: `NAMED`, a slope and a gain up to E = `top` at each N, Neff at (N, E)."""
-    return [
-        *(Quantity(name) for name in NAMED),
-        *(Quantity("slope", N=float(n)) for n in sizes),
-        *(Quantity("gain", N=float(n), E=top) for n in sizes),
-        *(Quantity("effective_parameters", N=float(n), E=e) for n, e in worth),
-    ]
-
-
 _ENDS = ("value", "low", "high")
 
 
-def _misfit(fit: Fit) -> dict:
-    """Return how a law misses its own rows: "misfit", as `misfit.Misfit`, and "misses" by size, in percent."""
+def _misses(fit: Fit) -> dict:
+    """Return the mean miss of the law at each size, and at the largest by the law of the others, in percent."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
     )
-    return {"misfit": fit.misfit, "misses": {"sizes": sizes, "largest": largest[0] if largest else None}}
+    return {"sizes": sizes, "largest": largest[0] if largest else None}
 
 
 def rough_reach(fit: RoutedFit) -> dict[str, float]:
@@ -183,26 +173,15 @@ def negative(slope: dict) -> str:
     return "no, it is positive" if slope["low"] > 0 else "no, the interval reaches past 0"
 
 
-def _determined(intervals: list[Interval]) -> dict[str, bool]:
-    """Return, for each coefficient, whether the runs determine it, see `is_known`."""
-    return {
-        name: is_known(name, interval.value, verdict(interval)) for name, interval in zip(NAMED, intervals, strict=True)
-    }
-
-
-def _interval(interval: Interval) -> dict:
-    return {"value": interval.value, "low": interval.low, "high": interval.high, "verdict": verdict(interval)}
-
-
 def described(fit: RoutedFit) -> dict:
-    """Return status, coefficients and scores of a fit. Coefficients that were not found are NaN."""
+    """Return status, coefficients and scores of a fit without intervals. Coefficients that were not found are NaN."""
     return {
         "status": fit.status,
         "rmsle": fit.rmsle,
         "rmsle_percent": percent(fit.rmsle),
         "objective": fit.objective,
-        "coefficients": fit.coefficients._asdict(),
-        "N_cutoff": cutoff(fit.coefficients),
+        "coefficients": values_of(fit.coefficients._asdict()),
+        "derived": values_of({"N_cutoff": cutoff(fit.coefficients)}),
     }
 
 
@@ -245,45 +224,46 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
 
     Returns:
-        {"rows", "sizes", "missing"} and, where there is a law, "status", "rmsle", "alpha" and "N_c" (value, low, high;
-        N_c on a log scale) and "line". With the paper's values where the table holds the released runs.
+        {"router", "rows", "sizes", "missing"}, what the rows differ in as `router_laws`, and, where there is a law,
+        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". With the paper's values
+        where the table holds the released runs.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
-    size, loss = (np.array([getattr(run, name) for run in dense], dtype=float) for name in ("size", "loss"))
+    frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
+    selection = RouterRows(DENSE, frame, [])
     entry = {"router": DENSE, "rows": len(dense), "sizes": sorted({run.size for run in dense})}
+    entry |= _doubts(selection, table.loss_column)
     try:
-        fit = fit_dense(size, loss)
+        fit = Fit(rows_of_runs(selection, LAWS["dense"], table.loss_column), "dense")
     except ValueError as error:
         return entry | {"missing": str(error)}
+    entry |= {
+        "missing": None,
+        "status": fit.status,
+        "line": fit.best.line._asdict(),
+        "rmsle": fit.rmsle,
+        "rmsle_percent": percent(fit.rmsle),
+        "coefficients": dense_coefficients(fit.best),
+        "misfit": misfit_dict(fit.misfit),
+        "misses": _misses(fit),
+        "cautions": fit.cautions,
+    }
+    if table.released and table.loss_column == "loss_validation":
+        entry["printed"] = dense_of_paper(fit.rows.columns[0], fit.rows.measured)
+    return entry
+
+
+def dense_coefficients(fit) -> dict:
+    """Return alpha and N_c of the fit of a dense law with rough intervals, from the curvature at the optimum."""
     reach = student_quantile(LEVEL, fit.rows - 2) * np.sqrt(np.diag(fit.covariance))
     alpha, critical = fit.coefficients
     with np.errstate(over="ignore", invalid="ignore"):
         spread = math.inf if not critical > 0 else float(10 ** (reach[1] / critical / math.log(10)))
-    entry |= {
-        "missing": None,
-        "status": fit.status,
-        "line": fit.line._asdict(),
-        "rmsle": fit.rmsle,
-        "rmsle_percent": percent(fit.rmsle),
-        "alpha": {"value": alpha, "low": alpha - reach[0], "high": alpha + reach[0]},
-        "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
-    }
-    if table.released and table.loss_column == "loss_validation":
-        entry["printed"] = dense_of_paper(size, loss)
-    return entry
-
-
-def dense_doubts(table: Table, runs: list[Run]) -> dict:
-    """Return what the dense runs differ in and, where they have a law, how it misses them, as `router_laws` does."""
-    dense = [run.hyper_id for run in usual(runs) if run.router == DENSE]
-    frame = table.last[table.last["hyper_id"].isin(dense)]
-    selection = RouterRows(DENSE, frame, [])
-    found = _doubts(selection, table.loss_column)
-    try:
-        fit = Fit(rows_of_runs(selection, LAWS["dense"], table.loss_column), "dense")
-    except ValueError:
-        return found
-    return found | _misfit(fit)
+    ranges = (
+        Range("alpha", None, alpha, alpha - reach[0], alpha + reach[0], ""),
+        Range("N_c", None, critical, critical / spread, critical * spread, ""),
+    )
+    return {item.name: coefficient(item, fit.status == FOUND) for item in ranges}
 
 
 def other_rows(table: Table) -> list[dict]:
@@ -314,9 +294,9 @@ def transfer(table: Table) -> list[dict]:
     """Return the bounded law of each router for every loss column.
 
     Returns:
-        [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients",
-        "determined", "intervals", "gains"}]. A coefficient that is not "determined" is no finding: the fit is at the
-        edge of the domain, or an end of its interval is open, or the rows do not determine the law at all.
+        [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients", "derived",
+        "gains"}]. A coefficient that is not "determined" is no finding: the fit is at the edge of the domain, or an end
+        of its interval is open, or the rows do not determine the law at all.
     """
     found = []
     for column in table.loss_columns:
@@ -339,15 +319,10 @@ def _transferred(selection, column: str) -> dict:
         "left_out": [run["hyper_id"] for run in selection.left_out],
     }
     try:
-        fit = fit_routed(size, experts, loss)
+        fit = Fit(rows_of_runs(selection, LAW, column), LAW)
     except ValueError as error:
         return entry | {"missing": str(error)}
     sizes, top = np.unique(size), float(experts.max())
-    raw = profile_intervals(size, experts, loss, _quantities(sizes, top, []), LEVEL)
-    found, named = [_interval(interval) for interval in raw], len(NAMED)
-    with_intervals = {
-        "determined": _determined(raw[:named]),
-        "intervals": dict(zip(NAMED, found, strict=False)),
-        "gains": _gains(sizes, top, found[named + sizes.size :]),
-    }
-    return entry | {"missing": None} | described(fit) | with_intervals
+    asked = [Quantity("gain", N=float(n), E=top) for n in sizes]
+    gains = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]
+    return entry | {"missing": None} | described(fit.best) | fit_constants(fit) | {"gains": _gains(sizes, top, gains)}

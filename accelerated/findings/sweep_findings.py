@@ -315,7 +315,6 @@ def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, flo
         "seed_spread": spreads,
         "seed_scatter_log10": None if scatter is None else scatter["deviation"],
         "does_routing_help": found["comparisons"],
-        "laws": [_law(law) for law in results["laws"]],
         "load": found["loads"],
         "registered": found["registered"],
         "runs": found["runs"],
@@ -323,17 +322,3 @@ def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, flo
 
 
 _OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
-
-
-def _law(law: dict) -> dict:
-    """Return the law of a router with slopes and gains in flat entries."""
-    if law["missing"] is not None:
-        return law | {"expert_counts": law["experts"]}
-    slopes = [entry | {"slope": entry["value"]} for entry in law["slopes"]]
-    gains = [
-        entry
-        | {"experts": entry["E"], "log10": entry["value"]}
-        | dict(zip(("percent", "percent_low", "percent_high"), entry["percent"], strict=True))
-        for entry in law["gains"]
-    ]
-    return law | {"expert_counts": law["experts"], "slopes": slopes, "gains": gains}

@@ -13,6 +13,7 @@ from ..laws.catalogue import LAWS
 from ..laws.held_out import leave_one_out
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
 from ..results.determined import is_known
+from ..results.encoding import coefficient, unknown
 from ..results.estimates import LEVEL, REACH, percent
 from ..tables.table import DENSE
 from .rows import Run, usual_frequency
@@ -29,7 +30,7 @@ def utilisation_laws(runs: list[Run]) -> list[dict]:
 
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
-        "rmsle", "leave_one_out", "coefficients": {name: {"value", "low", "high", "determined"}}, "points":
+        "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points":
         [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
         measured over fitted loss. Intervals are profile ones. `effective` is the F at which the law gives a model of
         the least B the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit, and
@@ -89,8 +90,8 @@ def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarra
         if hasattr(fit.coefficients, item.name):
             known = is_known(item.name, item.value, item.words)
             value = getattr(fit.coefficients, item.name)
-            entries[item.name] = {"value": value, "low": item.low, "high": item.high, "determined": known}
-    return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
+            entries[item.name] = coefficient(item._replace(value=value), known)
+    return entries | {"B_min": coefficient(unknown("B_min", fit.coefficients.B_min), True)}
 
 
 def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:

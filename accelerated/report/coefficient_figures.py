@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..findings.forms import constants
 from ..findings.rows import Run
 from .style import (
     INK,
@@ -31,9 +32,9 @@ def slopes_figure(results: dict, runs: list[Run]):
         colour = colour_of(results, law["router"])
         _draw_measured_slopes(panels[0], law, shift, colour)
         if law in fitted:
-            at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
-            _whiskers(panels[1], at, law["slopes"], "value", colour)
-            dots(panels[1], at, [entry["value"] for entry in law["slopes"]], colour, line=1.3)
+            at = np.array([entry["N"] for entry in law["derived"]["slopes"]]) * 10**shift
+            _whiskers(panels[1], at, law["derived"]["slopes"], "value", colour)
+            dots(panels[1], at, [entry["value"] for entry in law["derived"]["slopes"]], colour, line=1.3)
     sizes = sorted({n for law in laws for n in law["sizes"]})
     for panel in panels:
         panel.axhline(0, color="#bbbbbb", linewidth=1.0)
@@ -72,7 +73,7 @@ def coefficients_figure(results: dict, runs: list[Run]):
     names = [
         name
         for name in ("a", "b", "c", "E_start", "E_max", "N_cutoff")
-        if any(0 < abs(law["intervals"][name]["value"]) < np.inf for law in laws)
+        if any(0 < abs(constants(law)[name]["value"]) < np.inf for law in laws)
     ]
     if not names:
         return None
@@ -139,10 +140,10 @@ def _few_ticks(panel, low: float, high: float) -> None:
 
 def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
     """Return the ends of an axis that holds the values, and the intervals as far as they are of the same order."""
-    values = [law["intervals"][name]["value"] for law in laws]
+    values = [constants(law)[name]["value"] for law in laws]
     values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
     values += [_printed(law, name) for law in laws if "printed" in law]
-    ends = [law["intervals"][name][end] for law in laws for end in ("low", "high")]
+    ends = [constants(law)[name][end] for law in laws for end in ("low", "high")]
     if logarithmic:
         low, high = min(values) / FAR, max(values) * FAR
         ends = [end for end in ends if low <= end <= high]
@@ -158,7 +159,7 @@ def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float
 
 def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float], colour: str) -> None:
     """Draw one interval; an end beyond the axis runs to its edge with an arrow, an infinite value is not drawn."""
-    interval = law["intervals"][name]
+    interval = constants(law)[name]
     low, high = max(interval["low"], ends[0]), min(interval["high"], ends[1])
     panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
     if interval["high"] > ends[1]:

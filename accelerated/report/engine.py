@@ -19,7 +19,6 @@ from ..findings.reproduction import gather
 from ..findings.rows import open_table
 from ..findings.sweep_data import read_sweep
 from ..findings.sweep_findings import find, gather_sweep, report_dict
-from ..results.cautions import warnings
 from ..results.encoding import dumps
 from ..results.fit import MOST_HUBER
 from ..tables.several import named
@@ -125,10 +124,7 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
     Of a table without routed runs these are those of the dense power law.
     """
-    laws = results["laws"] or [results["dense"]]
-    told = ("differences", "shorter", "misfit", "rmsle")
-    routed = bool(results["laws"])
-    return once((law["router"], warnings(*map(law.get, told), takes_huber=routed)) for law in laws)
+    return once((law["router"], law["cautions"]) for law in results["laws"] or [results["dense"]])
 
 
 def advised(results: dict) -> dict:

@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from ..errors import in_line, printable
+from ..findings.forms import constants
 from ..results import cautions, numbers
 from ..wording import once, plural
 from . import words
@@ -44,6 +45,7 @@ def environment() -> jinja2.Environment:
         "capital": words.capital,
         "constant": numbers.constant,
         "constants": numbers.constant_span,
+        "constants_of": constants,
         "corpus": corpus,
         "count": numbers.count,
         "counts": numbers.counts_span,
@@ -58,6 +60,7 @@ def environment() -> jinja2.Environment:
         "loss": words.loss_name,
         "num": numbers.figure,
         "one_line": lambda text: " ".join(text.split()),
+        "open_of": lambda law: [name for name, own in constants(law).items() if not own["determined"]],
         "percent": numbers.percent,
         "plural": plural,
         "points": points,

@@ -1,5 +1,6 @@
 """How a report calls routers, losses and the place of an optimum: filters of the templates beside `results.numbers`."""
 
+from ..findings.forms import constants
 from ..findings.paper import NAMES
 
 LOSSES = {
@@ -35,9 +36,10 @@ def router_cell(router: str) -> str:
 
 def status(fit: dict) -> str:
     """Return where the optimum of a bounded law lies, or that the runs do not determine the law."""
-    if fit["status"] == "interior" and not any(fit["determined"].values()):
+    known = [each["determined"] for each in constants(fit).values()]
+    if fit["status"] == "interior" and not any(known):
         return "inside, but not determined"
-    if fit["status"] == "interior" and not all(fit["determined"].values()):
+    if fit["status"] == "interior" and not all(known):
         return "inside, in part not determined"
     return STATUS[fit["status"]]
 

@@ -7,7 +7,7 @@ from ..tables.schema import called
 from ..wording import plural
 from .alike import Difference, Shorter
 from .estimates import percent
-from .misfit import Misfit, Outlier, Rise, SizeMiss
+from .misfit import Misfit, Outlier, Rise
 from .numbers import figure
 
 CLEAR = 0.05
@@ -166,14 +166,14 @@ def misfit_lines(misfit: Misfit) -> list[str]:
     if misfit.largest is not None:
         lines.append(
             f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts it"
-            f" {how_far_off(misfit.largest)}"
+            f" {how_far_off(misfit.largest.miss)}"
         )
     return lines
 
 
-def how_far_off(entry: SizeMiss) -> str:
-    """Return by how much a law predicts a size too low or too high."""
-    off = percent(entry.miss)
+def how_far_off(miss: float) -> str:
+    """Return by how much a law predicts a size too low or too high, from the miss there in log10."""
+    off = percent(miss)
     if abs(off) < 0.05:
         return "to within 0.05 %"
     return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"

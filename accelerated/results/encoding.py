@@ -50,14 +50,19 @@ def interval(item: Range) -> dict:
     return {"value": item.value, "low": item.low, "high": item.high, "verdict": item.words or None}
 
 
-def coefficient(item: Range, determined: bool) -> dict:
-    """Return a coefficient, or a number derived from several, as an object of JSON."""
+def coefficient(item: Range, determined: bool | None) -> dict:
+    """Return a coefficient, or a number derived from several; `determined` is None where there is no interval."""
     return interval(item) | {"determined": determined}
 
 
 def unknown(name: str, value: float) -> Range:
     """Return a number without an interval."""
     return Range(name, None, float(value), math.nan, math.nan, "")
+
+
+def values_of(coefficients: dict) -> dict:
+    """Return coefficients without intervals, each in the shape of one with."""
+    return {name: coefficient(unknown(name, value), None) for name, value in coefficients.items()}
 
 
 def named(fit) -> dict:
@@ -78,26 +83,29 @@ def head_of(fits, not_fitted: dict[str, str]) -> dict:
 
 
 def fit_dict(fit) -> dict:
-    """Return a `Fit` as an object of JSON, see `Fit.to_dict`."""
+    """Return a `Fit` as the entries of its object, see `Fit.to_dict`, before `plain`."""
     found = named(fit) | {
         "status": fit.status,
         "criterion": fit.best.criterion,
         "objective": fit.best.objective,
         "rmsle": fit.rmsle,
         "determined": fit.determined,
-        "coefficients": _coefficients(fit),
-        "derived": _derived(fit),
+        **fit_constants(fit),
         "held_out": _errors_left_out(fit),
-        "misfit": None if fit.misfit is None else _misfit(fit.misfit),
+        "misfit": None if fit.misfit is None else misfit_dict(fit.misfit),
         "cautions": fit.cautions,
     }
     if hasattr(fit.best, "rmse"):
         found["rmse"] = fit.best.rmse
     if fit.least_squares is not None:
         values = fit.least_squares.coefficients._asdict()
-        beside = {name: coefficient(unknown(name, value), fit.determined) for name, value in values.items()}
-        found["least_squares"] = {"coefficients": beside, "rmsle": fit.least_squares.rmsle}
-    return plain(found)
+        found["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
+    return found
+
+
+def fit_constants(fit) -> dict:
+    """Return the coefficients of a `Fit`, and what is derived from them, with intervals."""
+    return {"coefficients": _coefficients(fit), "derived": _derived(fit)}
 
 
 def _coefficients(fit) -> dict:
@@ -106,7 +114,7 @@ def _coefficients(fit) -> dict:
     for name, value in fit.coefficients.items():
         if np.ndim(value) == 0:
             item = fit.interval(name) or unknown(name, value)
-            found[name] = coefficient(item._replace(value=float(value)), fit.is_found(name, float(value)))
+            found[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, float(value)))
         elif lines := [item for item in fit.intervals if item.name == name]:
             found[name] = [{"N": item.at} | coefficient(item, fit.determined) for item in lines]
     return found
@@ -118,7 +126,7 @@ def _derived(fit) -> dict:
     if fit.cutoff is not None:
         name, value = fit.cutoff
         item = fit.interval(name) or unknown(name, value)
-        found[name] = coefficient(item._replace(value=float(value)), fit.is_found(name, value))
+        found[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, value))
     if fit.slopes:
         found["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
     return found
@@ -133,15 +141,19 @@ def _errors_left_out(fit) -> dict:
     return {name: None if found is None else found.rmsle for name, found in kinds.items()}
 
 
-def _misfit(found) -> dict:
+def misfit_dict(found) -> dict:
     """Return how a law misses its rows, as JSON holds it."""
     largest = found.largest
     return {
         "sizes": [{"N": size, "rows": rows, "log10": miss} for size, rows, miss in found.sizes],
-        "bend": None if found.bend is None else {"value": found.bend.value, "p": found.bend.test.p},
-        "beyond_seeds": None if found.seeds is None else {"F": found.seeds.statistic, "p": found.seeds.p},
+        "bend": None if found.bend is None else {"value": found.bend.value} | _test(found.bend.test),
+        "beyond_seeds": None if found.seeds is None else _test(found.seeds),
         "largest_size": None if largest is None else {"N": largest.size, "log10": largest.miss},
         "outliers": found.outliers,
         "rmsle_without_outliers": found.without,
         "rise": found.rise,
     }
+
+
+def _test(found) -> dict:
+    return {"F": found.statistic, "freedom": found.freedom, "p": found.p}

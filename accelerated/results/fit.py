@@ -25,7 +25,7 @@ from .alike import Shorter, proportional_tokens, row_differences, row_doubts, sh
 from .blocks import text, to_html
 from .cautions import difference_words, warnings
 from .determined import is_determined, is_known, steepness
-from .encoding import fit_dict
+from .encoding import fit_dict, plain
 from .fit_text import fit_blocks
 from .law_columns import law_columns
 from .misfit import Misfit, misfit_of, sizes_of
@@ -207,6 +207,13 @@ class Fit:
         own = self.interval(name)
         return self.determined if own is None else is_known(name, value, own.words)
 
+    def is_known(self, name: str, value: float) -> bool:
+        """Return whether the rows determine a coefficient or a cut-off: a finite one, by its own interval."""
+        own = self.interval(name)
+        if own is None:
+            return self.is_found(name, value) and math.isfinite(value)
+        return f"{name} at" not in self.status and is_known(name, value, own.words)
+
     def interval(self, name: str) -> Range | None:
         """Return the interval of one coefficient, or derived number, of its own; None without one."""
         return next((item for item in self.intervals if item.name == name and item.at is None), None)
@@ -242,7 +249,7 @@ class Fit:
             turn: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
             Misses in "misfit" are log10 of the measured loss less that of the law.
         """
-        return fit_dict(self)
+        return plain(fit_dict(self))
 
     def __repr__(self) -> str:
         return text(fit_blocks(self))

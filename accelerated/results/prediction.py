@@ -202,7 +202,7 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
     said = "the misses of the law bend with log N"
     if found.largest is not None:
         said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
-        said += f" {how_far_off(found.largest)}"
+        said += f" {how_far_off(found.largest.miss)}"
     return [f"{said}: the intervals, which take the law as right, are too narrow here"]
 
 

@@ -8,7 +8,6 @@ a variance without its degrees of freedom shows; how often an interval holds the
 import json
 import math
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -365,21 +364,11 @@ def test_plus_minus_of_a_sweep_is_students():
 
 def test_the_dense_law_of_reproduce_holds_the_truth_as_often_as_it_says(monkeypatch):
     monkeypatch.setattr(fits, "LEVEL", 0.8)
-    sizes, table, tables = (1e7, 3e7, 1e8, 1e9), SimpleNamespace(released=False, loss_column="loss_validation"), 600
+    sizes, tables = np.array([1e7, 3e7, 1e8, 1e9]), 600
     random, counts = np.random.default_rng(3), {"alpha": 0, "N_c": 0}
     for _ in range(tables):
-        runs = [
-            SimpleNamespace(
-                router="Dense",
-                flop_increase=1.0,
-                size=n,
-                k=1,
-                frequency=None,
-                loss=(1e13 / n) ** 0.08 * 10 ** random.normal(0, 1e-4),
-            )
-            for n in sizes
-        ]
-        found = fits.dense_law(table, runs)
+        losses = (1e13 / sizes) ** 0.08 * 10 ** random.normal(0, 1e-4, 4)
+        found = fits.dense_coefficients(LAWS["dense"].fit(sizes, losses))
         for name, truth in (("alpha", 0.08), ("N_c", 1e13)):
             counts[name] += found[name]["low"] <= truth <= found[name]["high"]
     held(counts, tables, 0.8, forgetful(0.8, 4, 2))

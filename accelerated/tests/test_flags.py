@@ -671,11 +671,13 @@ def reproduce_takes_rows_loss_and_delta(said):
     chosen = {r: [row for row in rows_of(r) if row["dense_parameter_count"] < 3e8] for r in ("Hash", "S-Base", "Dense")}
     law = next(law for law in found["laws"] if law["router"] == "Hash")
     assert (found["table"]["row_choice"], found["table"]["loss_column"]) == (words[1], "loss_c4")
-    assert near(-found["dense"]["alpha"]["value"], Line(chosen["Dense"], "dense", "loss_c4").coefficients[0])
+    assert near(
+        -found["dense"]["coefficients"]["alpha"]["value"], Line(chosen["Dense"], "dense", "loss_c4").coefficients[0]
+    )
     more = sum(row["dense_parameter_count"] < 3e8 for row in MORE)
     assert found["rows"]["routers"] == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
     assert law["huber"]["delta"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
-    robust, least = (np.array([fit["coefficients"][name] for name in "ab"], float) for fit in (law["huber"], law))
+    robust, least = (np.array([fit["coefficients"][name]["value"] for name in "ab"]) for fit in (law["huber"], law))
     assert (np.abs(robust - [LAW.a, LAW.b]) < 0.5 * np.abs(least - [LAW.a, LAW.b])).all(), (robust, least)
 
 

@@ -37,6 +37,7 @@ LAWS = {
     "hash": RoutedCoefficients(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0),
     "sinkhorn": RoutedCoefficients(-0.06, -0.08, 0.006, 0.78, 1.5, 90.0),
 }
+TIME = r"(?:\d+ min )?[\d.]+ s"  # the machine may be slow
 HURTS = LAWS | {"hash": LAWS["hash"]._replace(b=0.05, c=-0.004)}
 STEPS = 400
 
@@ -194,7 +195,7 @@ def whole(tmp_path_factory):
 
 def test_the_report_is_the_approved_one(whole, approved):
     text = (whole / "report.md").read_text(encoding="utf-8")
-    approved("sweep.md", re.sub(r"took [\d.]+ s|figures [\d.]+ s|Commit: \w+", "MASKED", text), 1e-3)
+    approved("sweep.md", re.sub(rf"took {TIME}|figures {TIME}|Commit: \w+", "MASKED", text), 1e-3)
     found = json.loads(re.sub(r'"commit": "\w+"', '"commit": "MASKED"', json.dumps(numbers(whole))))
     assert set(found.pop("seconds")) == {"training", "fitting", "figures"}
     approved("sweep.json", found, 1e-3)
@@ -206,7 +207,7 @@ def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_fi
     shutil.copytree(whole, folder)
     assert main(["report", str(folder)]) == 0
     short = (folder / "report.md").read_text(encoding="utf-8")
-    approved("sweep-short.md", re.sub(r"took [\d.]+ s|figures [\d.]+ s|commit \w+", "MASKED", short), 1e-3)
+    approved("sweep-short.md", re.sub(rf"took {TIME}|figures {TIME}|commit \w+", "MASKED", short), 1e-3)
     assert len(short.split()) < 1300 and short.count("\n") <= 80 and short.count("![") == 2
     assert all((folder / link).is_file() for link in re.findall(r"\]\(([\w/.-]+)\)", short))
     assert not re.search(r"\]\(#", short)  # no link to a section that is not there
@@ -329,11 +330,11 @@ def test_slopes_and_gains_are_those_of_the_fit_to_all_seeds(whole, router):
     text = (whole / "report.md").read_text(encoding="utf-8")
     for i, n in enumerate(at):
         ends = [value if math.isfinite(value) else None for value in (slope.slope[i], slope.low[i], slope.high[i])]
-        assert [law["slopes"][i][name] for name in ("slope", "low", "high")] == pytest.approx(ends)
-        assert (law["slopes"][i]["negative"] == "yes") == bool(slope.high[i] < 0)
-        assert law["gains"][i]["log10"] == pytest.approx(gain.gain[i])
+        assert [law["derived"]["slopes"][i][name] for name in ("value", "low", "high")] == pytest.approx(ends)
+        assert (law["derived"]["slopes"][i]["negative"] == "yes") == bool(slope.high[i] < 0)
+        assert law["gains"][i]["value"] == pytest.approx(gain.gain[i])
         ratio = 10 ** gain.gain[i]
-        assert law["gains"][i]["percent"] == pytest.approx(100 * (ratio - 1))
+        assert law["gains"][i]["percent"][0] == pytest.approx(100 * (ratio - 1))
         label = size_label(int(n))
         _, said, gained = rows_of(text, NAMES[router], label)[:3]
         assert said[5:] == [f"{slope.slope[i]:.4f}", f"{slope.low[i]:.4f} to {slope.high[i]:.4f}", "yes"]
@@ -347,7 +348,7 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     verdicts = {entry["router"]: entry["verdict"] for entry in result["does_routing_help"]}
     assert verdicts == {"Hash": "no, routing hurts", "S-Base": "yes"}
     laws = {law["router"]: law for law in result["laws"]}
-    assert all(slope["negative"] != "yes" for slope in laws["Hash"]["slopes"])
+    assert all(slope["negative"] != "yes" for slope in laws["Hash"]["derived"]["slopes"])
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert re.search(r"HASH: lower at none of 3 sizes; not so at N = .*\+0\.\d+ nats, routing hurts", text)
     assert "the runs do not show that the slope is negative" in text
@@ -463,7 +464,7 @@ def test_without_saturation_the_limit_is_not_identified(tmp_path, without_figure
     folder = make_sweep(tmp_path / "sweep", laws, noise=0.0, logs=False)
     write_report(folder, full=True)
     law = numbers(folder)["laws"][0]
-    assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"] == "inf"
+    assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"]["value"] == "inf"
     assert "E_max is not identified" in (folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -475,9 +476,9 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
     folder = make_sweep(tmp_path / "sweep", noise=0.0, logs=False)
     write_report(folder, full=True)
     law, text = numbers(folder)["laws"][0], (folder / "report.md").read_text(encoding="utf-8")
-    assert law["status"] == "linear limit" and set(law["coefficients"].values()) == {None}
-    assert {slope["negative"] for slope in law["slopes"]} == {"yes in sign, no finite value"}
-    assert law["gains"][0]["percent"] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
+    assert law["status"] == "linear limit" and {each["value"] for each in law["coefficients"].values()} == {None}
+    assert {slope["negative"] for slope in law["derived"]["slopes"]} == {"yes in sign, no finite value"}
+    assert law["gains"][0]["percent"][0] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
     assert "The best fit is the linear limit" in text and "| yes in sign, no finite value |" in text
 
 

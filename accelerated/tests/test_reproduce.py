@@ -13,6 +13,7 @@ from jinja2 import nodes
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import ablations, advice, pairs, resamples, rows
+from routelaws.accelerated.findings.forms import constants
 from routelaws.accelerated.findings.reproduction import gather, used_rows
 from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.laws import resampling
@@ -243,7 +244,7 @@ def test_what_was_measured_and_what_the_law_says_stand_under_their_own_heads(who
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     for law in results["laws"]:
         name = {"Hash": "HASH", "S-Base": "S-BASE"}[law["router"]]
-        for measured, own in zip(law["measured_slopes"], law["slopes"], strict=True):
+        for measured, own in zip(law["measured_slopes"], law["derived"]["slopes"], strict=True):
             row = [name, results["size_labels"][str(own["N"])], f"{measured['slope']:.4f}"]
             row += [f"{measured['low']:.4f} to {measured['high']:.4f}", f"{measured['law']:.4f}", f"{own['value']:.4f}"]
             assert row + [f"{own['low']:.4f} to {own['high']:.4f}", own["negative"]] in lines
@@ -311,9 +312,9 @@ def test_the_laws_of_the_table_are_found(tmp_path):
     assert [law["router"] for law in results["laws"]] == ["Hash", "S-Base"]
     for law, truth in zip(results["laws"], (HASH, LAW), strict=True):
         assert law["rows"] == 21 and law["missing"] is None and "printed" not in law and law["dense_rows"] == 3
-        assert list(law["coefficients"].values()) == pytest.approx(list(truth), rel=1e-2)
-        for name, value in law["coefficients"].items():
-            assert law["intervals"][name]["low"] <= value <= law["intervals"][name]["high"]
+        assert [each["value"] for each in law["coefficients"].values()] == pytest.approx(list(truth), rel=1e-2)
+        for each in law["coefficients"].values():
+            assert each["low"] <= each["value"] <= each["high"]
         for gain in law["gains"]:
             true = predict_loss(gain["N"], gain["E"], truth) / predict_loss(gain["N"], 1, truth)
             assert gain["percent"][0] == pytest.approx(100 * (float(true) - 1), rel=1e-4)
@@ -324,7 +325,7 @@ def test_the_laws_of_the_table_are_found(tmp_path):
             assert each["law"] == pytest.approx(each["slope"], rel=1e-4)
     dense = results["dense"]
     slope = LAW.a + LAW.c * math.log10(LAW.E_start)
-    assert dense["alpha"]["value"] == pytest.approx(-slope, rel=1e-4) and dense["rows"] == 3
+    assert dense["coefficients"]["alpha"]["value"] == pytest.approx(-slope, rel=1e-4) and dense["rows"] == 3
 
 
 def test_other_intervals_draw_runs_and_whole_sizes(whole):
@@ -367,8 +368,9 @@ def test_resamples_that_do_not_have_a_value_are_counted_by_kind(monkeypatch):
     """Four kinds of numbers in their places: of runs, of sizes, of the jackknife, and of the law."""
     ends = {"value": 0.0, "low": -4.0, "high": 4.0}
     names = ("c", "E_start", "E_max", "N_cutoff")
-    law = {"sizes": [10, 20], "intervals": dict.fromkeys(names, ends)}
-    law |= {name: [{"N": n} | ends for n in law["sizes"]] for name in ("slopes", "gains")}
+    at_sizes = [{"N": n} | ends for n in (10, 20)]
+    law = {"sizes": [10, 20], "coefficients": dict.fromkeys(names[:3], ends), "gains": at_sizes}
+    law["derived"] = {"N_cutoff": ends, "slopes": at_sizes}
 
     def made(kind):
         return [resampling.Interval(None, 0.0, -float(kind), float(kind), 0.95, False)] * 8
@@ -718,10 +720,15 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     results = gathered(frame, tmp_path)
     text = markdown(results, [], full=True)
     (law,) = results["laws"]
-    assert not law["determined"]["E_max"] and law["determined"]["a"]
+    assert not law["coefficients"]["E_max"]["determined"] and law["coefficients"]["a"]["determined"]
     assert re.search(r"\| HASH \| E_max \| open \| [\d.]+ to ∞ \| bounded from below only", text)
     noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
-    assert [name for name, known in noisy["determined"].items() if not known] == ["d", "E_start", "E_max", "N_cutoff"]
+    assert [name for name, own in constants(noisy).items() if not own["determined"]] == [
+        "d",
+        "E_start",
+        "E_max",
+        "N_cutoff",
+    ]
     assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(open \| ){3}", text)
 
 

@@ -6,6 +6,7 @@ import pytest
 from routelaws.accelerated.findings import paper, rows
 from routelaws.accelerated.findings import router_fits as fits
 from routelaws.accelerated.findings.beside_paper import best_in_box
+from routelaws.accelerated.findings.forms import constants
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
@@ -87,14 +88,14 @@ def test_what_is_left_out_is_named(results):
 def test_the_refits(results, router, choice, count, values, cutoff):
     entry = of(results["other_rows"], router=router, choice=choice)
     assert entry["rows"] == count and entry["status"] == "interior"
-    found = [*entry["coefficients"].values(), entry["rmsle"]]
+    found = [*(each["value"] for each in entry["coefficients"].values()), entry["rmsle"]]
     forms = (".4f", ".4f", ".4f", ".4f", ".3f", ".1f", ".5f")
     if values:
         assert [
             format(x, form).replace("0.", ".", 1) if abs(x) < 1 else format(x, form)
             for x, form in zip(found, forms, strict=True)
         ] == values.split()
-    assert f"{entry['N_cutoff'] / 1e9:.0f}" == cutoff
+    assert f"{entry['derived']['N_cutoff']['value'] / 1e9:.0f}" == cutoff
 
 
 def test_the_printed_constants(results):
@@ -113,9 +114,13 @@ def test_the_printed_constants(results):
         assert law["rmsle"] < printed["best_in_box"] < printed["rmsle"]
         assert all(printed["inside"].values())
         for name, value in paper.PRINTED[law["router"]].coefficients._asdict().items():
-            assert printed["difference"][name] == law["coefficients"][name] - value
+            assert printed["difference"][name] == constants(law)[name]["value"] - value
     dense = results["dense"]
-    assert f"{dense['alpha']['value']:.4f} {dense['N_c']['value']:.2e}" == "0.0788 3.42e+13" and dense["rows"] == 8
+    assert (
+        f"{dense['coefficients']['alpha']['value']:.4f} {dense['coefficients']['N_c']['value']:.2e}"
+        == "0.0788 3.42e+13"
+        and dense["rows"] == 8
+    )
 
 
 def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
@@ -172,13 +177,13 @@ def test_transfer_sets(table, loss, values, bounds):
 def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
     curation = [entry for entry in results["transfer"] if entry["loss"] == "loss_curation_corpus"]
     assert [entry["router"] for entry in curation] == list(ROUTERS) and len(results["transfer"]) == 18
-    assert not any(entry["determined"]["E_start"] for entry in curation)
-    assert all(entry["determined"]["a"] for entry in curation)  # whatever b, c and d do together
-    assert all(all(law["determined"].values()) for law in results["laws"])
+    assert not any(entry["coefficients"]["E_start"]["determined"] for entry in curation)
+    assert all(entry["coefficients"]["a"]["determined"] for entry in curation)  # whatever b, c and d do together
+    assert all(all(own["determined"] for own in constants(law).values()) for law in results["laws"])
     text = markdown(results, [], full=True)
     for entry, router in zip(curation, ("HASH", "RL-R", "S-BASE"), strict=True):
         line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
-        known = [name for name in ("a", "b", "c", "d", "E_start", "E_max") if entry["determined"][name]]
+        known = [name for name in ("a", "b", "c", "d", "E_start", "E_max") if entry["coefficients"][name]["determined"]]
         assert line.count("| open ") == 6 - len(known), line
 
 

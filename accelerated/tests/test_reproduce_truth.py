@@ -16,6 +16,7 @@ import pytest
 
 from routelaws.accelerated.findings import ablations, resamples, rows, utilisation
 from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings.forms import constants
 from routelaws.accelerated.findings.headlines import headlines
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import Run
@@ -279,7 +280,7 @@ def test_the_figure_of_coefficients(results, pictures):
             truth = law.cutoff() if name == "N cutoff" else getattr(law, name.replace(" ", "_"))
             (dot,) = (line for line in panel.lines if line.get_label() == NAMES[router])
             assert close(points_of(dot), [(truth, height)], 1e-2)
-            interval = next(each for each in results["laws"] if each["router"] == router)["intervals"]
+            interval = constants(next(each for each in results["laws"] if each["router"] == router))
             ends = [interval[name.replace(" ", "_")][end] for end in ("low", "high")]
             (bar,) = (line for line in panel.lines if len(line.get_xdata()) == 2 and set(line.get_ydata()) == {height})
             assert close(bar.get_xdata(), ends) and ends[0] < truth < ends[1]
@@ -416,7 +417,7 @@ def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_ow
         )
         error = np.subtract([found["value"], found["low"], found["high"]], wanted)
         assert found["determined"] and np.all(np.abs(error) < 0.01 * (wanted[2] - wanted[1])), name
-    assert entry["coefficients"]["B_min"] == {"value": 40.0, "low": None, "high": None, "determined": True}
+    assert entry["coefficients"]["B_min"]["value"] == 40.0 and entry["coefficients"]["B_min"]["determined"]
 
 
 def test_the_figure_of_the_law_in_compute(in_compute, results, pictures):
@@ -474,10 +475,10 @@ def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
     for entry in results["laws"]:
         law = LAWS[entry["router"]]
         assert entry["rows"] == 19 and entry["dense_rows"] == 4
-        assert close(list(entry["coefficients"].values()), list(law), 1e-3)
-        assert close(entry["N_cutoff"], law.cutoff(), 1e-2)
+        assert close([each["value"] for each in entry["coefficients"].values()], list(law), 1e-3)
+        assert close(entry["derived"]["N_cutoff"]["value"], law.cutoff(), 1e-2)
         assert close(entry["N_cutoff_times"], law.cutoff() / SIZES[-1], 1e-2)
-        assert close([e["value"] for e in entry["slopes"]], [law.slope(n) for n in SIZES], 1e-3)
+        assert close([e["value"] for e in entry["derived"]["slopes"]], [law.slope(n) for n in SIZES], 1e-3)
         for gain, n in zip(entry["gains"], SIZES, strict=True):
             assert (gain["N"], gain["E"]) == (n, 256) and close(gain["value"], law.gain(n, 256), 1e-4)
             assert close(gain["percent"], [100 * (10 ** gain[end] - 1) for end in ("value", "low", "high")])
@@ -495,17 +496,21 @@ def test_the_dense_law(results):
     slope = HASH.a + HASH.c * math.log10(HASH.E_start)
     level = HASH.d + HASH.b * math.log10(HASH.E_start)
     dense, found = results["dense"], None
-    assert dense["rows"] == 4 and close(dense["alpha"]["value"], -slope, 1e-6)
-    assert close(math.log10(dense["N_c"]["value"]), -level / slope, 1e-6)
+    assert dense["rows"] == 4 and close(dense["coefficients"]["alpha"]["value"], -slope, 1e-6)
+    assert close(math.log10(dense["coefficients"]["N_c"]["value"]), -level / slope, 1e-6)
     x = [math.log10(n) for n in (SIZES[0], SIZES[1], SIZES[1], SIZES[2])]
     spread = sum((each - statistics.mean(x)) ** 2 for each in x)
     variance = 2 * APART**2 / 2  # two degrees of freedom
     reach = T_2 * math.sqrt(variance / spread)
-    assert close([dense["alpha"]["low"], dense["alpha"]["high"]], [-slope - reach, -slope + reach], 1e-6)
+    assert close(
+        [dense["coefficients"]["alpha"]["low"], dense["coefficients"]["alpha"]["high"]],
+        [-slope - reach, -slope + reach],
+        1e-6,
+    )
     # log10 N_c is the mean of log10 N less that of log10 L over the slope: both have their errors in it.
     mean = level + slope * statistics.mean(x)
     reach = T_2 * math.sqrt(variance / 4 / slope**2 + variance / spread * (mean / slope**2) ** 2)
-    found = [math.log10(dense["N_c"][end]) for end in ("low", "high")]
+    found = [math.log10(dense["coefficients"]["N_c"][end]) for end in ("low", "high")]
     assert close(found, [-level / slope - reach, -level / slope + reach], 1e-6)
 
 
@@ -661,7 +666,7 @@ def of_first_page(results: dict, change) -> str:
 def mixed(results, hash_law, base_law):
     """One gain of six may be none, one c may be 0, S-BASE misses by 6 %, and HASH is lower, as far as is known."""
     hash_law["gains"][0]["high"] = 0.001
-    base_law["intervals"]["c"]["low"] = -0.001
+    base_law["coefficients"]["c"]["low"] = -0.001
     base_law["rmsle_percent"] = 6.0
     results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -5.0, "high": 1.0}
 
@@ -671,17 +676,16 @@ def turned(results, *laws):
     for law in laws:
         for gain in law["gains"]:
             gain["high"] = 0.001
-        law["intervals"]["c"] |= {"low": -0.02, "high": -0.001}
+        law["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
         law["rmsle_percent"] = 1.0
-    bend = laws[1]["misfit"].bend
-    laws[1]["misfit"] = laws[1]["misfit"]._replace(bend=bend._replace(test=bend.test._replace(p=1e-3)))
+    laws[1]["misfit"]["bend"] |= {"p": 1e-3}
     results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -3.0, "high": -1.0}
 
 
 def quiet(results, *laws):
     """No seed was repeated, HASH helps less as models grow and S-BASE more; nothing is missed."""
     results["seed_scatter"] = None
-    laws[1]["intervals"]["c"] |= {"low": -0.02, "high": -0.001}
+    laws[1]["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
     for law in laws:
         law["rmsle_percent"] = 1e-8
 
@@ -766,7 +770,7 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     table = rows.open_table(tmp_path / "table.csv", loss_column="loss_c4")
     dense = fits.dense_law(table, rows.all_runs(table))
     [law] = fits.router_laws(table, dense)
-    assert close([each["value"] for each in law["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
+    assert close([each["value"] for each in law["derived"]["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
     for each in law["worth"]:
         n, e = each["N"], each["E"]
         assert close(each["loss"], BASE.loss(n, e) ** 1.25) and close(each["value"], BASE.worth(n, e), 1e-3)
