@@ -139,7 +139,8 @@ for (const node of document.querySelectorAll('.lab select')) for (const option o
 for (const node of document.querySelectorAll('.lab input[type=range]')) for (const end of [node.max, node.min]) {
   node.value = end; act(node, 'input');
 }
-for (const node of [...document.querySelectorAll('.lab input[type=number]')].slice(0, 3)) for (const value of ['', '3.5', '-1', '1e9']) {
+const fields = [...document.querySelectorAll('.lab input[type=number]')].slice(0, 3);
+for (const node of fields) for (const value of ['', '3.5', '-1', '1e9']) {
   node.value = value; act(node, 'input');
 }
 document.querySelectorAll('.lab button').forEach((node) => node.textContent === 'Pause' && node.click());
