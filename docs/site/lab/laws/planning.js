@@ -73,8 +73,11 @@ export function sparsityFamily(budget, S, k, always = 0) {
   return { family, low: 1e5, high: 1e16 };
 }
 
-/** The bounded law knows no tokens: a model is trained on the `tokens` of the law's own runs, if the budget pays for them. */
-export function routedFamily(budget, router, E, law, tokens) {
+/**
+ * The bounded law knows no tokens: a model is trained on the `tokens` of the law's own runs, if the budget pays for
+ * them. Sizes end at ten times the largest run.
+ */
+export function routedFamily(budget, router, E, law, { tokens, largest }) {
   const counts = countsBySize(E === 1 ? "Dense" : router, E);
   const family = (N) => {
     const { total, flops } = counts(N);
@@ -82,7 +85,7 @@ export function routedFamily(budget, router, E, law, tokens) {
     const pays = 3 * flops * tokens + flops * budget.inference_tokens <= budget.flops && memory <= budget.memory;
     return pays ? { active: N, total, tokens, memory, loss: predictLoss(N, E, law) } : null;
   };
-  return { family, low: 1e6, high: 1e14 };
+  return { family, low: 1e6, high: 10 * largest };
 }
 
 /** Return the best of several options, {option, ...model}, each with its own family; null where none fits. */

@@ -69,7 +69,7 @@ export function start(root) {
 function fitAll(state, redraw) {
   for (const [router, rows] of Object.entries(globalThis.labPoints?.tables ?? madeTables())) {
     const fits = fitsOf(rows);
-    if (fits.fit) state.laws = [...state.laws, fittedLaw(router, fits, Math.max(...rows.map(([, E]) => E)))];
+    if (fits.fit) state.laws = [...state.laws, fittedLaw(router, fits, rows)];
   }
   redraw();
 }
@@ -143,11 +143,14 @@ const headline = (law, { option, active, tokens }) =>
 function choiceFacts(law, best, budget) {
   const full = best.memory > 0.98 * budget.memory ? " (full)" : "";
   const ends = law.fit && intervalOf(law, (each) => predictLoss(best.active, best.option, each));
+  const times = best.active / law.largest;
+  const runs = law.largest ? [["largest N of its runs", sizeText(law.largest) + (times > 1.05 ? `; this is ${shown(times, times < 3 ? 1 : 0)}×` : "")]] : [];
   return [
     ["active parameters N", sizeText(best.active)], ["all parameters P", sizeText(best.total)],
     ["training tokens D", sizeText(best.tokens)], ["tokens for each N", shown(best.tokens / best.active, 0)],
     ["memory", `${shown(best.memory / 1e9, 1)} GB${full}`],
     ["loss", shown(best.loss, 3) + (ends ? `, ${shown(ends[0], 3)} to ${shown(ends[1], 3)}` : "")],
+    ...runs,
   ];
 }
 

@@ -12,7 +12,8 @@ export function element(html) {
 
 /** Return the head of a table: a column for each expert, in its colour. */
 export function headOf(numExperts, corner = "token") {
-  const names = range(numExperts).map((e) => `<th scope="col" class="lab-e${e}">expert ${e}</th>`);
+  const word = numExperts > 4 ? '<span class="lab-hidden">expert </span>' : "expert "; // no room for it in narrow columns
+  const names = range(numExperts).map((e) => `<th scope="col" class="lab-e${e}">${word}${e}</th>`);
   return `<tr><th scope="col">${corner}</th>${names.join("")}</tr>`;
 }
 

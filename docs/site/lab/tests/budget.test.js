@@ -10,7 +10,7 @@ import { RUN_TOKENS, fittedLaw, printedLaws } from "../page/budget_laws.js";
 import { budgetOf, parseBudget } from "../page/budget_page.js";
 
 const near = (found, wanted, share) => assert.ok(Math.abs(found / wanted - 1) <= share, `${found}, not ${wanted}`);
-const sBase = () => fittedLaw("S-Base", { fit: { coefficients: PRINTED["S-Base"] }, folds: [] }, 512);
+const sBase = () => fittedLaw("S-Base", { fit: { coefficients: PRINTED["S-Base"] }, folds: [] }, [[1.3e9, 1], [1e7, 512]]);
 const allLaws = () => [...printedLaws(), sBase()];
 
 test("an address gives a budget, and wrong entries are named", () => {
@@ -51,5 +51,6 @@ test("the fitted law trains on the tokens of its runs, or not at all", () => {
   assert.equal(optimum(law.family(unlimited(1e18), 8)), null);
   const { tokens, active } = optimum(law.family(unlimited(1e21), 8));
   assert.equal(tokens, RUN_TOKENS);
+  near(optimum(law.family(unlimited(1e26), 8)).active, 1.3e10, 1e-9);
   near(3 * countsBySize("S-Base", 8)(active).flops * tokens, 1e21, 1e-3);
 });
