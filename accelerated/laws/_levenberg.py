@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.laws import _levenberg as reference
 from routelaws.reference.laws._levenberg import Minimum
 
 ROUNDS = 400
@@ -25,8 +26,8 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     """Return the best minimum that is reached from any of the starts.
 
     Args:
-        law: (model, data). A model is a function of this package's files, (θ [p], data) -> prediction [n], compiled
-            once; data are arrays whose first axis is the rows [n, ...], or a tuple of these.
+        law: (model, data), or a model of the reference. A model is a function of this package's files, (θ [p], data)
+            -> prediction [n], compiled once; data are arrays whose first axis is the rows [n, ...], or a tuple of these.
         target: [n].
         starts: [s, p].
         delta: of Huber's terms; infinite for least squares.
@@ -34,6 +35,8 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     Raises:
         ArithmeticError: no start has a finite sum.
     """
+    if callable(law):  # one of the reference's, which is not worth compiling
+        return reference.search(law, target, starts, delta)
     model, data = law
     rows = len(target)
     filled = -(-rows // _PADDING) * _PADDING
@@ -52,7 +55,7 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
 
 def power_terms(features: np.ndarray) -> tuple:
     """Return the law ln Σⱼ exp(features[:, j] · θ), [n], for `search`; features [n, terms, p]."""
-    return _log_sum, features
+    return (_log_sum, features) if features.shape[1] > 1 else reference.power_terms(features)
 
 
 def _log_sum(parameters, features):
