@@ -23,6 +23,7 @@ def entries(part: str) -> list[str]:
 
 def test_every_lesson_and_every_page_of_docs_is_in_the_navigation():
     hanging = make.navigation(ROOT)
+    assert entries(hanging["lab/index"]) == ["routers", "law", "budget"]
     assert entries(hanging["tutorials/index"]) == sorted(path.stem for path in ROOT.glob("tutorials/[0-9]*.md"))
     assert set(entries(hanging["docs/index"])) == {path.stem for path in ROOT.glob("docs/*.md")}
     assert all(f"({path.name})" in make.guides_index(ROOT) for path in ROOT.glob("docs/*.md"))
@@ -44,6 +45,7 @@ def small(tmp_path):
         "tutorials/02_second.md": "# Lesson 2\n",
         "docs/b.md": "# Zebras\n\nThey [run](a.md), e.g. often. And more.\n",
         "docs/a.md": "# Apes\n\n- no paragraph\n",
+        "docs/site/lab/routers.md": "# To touch\n",
         "docs/more/c.md": "# Cats\n\n`Felis` purrs. And more.\n",
         "reference/routers/base.py": "x = 1\n",
         "reference/README.md": "# To be read\n",
@@ -72,6 +74,10 @@ def test_new_pages_appear_by_themselves_in_the_order_of_their_titles(small):
         ("[x](../reference/routers)", "[x](../source/reference/routers/index.md)"),
         ("[`x`](../reference/routers/base.py)", "[`x`](../source/reference/routers/base.py.md)"),
         ("![x](../picture.png)", "![x](../picture.png)"),
+        (
+            "[x](site/lab/routers.md?lead=base&k=2)",
+            '<a class="reference internal" href="../lab/routers.html?lead=base&amp;k=2">x</a>',
+        ),
         ("[x](https://arxiv.org/abs/2202.01169)", "[x](https://arxiv.org/abs/2202.01169)"),
         ("```\n[x](nowhere.md)\n```", "```\n[x](nowhere.md)\n```"),
     ],

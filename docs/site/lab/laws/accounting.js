@@ -7,7 +7,14 @@ const SEQUENCE = 2048;
 export const TOKENS_PER_STEP = 256 * 2048;
 
 /** [d, blocks, heads, width of a head] of the six sizes of the paper. */
-export const SHAPES = [[512, 6, 8, 32], [512, 8, 8, 64], [640, 10, 12, 64], [896, 12, 16, 64], [1536, 12, 12, 128], [2048, 24, 16, 128]];
+export const SHAPES = [
+  [512, 6, 8, 32],
+  [512, 8, 8, 64],
+  [640, 10, 12, 64],
+  [896, 12, 16, 64],
+  [1536, 12, 12, 128],
+  [2048, 24, 16, 128],
+];
 
 /** Return {dense_parameters, total_parameters, flops_per_token, utilisation} of a model; FLOPs are those of the forward pass. */
 export function count([d, blocks, heads, width], router = "Dense", numExperts = 1, options = {}) {
@@ -16,7 +23,12 @@ export function count([d, blocks, heads, width], router = "Dense", numExperts = 
   const dense = blocks * (5 * d * a + 8 * d * d + 4 * d);
   const attention = 10 * d * a + 6 * sequence * a + 3 * sequence * heads;
   const flops = blocks * (attention + 16 * d * d + 10 * d) + 2 * vocabulary * d;
-  const counted = (total, all) => ({ dense_parameters: dense, total_parameters: total, flops_per_token: all, utilisation: total / all });
+  const counted = (total, all) => ({
+    dense_parameters: dense,
+    total_parameters: total,
+    flops_per_token: all,
+    utilisation: total / all,
+  });
   // The table counts a wide dense layer as so many experts that are all used.
   const [experts, used] = router === "Dense" ? [flopIncrease, flopIncrease] : [numExperts, k];
   if (experts === 1 && router === "Dense") return counted(dense, flops);
@@ -32,7 +44,9 @@ export function count([d, blocks, heads, width], router = "Dense", numExperts = 
  */
 export function countsBySize(router, numExperts) {
   const counts = SHAPES.map((shape) => count(shape, router, numExperts));
-  const logs = ["dense_parameters", "total_parameters", "flops_per_token"].map((name) => counts.map((each) => Math.log(each[name])));
+  const logs = ["dense_parameters", "total_parameters", "flops_per_token"].map((name) =>
+    counts.map((each) => Math.log(each[name])),
+  );
   return (size) => {
     const x = Math.log(size);
     let i = 0;

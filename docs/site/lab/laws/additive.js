@@ -12,7 +12,13 @@ export const predictFineGrained = (N, D, G, k) => k.c + (k.g / G ** k.gamma + k.
 export function atExperts(numExperts, k) {
   const count = effectiveExperts(numExperts, k);
   const log = Math.log(count);
-  return { m: k.a * count ** k.delta, mu: k.alpha + k.gamma * log, n: k.b * count ** k.omega, nu: k.beta + k.zeta * log, c: k.c };
+  return {
+    m: k.a * count ** k.delta,
+    mu: k.alpha + k.gamma * log,
+    n: k.b * count ** k.omega,
+    nu: k.beta + k.zeta * log,
+    c: k.c,
+  };
 }
 
 /** Ludziejewski et al. 2025: dense and routed models in one law. */
@@ -32,7 +38,8 @@ const PER_BLOCK = 64; // d over the number of blocks, of the models of both pape
 /** Parameters, active parameters and training FLOPs per token of fine-grained models. */
 export const fineGrainedParameters = (d, expansion) => (d ** 3 * (8 * expansion + 4)) / PER_BLOCK;
 export const fineGrainedActive = (d) => (12 * d ** 3) / PER_BLOCK;
-export const fineGrainedFlops = (d, expansion, G, router = 14) => ((72 * d ** 2 + d * expansion * G * router) * d) / PER_BLOCK;
+export const fineGrainedFlops = (d, expansion, G, router = 14) =>
+  ((72 * d ** 2 + d * expansion * G * router) * d) / PER_BLOCK;
 
 /** Parameters, active parameters and cached numbers of the models of the joint law. */
 export const jointTotal = (d, E, vocabulary = 50257) => 2 * d * vocabulary + ((4 + 9 * E) * d ** 3) / PER_BLOCK;
@@ -49,8 +56,28 @@ export const PUBLISHED = {
   "E=64": { a: 18.1, alpha: 0.115, b: 30.8, beta: 0.147, g: 2.1, gamma: 0.58, c: 0.472 },
   "E=16": { a: 19.64, alpha: 0.124, b: 57.07, beta: 0.169, g: 1.18, gamma: 0.986, c: 0.472 },
   joint: {
-    a: 35.91, alpha: -0.1889, delta: -0.2285, gamma: 0.0098, b: 35.98, beta: -0.1775, omega: 0.5529, zeta: -0.0259,
-    E_start: 2.0732, E_max: 290.4521, c: 1.3637,
+    a: 35.91,
+    alpha: -0.1889,
+    delta: -0.2285,
+    gamma: 0.0098,
+    b: 35.98,
+    beta: -0.1775,
+    omega: 0.5529,
+    zeta: -0.0259,
+    E_start: 2.0732,
+    E_max: 290.4521,
+    c: 1.3637,
   },
-  sparsity: { a: 16612.5, alpha: 0.5962, b: 5455.67, beta: 0.3954, c: 0.4598, lam: -0.1666, d: 17.26, delta: 0.1603, gamma: 0.1595, e: 0.94 },
+  sparsity: {
+    a: 16612.5,
+    alpha: 0.5962,
+    b: 5455.67,
+    beta: 0.3954,
+    c: 0.4598,
+    lam: -0.1666,
+    d: 17.26,
+    delta: 0.1603,
+    gamma: 0.1595,
+    e: 0.94,
+  },
 };

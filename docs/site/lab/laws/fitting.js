@@ -79,8 +79,14 @@ function rowsOf(sizes, experts, losses) {
   const extra = experts.map((count) => count - 1);
   const [centre, level] = [mean(logSize), mean(logLoss)];
   return {
-    extra, counts: [...new Set(extra)], centre, level, top: Math.max(...extra), ones: sizes.map(() => 1),
-    offset: logSize.map((n) => n - centre), target: logLoss.map((l) => l - level),
+    extra,
+    counts: [...new Set(extra)],
+    centre,
+    level,
+    top: Math.max(...extra),
+    ones: sizes.map(() => 1),
+    offset: logSize.map((n) => n - centre),
+    target: logLoss.map((l) => l - level),
   };
 }
 
@@ -100,8 +106,10 @@ export function fitRouted(sizes, experts, losses, { fine = true } = {}) {
   const rows = rowsOf(sizes, experts, losses);
   const squaresAt = (t, w) => solveAt(rows, ...shapeOf(t, w, rows.top)).squares;
   const pieces = fine ? FACES : FACES.slice(-1);
-  const found = pieces.map(([status, tRange, wRange]) =>
-    ({ status, ...minimise(squaresAt, tRange, wRange, fine ? FINE : COARSE) }));
+  const found = pieces.map(([status, tRange, wRange]) => ({
+    status,
+    ...minimise(squaresAt, tRange, wRange, fine ? FINE : COARSE),
+  }));
   const lowest = Math.min(...found.map(({ value }) => value));
   const best = found.find(({ value }) => value <= lowest * (1 + TIE) + sizes.length * RESOLUTION ** 2);
   const [rise, bend] = shapeOf(best.t, best.w, rows.top);

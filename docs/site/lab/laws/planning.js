@@ -6,13 +6,28 @@
 
 import { countsBySize } from "./accounting.js";
 import {
-  fineGrainedActive, fineGrainedFlops, fineGrainedParameters, jointActive, jointCache, jointTotal, predictFineGrained,
-  predictHoffmann, predictJoint, predictSparsity, sparsityActive,
+  fineGrainedActive,
+  fineGrainedFlops,
+  fineGrainedParameters,
+  jointActive,
+  jointCache,
+  jointTotal,
+  predictFineGrained,
+  predictHoffmann,
+  predictJoint,
+  predictSparsity,
+  sparsityActive,
 } from "./additive.js";
 import { predictLoss } from "./routed.js";
 
 /** A budget without limits but for FLOPs. */
-export const unlimited = (flops) => ({ flops, memory: Infinity, inference_tokens: 0, cached_tokens: 0, bytes_per_number: 2 });
+export const unlimited = (flops) => ({
+  flops,
+  memory: Infinity,
+  inference_tokens: 0,
+  cached_tokens: 0,
+  bytes_per_number: 2,
+});
 
 /** Return {x, value} at the least value between low and high: a scan, and again between the neighbours of the lowest. */
 function lowest(f, low, high) {

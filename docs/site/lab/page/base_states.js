@@ -15,7 +15,8 @@ export function baseStates(context, best) {
   const states = auction(scores, params.epsilon);
   const trace = { name: "bound", values: states.map(({ bound }) => bound), level: best.objective };
   return states.map((state) => () => ({
-    ...(state.bid ? bidView(scores, state, best, params.epsilon) : byHand(scores, state.prices, best)), trace,
+    ...(state.bid ? bidView(scores, state, best, params.epsilon) : byHand(scores, state.prices, best)),
+    trace,
   }));
 }
 
@@ -41,9 +42,22 @@ function byHand(scores, prices, best, remark = "") {
   const bound = dualBound(scores, prices);
   const proved = bound - best.objective < SAME && isBalanced(queues);
   return {
-    cells: cellsOf(left, queued, { level: scaledLevel(left) }), queues: queued, places, prices,
-    facts: factsOf(bound, best, isBalanced(queues) ? sumOfScores(scores, wish.map((e) => [e])) : null),
-    good: proved, say: remark || (proved ? PROVED : crowdSentence(queues, places, prices)),
+    cells: cellsOf(left, queued, { level: scaledLevel(left) }),
+    queues: queued,
+    places,
+    prices,
+    facts: factsOf(
+      bound,
+      best,
+      isBalanced(queues)
+        ? sumOfScores(
+            scores,
+            wish.map((e) => [e]),
+          )
+        : null,
+    ),
+    good: proved,
+    say: remark || (proved ? PROVED : crowdSentence(queues, places, prices)),
   };
 }
 
@@ -62,8 +76,10 @@ function crowdSentence(queues, places, prices) {
   const counts = queues.map((tokens) => tokens.length);
   const crowded = counts.indexOf(Math.max(...counts));
   if (counts[crowded] > places) {
-    return sentence(`${tokensNamed(queues[crowded])} ${counts[crowded] === 1 ? "wishes" : "wish"} for expert ${crowded}, `) +
-      `which has ${counted(places, "place")}: raise its price.`;
+    return (
+      sentence(`${tokensNamed(queues[crowded])} ${counts[crowded] === 1 ? "wishes" : "wish"} for expert ${crowded}, `) +
+      `which has ${counted(places, "place")}: raise its price.`
+    );
   }
   const lonely = counts.indexOf(Math.min(...counts));
   return prices[lonely] > 0 ? `Expert ${lonely} has too few tokens: lower its price.` : "Nearly balanced.";
@@ -76,23 +92,39 @@ function bidView(scores, state, best, epsilon) {
   const ended = state.free.length === 0;
   const expert = scores.map((_, t) => [queues.findIndex((queue) => queue.some(({ token }) => token === t))]);
   return {
-    cells: cellsOf(left, queues, { level: scaledLevel(left) }), queues, places, prices: state.prices,
-    facts: factsOf(state.bound, best, ended ? sumOfScores(scores, expert) : null), good: ended,
-    say: ended ? endSentence(state.bound, sumOfScores(scores, expert), scores.length * epsilon, scores.flat().every(Number.isInteger)) : bidSentence(state),
+    cells: cellsOf(left, queues, { level: scaledLevel(left) }),
+    queues,
+    places,
+    prices: state.prices,
+    facts: factsOf(state.bound, best, ended ? sumOfScores(scores, expert) : null),
+    good: ended,
+    say: ended
+      ? endSentence(
+          state.bound,
+          sumOfScores(scores, expert),
+          scores.length * epsilon,
+          scores.flat().every(Number.isInteger),
+        )
+      : bidSentence(state),
   };
 }
 
 function bidSentence({ bid, free }) {
   const outbid = bid.outbid.filter((t) => t !== bid.token);
   const then = outbid.length ? ` and outbids ${tokensNamed(outbid)}` : "";
-  return `Token ${bid.token} bids ${shown(bid.amount)} for expert ${bid.expert}${then}. ` +
-    `Without a place: ${free.length ? tokensNamed(free) : "none"}.`;
+  return (
+    `Token ${bid.token} bids ${shown(bid.amount)} for expert ${bid.expert}${then}. ` +
+    `Without a place: ${free.length ? tokensNamed(free) : "none"}.`
+  );
 }
 
 function endSentence(bound, sum, limit, whole) {
   const gap = bound - sum;
   if (gap < SAME) return PROVED;
-  if (whole && gap < 1) return `Balanced. Scores are whole numbers and the bound is only ${shown(gap)} above the sum: proved.`;
-  return `Balanced: every token has a place. The bound is ${shown(gap)} above the sum, and T ε = ${shown(limit)}: ` +
-    "no balanced choice is better by more.";
+  if (whole && gap < 1)
+    return `Balanced. Scores are whole numbers and the bound is only ${shown(gap)} above the sum: proved.`;
+  return (
+    `Balanced: every token has a place. The bound is ${shown(gap)} above the sum, and T ε = ${shown(limit)}: ` +
+    "no balanced choice is better by more."
+  );
 }

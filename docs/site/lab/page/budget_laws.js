@@ -11,27 +11,43 @@ const GRANULARITIES = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /** The laws with printed coefficients: `options` are tried one by one, `family(budget, option)` gives the models. */
 const PRINTED_LAWS = [
   {
-    name: "Dense: Hoffmann et al. 2022", options: ["refit of 2024", "as printed"], word: "",
-    family: (budget, option) => hoffmannFamily(budget, option === "as printed" ? PUBLISHED.hoffmann : PUBLISHED.besiroglu),
-    first: true, largest: 1.62e10, unknown: "experts. The two sets of numbers are of the same runs: their difference is a measure of doubt.",
+    name: "Dense: Hoffmann et al. 2022",
+    options: ["refit of 2024", "as printed"],
+    word: "",
+    family: (budget, option) =>
+      hoffmannFamily(budget, option === "as printed" ? PUBLISHED.hoffmann : PUBLISHED.besiroglu),
+    first: true,
+    largest: 1.62e10,
+    unknown: "experts. The two sets of numbers are of the same runs: their difference is a measure of doubt.",
   },
   {
-    name: "Fine-grained: Krajewski et al. 2024, E = 64", options: GRANULARITIES, word: "G",
+    name: "Fine-grained: Krajewski et al. 2024, E = 64",
+    options: GRANULARITIES,
+    word: "G",
     family: (budget, G) => fineGrainedFamily(budget, 64, G, PUBLISHED["E=64"]),
-    largest: 8.5e7, unknown: "other numbers of experts than 64, nor embeddings. Its printed numbers have two or three digits.",
+    largest: 8.5e7,
+    unknown: "other numbers of experts than 64, nor embeddings. Its printed numbers have two or three digits.",
   },
   {
-    name: "Fine-grained: Krajewski et al. 2024, E = 16", options: GRANULARITIES, word: "G",
+    name: "Fine-grained: Krajewski et al. 2024, E = 16",
+    options: GRANULARITIES,
+    word: "G",
     family: (budget, G) => fineGrainedFamily(budget, 16, G, PUBLISHED["E=16"]),
-    largest: 8.5e7, unknown: "other numbers of experts than 16, nor embeddings.",
+    largest: 8.5e7,
+    unknown: "other numbers of experts than 16, nor embeddings.",
   },
   {
-    name: "Joint: Ludziejewski et al. 2025", options: [1, 2, 4, 8, 16, 32], word: "E",
+    name: "Joint: Ludziejewski et al. 2025",
+    options: [1, 2, 4, 8, 16, 32],
+    word: "E",
     family: (budget, E) => jointFamily(budget, E, PUBLISHED.joint),
-    largest: 2.7e9, unknown: "more than 32 experts, granularity, and more than one expert for a token.",
+    largest: 2.7e9,
+    unknown: "more than 32 experts, granularity, and more than one expert for a token.",
   },
   {
-    name: "Sparsity: Abnar et al. 2025", options: [0, 0.25, 0.5, 0.75, 0.9, 0.95], word: "idle share S",
+    name: "Sparsity: Abnar et al. 2025",
+    options: [0, 0.25, 0.5, 0.75, 0.9, 0.95],
+    word: "idle share S",
     family: (budget, S) => sparsityFamily(budget, S, PUBLISHED.sparsity, 0.05),
     unknown: "what routing costs. Taken from secondary copies; 5 % of P are always active here (our choice).",
   },
@@ -42,9 +58,15 @@ export function fittedLaw(router, { fit, folds }, rows) {
   const [largest, most] = [0, 1].map((place) => Math.max(...rows.map((row) => row[place])));
   const counts = Array.from({ length: 12 }, (_, i) => 2 ** i).filter((E) => E <= most);
   return {
-    name: `Fitted here: ${router}, Clark et al. 2022`, options: counts, word: "E", fit, folds,
+    name: `Fitted here: ${router}, Clark et al. 2022`,
+    options: counts,
+    word: "E",
+    fit,
+    folds,
     family: (budget, E) => routedFamily(budget, router, E, fit.coefficients, { tokens: RUN_TOKENS, largest }),
-    largest, unknown: "tokens: all models are trained on the 131B of its runs. Sizes end at ten times the largest run; FLOPs that are left are not used.",
+    largest,
+    unknown:
+      "tokens: all models are trained on the 131B of its runs. Sizes end at ten times the largest run; FLOPs that are left are not used.",
   };
 }
 

@@ -19,8 +19,23 @@ const orNone = (value) => (value === 0 ? "none" : sizeText(value));
 
 /** The sliders; one with `none` means 0 at its lower end, one with `endless` no limit at its upper end. */
 const SLIDERS = [
-  { name: "flops", label: "FLOPs, training and inference together", min: 1e17, max: 1e26, value: 1e21, text: (v) => v.toExponential(1).replace("e+", "·10^") },
-  { name: "memory", label: "memory for the weights, GB", min: 1, max: 1e5, value: 80, endless: true, text: (v) => shown(v, 0) },
+  {
+    name: "flops",
+    label: "FLOPs, training and inference together",
+    min: 1e17,
+    max: 1e26,
+    value: 1e21,
+    text: (v) => v.toExponential(1).replace("e+", "·10^"),
+  },
+  {
+    name: "memory",
+    label: "memory for the weights, GB",
+    min: 1,
+    max: 1e5,
+    value: 80,
+    endless: true,
+    text: (v) => shown(v, 0),
+  },
   { name: "inference", label: "tokens of inference", min: 1e8, max: 1e14, value: 0, none: true, text: orNone },
   { name: "cached", label: "tokens in the cache (joint law)", min: 1e3, max: 1e7, value: 0, none: true, text: orNone },
 ];
@@ -32,15 +47,22 @@ export function parseBudget(text) {
   for (const [name, word] of new URLSearchParams(text)) {
     const [control, value] = [SLIDERS.find((each) => each.name === name), word === "" ? NaN : Number(word)];
     const special = (control?.none && value === 0) || (control?.endless && value === Infinity);
-    const fits = control ? special || (value >= control.min && value <= control.max) : name === "bytes" && [1, 2, 4].includes(value);
+    const fits = control
+      ? special || (value >= control.min && value <= control.max)
+      : name === "bytes" && [1, 2, 4].includes(value);
     if (fits) values[name] = value;
     else ignored.push(name);
   }
   return { values, ignored };
 }
 
-export const budgetOf = ({ flops, memory, inference, cached, bytes }) =>
-  ({ flops, memory: memory * 1e9, inference_tokens: inference, cached_tokens: cached, bytes_per_number: bytes });
+export const budgetOf = ({ flops, memory, inference, cached, bytes }) => ({
+  flops,
+  memory: memory * 1e9,
+  inference_tokens: inference,
+  cached_tokens: cached,
+  bytes_per_number: bytes,
+});
 
 /** Put the page into `root`. */
 export function start(root) {
@@ -50,15 +72,18 @@ export function start(root) {
   const remember = rememberer(() => new URLSearchParams(state.values).toString());
   let waiting = false; // a slider moves faster than the laws are asked
   const redraw = () => {
-    if (!waiting) requestAnimationFrame(() => {
-      waiting = false;
-      drawAll(page, state);
-      remember();
-    });
+    if (!waiting)
+      requestAnimationFrame(() => {
+        waiting = false;
+        drawAll(page, state);
+        remember();
+      });
     waiting = true;
   };
   addControls(page, state, redraw);
-  const words = ignored.length ? [element(`<p class="lab-warning">The address has ${ignored.length} entries that this page ignores.</p>`)] : [];
+  const words = ignored.length
+    ? [element(`<p class="lab-warning">The address has ${ignored.length} entries that this page ignores.</p>`)]
+    : [];
   root.replaceChildren(...words, page.node);
   drawAll(page, state);
   new ResizeObserver(() => drawAll(page, state)).observe(page.plot);
@@ -75,8 +100,9 @@ function fitAll(state, redraw) {
 }
 
 function skeleton() {
-  const made = globalThis.labPoints ? globalThis.labPoints.source :
-    "The fitted laws are of points made from the printed law: this site was built without the released runs.";
+  const made = globalThis.labPoints
+    ? globalThis.labPoints.source
+    : "The fitted laws are of points made from the printed law: this site was built without the released runs.";
   const node = element(`<div class="lab-page"><p class="lab-say" aria-live="polite"></p>
     <div class="lab-top lab-law"><section class="lab-scores"><h2>The budget</h2><div class="lab-sliders"></div></section>
     <section class="lab-card"><h3>How flat is the optimum?</h3><div class="lab-plot"></div>
@@ -90,8 +116,10 @@ function skeleton() {
 
 function addControls(page, state, redraw) {
   for (const control of SLIDERS) {
-    const inward = (value) => (control.none && value === 0 ? control.min : control.endless && value === Infinity ? control.max : value);
-    const outward = (value) => (control.none && value <= control.min ? 0 : control.endless && value >= control.max ? Infinity : value);
+    const inward = (value) =>
+      control.none && value === 0 ? control.min : control.endless && value === Infinity ? control.max : value;
+    const outward = (value) =>
+      control.none && value <= control.min ? 0 : control.endless && value >= control.max ? Infinity : value;
     const text = (value) => control.text(outward(value));
     const made = slider({ ...control, logarithmic: true, value: inward(state.values[control.name]), text }, (value) => {
       state.values = { ...state.values, [control.name]: outward(value) };
@@ -100,10 +128,18 @@ function addControls(page, state, redraw) {
     });
     page.place.append(made.node);
   }
-  const bytes = choice("bytes of a number", [[1, "1 (fp8)"], [2, "2 (bf16)"], [4, "4 (fp32)"]], (value) => {
-    state.values = { ...state.values, bytes: Number(value) };
-    redraw();
-  });
+  const bytes = choice(
+    "bytes of a number",
+    [
+      [1, "1 (fp8)"],
+      [2, "2 (bf16)"],
+      [4, "4 (fp32)"],
+    ],
+    (value) => {
+      state.values = { ...state.values, bytes: Number(value) };
+      redraw();
+    },
+  );
   bytes.set(String(state.values.bytes));
   page.place.append(bytes.node);
 }
@@ -144,10 +180,19 @@ function choiceFacts(law, best, budget) {
   const full = best.memory > 0.98 * budget.memory ? " (full)" : "";
   const ends = law.fit && intervalOf(law, (each) => predictLoss(best.active, best.option, each));
   const times = best.active / law.largest;
-  const runs = law.largest ? [["largest N of its runs", sizeText(law.largest) + (times > 1.05 ? `; this is ${shown(times, times < 3 ? 1 : 0)}×` : "")]] : [];
+  const runs = law.largest
+    ? [
+        [
+          "largest N of its runs",
+          sizeText(law.largest) + (times > 1.05 ? `; this is ${shown(times, times < 3 ? 1 : 0)}×` : ""),
+        ],
+      ]
+    : [];
   return [
-    ["active parameters N", sizeText(best.active)], ["all parameters P", sizeText(best.total)],
-    ["training tokens D", sizeText(best.tokens)], ["tokens for each N", shown(best.tokens / best.active, 0)],
+    ["active parameters N", sizeText(best.active)],
+    ["all parameters P", sizeText(best.total)],
+    ["training tokens D", sizeText(best.tokens)],
+    ["tokens for each N", shown(best.tokens / best.active, 0)],
     ["memory", `${shown(best.memory / 1e9, 1)} GB${full}`],
     ["loss", shown(best.loss, 3) + (ends ? `, ${shown(ends[0], 3)} to ${shown(ends[1], 3)}` : "")],
     ...runs,
@@ -157,11 +202,14 @@ function choiceFacts(law, best, budget) {
 function nearlyAsGood(law, ranked, best) {
   if (law.first) {
     const [other] = ranked.filter(({ option }) => option !== best.option);
-    return other ? `The numbers ${other.option} choose N = ${sizeText(other.active)}, D = ${sizeText(other.tokens)}.` : "";
+    return other
+      ? `The numbers ${other.option} choose N = ${sizeText(other.active)}, D = ${sizeText(other.tokens)}.`
+      : "";
   }
   const near = ranked.filter(({ option, loss }) => option !== best.option && loss < NEARLY * best.loss);
-  return near.length ? `Within 0.5 % of that loss: ${near.map(({ option }) => optionText(law, option)).join(", ")}.` :
-    "No other choice is within 0.5 % of that loss.";
+  return near.length
+    ? `Within 0.5 % of that loss: ${near.map(({ option }) => optionText(law, option)).join(", ")}.`
+    : "No other choice is within 0.5 % of that loss.";
 }
 
 /** Return the chart of the loss above each law's best, against active parameters, at the best option. */
@@ -172,14 +220,27 @@ function flatChart(found, budget, width) {
   const marks = drawn.flatMap(({ law, best }) => {
     const colour = COLOURS[found.findIndex((each) => each.law === law)];
     const { family, low: from, high: to } = law.family(budget, best.option);
-    const models = Array.from({ length: 400 }, (_, i) => family(from * (Math.max(to, from) / from) ** (i / 399))).filter(Boolean);
-    const points = [...models, best].sort((a, b) => a.active - b.active).map(({ active, loss }) => [active, 100 * (loss / best.loss - 1)]);
-    return [{ kind: "line", colour, points: points.filter(([N]) => N >= low && N <= high) },
-      { kind: "dots", colour, points: [[best.active, 0]], titles: [law.name] }];
+    const models = Array.from({ length: 400 }, (_, i) =>
+      family(from * (Math.max(to, from) / from) ** (i / 399)),
+    ).filter(Boolean);
+    const points = [...models, best]
+      .sort((a, b) => a.active - b.active)
+      .map(({ active, loss }) => [active, 100 * (loss / best.loss - 1)]);
+    return [
+      { kind: "line", colour, points: points.filter(([N]) => N >= low && N <= high) },
+      { kind: "dots", colour, points: [[best.active, 0]], titles: [law.name] },
+    ];
   });
   const y = { low: -0.4, high: 6, label: "loss above the law's own best, %", ticks: [0, 2, 4, 6] };
   const x = { low, high, log: true, label: "active parameters N", text: sizeText };
-  return chart({ width, height: 360, x, y, marks, title: "Loss above the best choice of each law, against active parameters" });
+  return chart({
+    width,
+    height: 360,
+    x,
+    y,
+    marks,
+    title: "Loss above the best choice of each law, against active parameters",
+  });
 }
 
 const root = typeof document === "undefined" ? null : document.getElementById("lab-budget");

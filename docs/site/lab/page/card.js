@@ -17,8 +17,12 @@ export function routerCard(id, router, model) {
     <p class="lab-idea">${router.idea}</p>
     <table class="lab-grid"><thead></thead><tbody></tbody><tfoot></tfoot></table>
     <p class="lab-say"></p><div class="lab-transport"></div><div class="lab-controls"></div><div class="lab-picture"></div><dl class="lab-facts"></dl></article>`);
-  const parts = Object.fromEntries(["header", "thead", "tbody", "tfoot", ".lab-say", ".lab-picture", ".lab-facts"]
-    .map((name) => [name.replace(".lab-", ""), node.querySelector(name)]));
+  const parts = Object.fromEntries(
+    ["header", "thead", "tbody", "tfoot", ".lab-say", ".lab-picture", ".lab-facts"].map((name) => [
+      name.replace(".lab-", ""),
+      node.querySelector(name),
+    ]),
+  );
   const sliders = router.controls.map((control) => {
     const made = slider(control, (value) => model.setParam(id, control.name, value));
     node.querySelector(".lab-controls").append(made.node);
@@ -57,12 +61,19 @@ function showHead(thead, numExperts, prices) {
 function priceRow(model) {
   let made = [];
   const row = (numExperts) => {
-    made = range(numExperts).map((e) => slider(
-      { label: `<span class="lab-hidden">price of expert ${e}</span>`, min: 0, max: 10, step: 0.25, value: 0 },
-      (value) => {
-        const view = model.statesOf("base")[model.stepOf("base")]();
-        model.setParam("base", "prices", view.prices.map((price, i) => (i === e ? value : price)));
-      }));
+    made = range(numExperts).map((e) =>
+      slider(
+        { label: `<span class="lab-hidden">price of expert ${e}</span>`, min: 0, max: 10, step: 0.25, value: 0 },
+        (value) => {
+          const view = model.statesOf("base")[model.stepOf("base")]();
+          model.setParam(
+            "base",
+            "prices",
+            view.prices.map((price, i) => (i === e ? value : price)),
+          );
+        },
+      ),
+    );
     const tr = element("<table><tr class='lab-prices'><th scope='row'>price</th></tr></table>").querySelector("tr");
     made.forEach(({ node }, e) => {
       const td = tr.insertCell();

@@ -23,7 +23,8 @@ export function ticksOf({ low, high, log }, count = 5) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
 }
 
-const pathOf = (points, x, y) => points.map(([u, v], i) => `${i ? "L" : "M"}${x(u).toFixed(1)} ${y(v).toFixed(1)}`).join("");
+const pathOf = (points, x, y) =>
+  points.map(([u, v], i) => `${i ? "L" : "M"}${x(u).toFixed(1)} ${y(v).toFixed(1)}`).join("");
 
 /**
  * Return the SVG of a chart.
@@ -37,7 +38,12 @@ export function chart({ width, height = 320, x, y, marks, title }) {
   const [right, bottom] = [width - PAD.right, height - PAD.bottom];
   const [atX, atY] = [scaleOf(x, PAD.left, right), scaleOf(y, bottom, PAD.top)];
   const drawn = marks.map((mark) => drawMark(mark, atX, atY)).join("");
-  const labels = spread(marks.filter((mark) => mark.label), atX, atY, right);
+  const labels = spread(
+    marks.filter((mark) => mark.label),
+    atX,
+    atY,
+    right,
+  );
   return `<svg class="lab-chart" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${title}">
     ${gridOf(x, y, atX, atY, right, bottom)}
     <svg x="${PAD.left}" y="${PAD.top}" width="${right - PAD.left}" height="${bottom - PAD.top}"
@@ -49,20 +55,26 @@ export function chart({ width, height = 320, x, y, marks, title }) {
 
 function gridOf(x, y, atX, atY, right, bottom) {
   const text = (axis, value) => (axis.text ?? String)(value);
-  const columns = (x.ticks ?? ticksOf(x)).map((value) =>
-    `<line x1="${atX(value)}" x2="${atX(value)}" y1="${PAD.top}" y2="${bottom}"/>
-     <text x="${atX(value)}" y="${bottom + 16}" text-anchor="middle">${text(x, value)}</text>`);
-  const rows = (y.ticks ?? ticksOf(y)).map((value) =>
-    `<line x1="${PAD.left}" x2="${right}" y1="${atY(value)}" y2="${atY(value)}"/>
-     <text x="${PAD.left - 6}" y="${atY(value) + 4}" text-anchor="end">${text(y, value)}</text>`);
+  const columns = (x.ticks ?? ticksOf(x)).map(
+    (value) =>
+      `<line x1="${atX(value)}" x2="${atX(value)}" y1="${PAD.top}" y2="${bottom}"/>
+     <text x="${atX(value)}" y="${bottom + 16}" text-anchor="middle">${text(x, value)}</text>`,
+  );
+  const rows = (y.ticks ?? ticksOf(y)).map(
+    (value) =>
+      `<line x1="${PAD.left}" x2="${right}" y1="${atY(value)}" y2="${atY(value)}"/>
+     <text x="${PAD.left - 6}" y="${atY(value) + 4}" text-anchor="end">${text(y, value)}</text>`,
+  );
   return `<g class="lab-grid-lines">${columns.join("")}${rows.join("")}</g>`;
 }
 
 function drawMark(mark, x, y) {
   const style = `--colour:${mark.colour}`;
   if (mark.kind === "dots") {
-    const dots = mark.points.map(([u, v], i) =>
-      `<circle cx="${x(u).toFixed(1)}" cy="${y(v).toFixed(1)}" r="3.6"><title>${mark.titles?.[i] ?? ""}</title></circle>`);
+    const dots = mark.points.map(
+      ([u, v], i) =>
+        `<circle cx="${x(u).toFixed(1)}" cy="${y(v).toFixed(1)}" r="3.6"><title>${mark.titles?.[i] ?? ""}</title></circle>`,
+    );
     return `<g class="lab-dots" style="${style}">${dots.join("")}</g>`;
   }
   const finite = mark.points.filter(([u, v]) => Number.isFinite(x(u)) && Number.isFinite(y(v)));
@@ -72,8 +84,15 @@ function drawMark(mark, x, y) {
 
 /** Return the labels at the ends of lines, moved apart where they would lie on each other. */
 function spread(marks, x, y, right) {
-  const ends = marks.map((mark) => ({ mark, at: y(mark.points.at(-1)[1]) })).filter(({ at }) => Number.isFinite(at)).sort((a, b) => a.at - b.at);
+  const ends = marks
+    .map((mark) => ({ mark, at: y(mark.points.at(-1)[1]) }))
+    .filter(({ at }) => Number.isFinite(at))
+    .sort((a, b) => a.at - b.at);
   ends.forEach((end, i) => (end.at = i ? Math.max(end.at, ends[i - 1].at + 13) : end.at));
-  return ends.map(({ mark, at }) =>
-    `<text class="lab-label" style="--colour:${mark.colour}" x="${right + 5}" y="${at + 4}">${mark.label}</text>`).join("");
+  return ends
+    .map(
+      ({ mark, at }) =>
+        `<text class="lab-label" style="--colour:${mark.colour}" x="${right + 5}" y="${at + 4}">${mark.label}</text>`,
+    )
+    .join("");
 }

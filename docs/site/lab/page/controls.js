@@ -33,7 +33,9 @@ export function button(text, title, pressed) {
 export function choice(label, pairs, changed) {
   const id = `lab-choice-${(made += 1)}`;
   const options = pairs.map(([value, text]) => `<option value="${value}">${text}</option>`).join("");
-  const node = element(`<div class="lab-choice"><label for="${id}">${label}</label><select id="${id}">${options}</select></div>`);
+  const node = element(
+    `<div class="lab-choice"><label for="${id}">${label}</label><select id="${id}">${options}</select></div>`,
+  );
   const select = node.querySelector("select");
   select.addEventListener("change", () => changed(select.value));
   return { node, set: (value) => (select.value = value) };

@@ -21,10 +21,13 @@ export const tokenName = (t, word) => `<th scope="row"><b>${t}</b> <span>${word}
 
 /** Return the rows of a view: those above the tokens, and one for each token. */
 export function bodyOf(view, words) {
-  const heads = (view.heads ?? []).map(({ name, values }) =>
-    `<tr class="lab-head"><th scope="row">${name}</th>${values.map((text) => `<td>${text}</td>`).join("")}</tr>`);
-  const rows = view.cells.map((cells, t) =>
-    `<tr>${tokenName(t, words[t])}${cells.map((cell, e) => cellOf(cell, e, view, t)).join("")}</tr>`);
+  const heads = (view.heads ?? []).map(
+    ({ name, values }) =>
+      `<tr class="lab-head"><th scope="row">${name}</th>${values.map((text) => `<td>${text}</td>`).join("")}</tr>`,
+  );
+  const rows = view.cells.map(
+    (cells, t) => `<tr>${tokenName(t, words[t])}${cells.map((cell, e) => cellOf(cell, e, view, t)).join("")}</tr>`,
+  );
   return [...heads, ...rows].join("");
 }
 
@@ -42,8 +45,10 @@ export function queuesOf({ queues, places }) {
   const fair = Math.ceil(queues.flat().length / queues.length);
   const drawn = places <= 2 * Math.max(fair, 1) ? places : 0; // with places for all tokens, empty ones are not drawn
   const cells = queues.map((queue, e) => {
-    const chips = queue.map(({ token, lost }) =>
-      `<li class="${lost ? "lab-over" : "lab-in"}">${token}<span class="lab-hidden">${lost ? " has no place" : ""}</span></li>`);
+    const chips = queue.map(
+      ({ token, lost }) =>
+        `<li class="${lost ? "lab-over" : "lab-in"}">${token}<span class="lab-hidden">${lost ? " has no place" : ""}</span></li>`,
+    );
     const empty = range(Math.max(0, drawn - queue.length)).map(() => '<li class="lab-empty" aria-hidden="true"></li>');
     return `<td class="lab-e${e}"><ul>${[...chips, ...empty].join("")}</ul></td>`;
   });

@@ -14,7 +14,8 @@ export function fitsOf(rows) {
   const complaint = fitComplaint(...columnsOf(rows));
   if (complaint) return { fit: null, folds: [], complaint };
   const fit = fitRouted(...columnsOf(rows));
-  if (Number.isNaN(fit.coefficients.a)) return { fit: null, folds: [], complaint: "these rows bend at no number of experts" };
+  if (Number.isNaN(fit.coefficients.a))
+    return { fit: null, folds: [], complaint: "these rows bend at no number of experts" };
   const folds = sizesOf(rows).map((left) => {
     const kept = rows.filter(([N]) => N !== left);
     return fitComplaint(...columnsOf(kept)) ? null : fitRouted(...columnsOf(kept), { fine: false }).coefficients;

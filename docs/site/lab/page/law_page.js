@@ -13,7 +13,8 @@ import { madeTables, readTable } from "./own_table.js";
 import { shown } from "./views.js";
 
 const COLOURS = ["#56b4e9", "#0072b2", "#009e73", "#b8860b", "#d55e00", "#cc79a7", "#7a5fc0"];
-const MADE = "These points are made: the law as printed by Clark et al. 2022, with noise of 0.7 %. This site was built " +
+const MADE =
+  "These points are made: the law as printed by Clark et al. 2022, with noise of 0.7 %. This site was built " +
   "without the released runs.";
 
 const geometricMean = (values) => 10 ** (values.reduce((sum, value) => sum + Math.log10(value), 0) / values.length);
@@ -55,7 +56,9 @@ export function start(root) {
     }
   };
   addControls(page, state, { load, use, redraw });
-  const words = ignored.length ? [element(`<p class="lab-warning">The address has ${ignored.length} entries that this page ignores.</p>`)] : [];
+  const words = ignored.length
+    ? [element(`<p class="lab-warning">The address has ${ignored.length} entries that this page ignores.</p>`)]
+    : [];
   root.replaceChildren(...words, page.node);
   load(state.table, values);
   new ResizeObserver(() => drawAll(page, state)).observe(page.loss);
@@ -70,8 +73,17 @@ function skeleton() {
     <p class="lab-note-line"></p></div>`);
   const [loss, residual, worth] = node.querySelectorAll(".lab-plot");
   const find = (name) => node.querySelector(name);
-  return { node, loss, residual, worth, bar: find(".lab-bar"), say: find(".lab-say"), facts: find(".lab-facts"),
-    place: find(".lab-sliders"), note: find(".lab-note-line") };
+  return {
+    node,
+    loss,
+    residual,
+    worth,
+    bar: find(".lab-bar"),
+    say: find(".lab-say"),
+    facts: find(".lab-facts"),
+    place: find(".lab-sliders"),
+    note: find(".lab-note-line"),
+  };
 }
 
 function addControls(page, state, { load, use, redraw }) {
@@ -93,16 +105,26 @@ function addControls(page, state, { load, use, redraw }) {
   };
   page.file.addEventListener("change", () => page.file.files.length && read(page.file.files[0]));
   dropZone(page.node, read);
-  page.bar.append(page.choice.node,
-    button("Best fit", "Move the sliders to the least squares of these runs", () =>
-      state.data.fits.fit && use(state.data.fits.fit.coefficients, true)),
-    button("As printed", "The numbers of the paper's table 3", () => use(PRINTED[state.table] ?? PRINTED["S-Base"], false)),
-    element('<label class="lab-drop">Your own table (CSV): drop it here, or <span></span></label>'));
+  page.bar.append(
+    page.choice.node,
+    button(
+      "Best fit",
+      "Move the sliders to the least squares of these runs",
+      () => state.data.fits.fit && use(state.data.fits.fit.coefficients, true),
+    ),
+    button("As printed", "The numbers of the paper's table 3", () =>
+      use(PRINTED[state.table] ?? PRINTED["S-Base"], false),
+    ),
+    element('<label class="lab-drop">Your own table (CSV): drop it here, or <span></span></label>'),
+  );
   page.bar.querySelector(".lab-drop span").append(page.file);
   page.sliders = SLIDERS.map((control) => {
     const text = (value) => (control.name === "most" && value >= control.max ? "∞" : shown(value, control.digits));
     const made = slider({ ...control, value: control.min, text }, (value) => {
-      state.values = { ...state.values, [control.name]: control.name === "most" && value >= control.max ? Infinity : value };
+      state.values = {
+        ...state.values,
+        [control.name]: control.name === "most" && value >= control.max ? Infinity : value,
+      };
       state.fitted = false;
       redraw();
     });
@@ -129,12 +151,18 @@ function drawAll(page, state) {
   page.worth.innerHTML = worthChart(state.data, law, page.worth.clientWidth);
   page.facts.innerHTML = factsOf(lawFacts(state.data, law));
   page.say.textContent = sentenceOf(state, law);
-  page.note.textContent = `${state.table === "own" ? "Your table stays in this browser." : state.note} ` +
+  page.note.textContent =
+    `${state.table === "own" ? "Your table stays in this browser." : state.note} ` +
     "Bands and intervals: 95 %, leaving out one size at a time.";
 }
 
 function errorOf({ rows }, law) {
-  return rmsleOf((N, E) => predictLoss(N, E, law), rows.map(([N]) => N), rows.map(([, E]) => E), rows.map(([, , L]) => L));
+  return rmsleOf(
+    (N, E) => predictLoss(N, E, law),
+    rows.map(([N]) => N),
+    rows.map(([, E]) => E),
+    rows.map(([, , L]) => L),
+  );
 }
 
 function sentenceOf({ data, fitted }, law) {
@@ -161,8 +189,13 @@ function lawFacts(data, law) {
 }
 
 const expertAxis = (most) => ({
-  low: 0.88, high: Math.max(most, 2) * 1.14, log: true, label: "experts E",
-  ticks: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].filter((E) => E <= most && (most < 64 || Math.log2(E) % 3 === 0)),
+  low: 0.88,
+  high: Math.max(most, 2) * 1.14,
+  log: true,
+  label: "experts E",
+  ticks: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].filter(
+    (E) => E <= most && (most < 64 || Math.log2(E) % 3 === 0),
+  ),
 });
 
 function lossChart({ rows, sizes, fits, most }, law, width) {
@@ -178,20 +211,48 @@ function lossChart({ rows, sizes, fits, most }, law, width) {
       { kind: "dots", points: mine.map(([, E, loss]) => [E, loss]), colour, titles },
     ];
   });
-  const y = { low: Math.min(...losses) / 1.03, high: Math.max(...losses) * 1.03, log: true, label: "loss, nats per token", text: (v) => shown(v) };
-  return chart({ width, height: 400, x: expertAxis(most), y, marks, title: "Loss of each run, and the law, against the number of experts" });
+  const y = {
+    low: Math.min(...losses) / 1.03,
+    high: Math.max(...losses) * 1.03,
+    log: true,
+    label: "loss, nats per token",
+    text: (v) => shown(v),
+  };
+  return chart({
+    width,
+    height: 400,
+    x: expertAxis(most),
+    y,
+    marks,
+    title: "Loss of each run, and the law, against the number of experts",
+  });
 }
 
 function residualChart({ rows, sizes, most }, law, width) {
   const miss = (N, E, loss) => 100 * (loss / predictLoss(N, E, law) - 1);
   const far = Math.max(1, ...rows.map((row) => Math.abs(miss(...row)))) * 1.1;
   const dots = sizes.map((N, i) => ({
-    kind: "dots", colour: COLOURS[i % COLOURS.length],
+    kind: "dots",
+    colour: COLOURS[i % COLOURS.length],
     points: rows.filter(([each]) => each === N).map((row) => [row[1], miss(...row)]),
   }));
-  const zero = { kind: "line", points: [[0.88, 0], [most * 1.14, 0]], colour: "var(--ink)", dashed: true };
+  const zero = {
+    kind: "line",
+    points: [
+      [0.88, 0],
+      [most * 1.14, 0],
+    ],
+    colour: "var(--ink)",
+    dashed: true,
+  };
   const y = { low: -far, high: far, label: "loss above the law, %", text: (v) => shown(v, 1) };
-  return chart({ width, x: expertAxis(most), y, marks: [zero, ...dots], title: "How far each run is above the law, in percent" });
+  return chart({
+    width,
+    x: expertAxis(most),
+    y,
+    marks: [zero, ...dots],
+    title: "How far each run is above the law, in percent",
+  });
 }
 
 function worthChart({ sizes, fits, most }, law, width) {
@@ -200,17 +261,69 @@ function worthChart({ sizes, fits, most }, law, width) {
   const worth = (N, E) => effectiveParameterCount(N, E, law) / N;
   const counts = [8, 64, 512].filter((E) => E <= Math.max(most, 8));
   const lines = counts.map((E, i) => ({
-    kind: "line", colour: COLOURS[[0, 2, 4][i]], label: `E ${E}`, points: along.map((N) => [N, worth(N, E)]),
+    kind: "line",
+    colour: COLOURS[[0, 2, 4][i]],
+    label: `E ${E}`,
+    points: along.map((N) => [N, worth(N, E)]),
   }));
-  const runs = { kind: "band", colour: "var(--muted)", points: [[sizes[0], 1e-9], [sizes.at(-1), 1e-9], [sizes.at(-1), 1e9], [sizes[0], 1e9]] };
-  const one = { kind: "line", points: [[sizes[0], 1], [high, 1]], colour: "var(--ink)", dashed: true };
+  const runs = {
+    kind: "band",
+    colour: "var(--muted)",
+    points: [
+      [sizes[0], 1e-9],
+      [sizes.at(-1), 1e-9],
+      [sizes.at(-1), 1e9],
+      [sizes[0], 1e9],
+    ],
+  };
+  const one = {
+    kind: "line",
+    points: [
+      [sizes[0], 1],
+      [high, 1],
+    ],
+    colour: "var(--ink)",
+    dashed: true,
+  };
   const ends = fits.fit && intervalOf(fits, cutoff);
-  const span = ends ? [{ kind: "band", colour: "var(--accent)", points: [[ends[0], 1e-9], [ends[1], 1e-9], [ends[1], 1e9], [ends[0], 1e9]] }] : [];
-  const stop = { kind: "line", colour: "var(--accent)", points: [[cutoff(law), 1e-9], [cutoff(law), 1e9]] };
+  const span = ends
+    ? [
+        {
+          kind: "band",
+          colour: "var(--accent)",
+          points: [
+            [ends[0], 1e-9],
+            [ends[1], 1e-9],
+            [ends[1], 1e9],
+            [ends[0], 1e9],
+          ],
+        },
+      ]
+    : [];
+  const stop = {
+    kind: "line",
+    colour: "var(--accent)",
+    points: [
+      [cutoff(law), 1e-9],
+      [cutoff(law), 1e9],
+    ],
+  };
   const tops = lines.flatMap(({ points }) => points.map(([, v]) => v)).filter(Number.isFinite);
-  const y = { low: Math.max(Math.min(0.5, ...tops), 0.05), high: Math.min(Math.max(3, ...tops) * 1.2, 1e4), log: true, label: "worth of E experts, × N", text: (v) => shown(v, 1) };
+  const y = {
+    low: Math.max(Math.min(0.5, ...tops), 0.05),
+    high: Math.min(Math.max(3, ...tops) * 1.2, 1e4),
+    log: true,
+    label: "worth of E experts, × N",
+    text: (v) => shown(v, 1),
+  };
   const x = { low: sizes[0], high, log: true, label: "dense parameters N (grey: the runs)", text: sizeText };
-  return chart({ width, x, y, marks: [runs, ...span, one, stop, ...lines], title: "Size of the dense model with the same loss, over N" });
+  return chart({
+    width,
+    x,
+    y,
+    marks: [runs, ...span, one, stop, ...lines],
+    title: "Size of the dense model with the same loss, over N",
+  });
 }
 
 const root = typeof document === "undefined" ? null : document.getElementById("lab-law");

@@ -9,11 +9,15 @@ const NOISE = 0.003; // of log10 losses, as in lesson 11
 
 /** Return {name: [[N, E, loss], ...]} made from the printed laws, for a site without the released runs. */
 export function madeTables() {
-  return Object.fromEntries(Object.entries(PRINTED).map(([name, law], i) => {
-    const draw = uniforms(11 + i);
-    const rows = SIZES.flatMap((N) => COUNTS.map((E) => [N, E, predictLoss(N, E, law) * 10 ** (NOISE * normal(draw))]));
-    return [name, rows];
-  }));
+  return Object.fromEntries(
+    Object.entries(PRINTED).map(([name, law], i) => {
+      const draw = uniforms(11 + i);
+      const rows = SIZES.flatMap((N) =>
+        COUNTS.map((E) => [N, E, predictLoss(N, E, law) * 10 ** (NOISE * normal(draw))]),
+      );
+      return [name, rows];
+    }),
+  );
 }
 
 /** Names of columns, in lower case, that are understood; the first are those of this project's own tables. */
@@ -30,19 +34,28 @@ const split = (line) => line.split(line.includes("\t") ? "\t" : ",").map((cell) 
  * Throws an Error whose message names what is missing.
  */
 export function readTable(text) {
-  const [head, ...lines] = text.split(/\r?\n/).filter((line) => line.trim()).map(split);
+  const [head, ...lines] = text
+    .split(/\r?\n/)
+    .filter((line) => line.trim())
+    .map(split);
   const names = (head ?? []).map((name) => name.toLowerCase());
-  const places = Object.fromEntries(Object.entries(COLUMNS).map(([key, known]) => [key, names.indexOf(known.find((name) => names.includes(name)))]));
+  const places = Object.fromEntries(
+    Object.entries(COLUMNS).map(([key, known]) => [key, names.indexOf(known.find((name) => names.includes(name)))]),
+  );
   const missing = Object.keys(places).filter((key) => places[key] < 0);
   if (missing.length) {
-    throw new Error(`The file has no column for ${missing.join(" and ")}. Name it ${missing.map((key) => COLUMNS[key][0]).join(", ")}.`);
+    throw new Error(
+      `The file has no column for ${missing.join(" and ")}. Name it ${missing.map((key) => COLUMNS[key][0]).join(", ")}.`,
+    );
   }
   const entries = lines.map((cells) => ({
     values: [places.N, places.E, places.loss].map((place) => Number(cells[place] || NaN)),
     run: names.includes("hyper_id") ? cells[names.indexOf("hyper_id")] : null,
     step: names.includes("step") ? Number(cells[names.indexOf("step")]) : 0,
   }));
-  const good = entries.filter(({ values: [N, E, loss] }) => N > 0 && E >= 1 && loss > 0 && [N, E, loss].every(Number.isFinite));
+  const good = entries.filter(
+    ({ values: [N, E, loss] }) => N > 0 && E >= 1 && loss > 0 && [N, E, loss].every(Number.isFinite),
+  );
   if (good.length < 7) throw new Error(`${good.length} rows have a size, experts and a loss; the law needs 7 or more.`);
   return lastSteps(good).map(({ values }) => values);
 }

@@ -72,15 +72,17 @@ export function start(root) {
   layout.show(state.lead);
 }
 
-const warning = (names) => element(`<p class="lab-warning">The address has entries that this page does not know and
+const warning = (names) =>
+  element(`<p class="lab-warning">The address has entries that this page does not know and
   that it ignores: ${names.length}.</p>`);
-
 
 /** Return {node, top, show}: the table and the leading card beside each other, and the other cards below. */
 function layoutOf(cards, chosen) {
   const node = element(`<div class="lab-page"><div class="lab-top"><div class="lab-lead"></div></div>
     <h2>The same tokens, all routers</h2><div class="lab-bar lab-all"></div><div class="lab-rest"></div></div>`);
-  const [top, place, all, rest] = [".lab-top", ".lab-lead", ".lab-all", ".lab-rest"].map((name) => node.querySelector(name));
+  const [top, place, all, rest] = [".lab-top", ".lab-lead", ".lab-all", ".lab-rest"].map((name) =>
+    node.querySelector(name),
+  );
   const tabs = element('<div class="lab-tabs" role="group" aria-label="The router beside the table"></div>');
   for (const [id, { name }] of Object.entries(ROUTERS)) {
     const tab = button(name, `Show ${name} beside the table`, () => chosen(id));
@@ -93,10 +95,13 @@ function layoutOf(cards, chosen) {
     button("Play all", "Play all routers from where they are", () => each((card) => card.playing() || card.start())),
     button("Pause all", "Stop all routers", () => each((card) => card.stop())),
     button("Step all", "One step of each router", () => each((card) => card.step())),
-    button("Reset all", "All routers back to their beginning", () => each((card) => card.reset())));
+    button("Reset all", "All routers back to their beginning", () => each((card) => card.reset())),
+  );
   const show = (id) => {
     Object.entries(cards).forEach(([other, card]) => (other === id ? place : rest).append(card.node));
-    tabs.querySelectorAll("button").forEach((tab) => tab.setAttribute("aria-pressed", String(tab.dataset.router === id)));
+    tabs
+      .querySelectorAll("button")
+      .forEach((tab) => tab.setAttribute("aria-pressed", String(tab.dataset.router === id)));
     cards[id].node.querySelector(".lab-say").setAttribute("aria-live", "polite");
   };
   return { node, top, show };

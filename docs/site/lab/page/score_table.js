@@ -45,10 +45,16 @@ function choices(state, change) {
     }),
     tokens: choice("tokens T", numbers(LIMITS.tokens), (value) => size(Number(value), state.scores[0].length)),
     experts: choice("experts E", numbers(LIMITS.experts), (value) => size(state.scores.length, Number(value))),
-    k: choice("per token k", [1, 2, 3].map((k) => [k, k]), (value) =>
-      change({ k: Math.min(Number(value), state.scores[0].length) })),
-    capacity: choice("capacity c", CAPACITIES.map((c) => [c, shown(c)]), (value) =>
-      change({ capacity: Number(value) })),
+    k: choice(
+      "per token k",
+      [1, 2, 3].map((k) => [k, k]),
+      (value) => change({ k: Math.min(Number(value), state.scores[0].length) }),
+    ),
+    capacity: choice(
+      "capacity c",
+      CAPACITIES.map((c) => [c, shown(c)]),
+      (value) => change({ capacity: Number(value) }),
+    ),
   };
 }
 
@@ -67,9 +73,16 @@ function buttons(state, change) {
 /** Put a field for each score into the table. */
 function fill(table, state, change) {
   const experts = range(state.scores[0].length);
-  const rows = state.scores.map((_, t) => `<tr>${tokenName(t, `${WORDS[t]} <small>id ${IDS[t]}</small>`)}${experts.map((e) =>
-    `<td class="lab-e${e}"><input type="number" step="${STEP}" min="${LIMITS.score[0]}" max="${LIMITS.score[1]}"
-      inputmode="decimal" aria-label="score of token ${t} for expert ${e}"></td>`).join("")}</tr>`);
+  const rows = state.scores.map(
+    (_, t) =>
+      `<tr>${tokenName(t, `${WORDS[t]} <small>id ${IDS[t]}</small>`)}${experts
+        .map(
+          (e) =>
+            `<td class="lab-e${e}"><input type="number" step="${STEP}" min="${LIMITS.score[0]}" max="${LIMITS.score[1]}"
+      inputmode="decimal" aria-label="score of token ${t} for expert ${e}"></td>`,
+        )
+        .join("")}</tr>`,
+  );
   table.innerHTML = `<thead>${headOf(experts.length)}</thead><tbody>${rows.join("")}</tbody>`;
   table.querySelectorAll("input").forEach((input, place) => {
     const [t, e] = [Math.floor(place / experts.length), place % experts.length];

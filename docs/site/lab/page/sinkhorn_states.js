@@ -30,7 +30,11 @@ export function sinkhornStates({ scores, k, capacity, params }) {
   const residuals = plans.map(({ plan }) => Math.max(offBy(masses(plan)), offBy(plan.map(sum))));
   return plans.map(({ kind, plan }, step) => () => {
     const [numTokens, numExperts] = [plan.length, plan[0].length];
-    const expert = plan.map((row) => range(numExperts).sort((a, b) => row[b] - row[a] || a - b).slice(0, k));
+    const expert = plan.map((row) =>
+      range(numExperts)
+        .sort((a, b) => row[b] - row[a] || a - b)
+        .slice(0, k),
+    );
     const { queues, places, lost } = placed(expert, numExperts, k, capacity);
     const share = plan.map((row) => row.map((mass) => numTokens * mass));
     const mass = masses(plan).map((each) => shown(numExperts * each));
@@ -39,10 +43,16 @@ export function sinkhornStates({ scores, k, capacity, params }) {
     return {
       heads: [{ name: "share ×E", values: mass }],
       cells: cellsOf(share, queues, { level: (value) => Math.min(value, 1) }),
-      notes: kind === "column" ? plan.map((row) => `= ${shown(numTokens * sum(row))}`) : null, queues, places,
-      facts: [["residual of the plan", shown(residuals[step], 4)], ["entropy", shown(entropy)],
-        ...loadFacts(scores, queues, lost)],
-      say: sentence(kind, ended, residuals[step], isBalanced(queues)), good: ended && isBalanced(queues),
+      notes: kind === "column" ? plan.map((row) => `= ${shown(numTokens * sum(row))}`) : null,
+      queues,
+      places,
+      facts: [
+        ["residual of the plan", shown(residuals[step], 4)],
+        ["entropy", shown(entropy)],
+        ...loadFacts(scores, queues, lost),
+      ],
+      say: sentence(kind, ended, residuals[step], isBalanced(queues)),
+      good: ended && isBalanced(queues),
       trace: { name: "residual, logarithmic", values: residuals, level: TOLERANCE, logarithmic: true },
     };
   });
@@ -53,6 +63,7 @@ function sentence(kind, ended, residual, balanced) {
     const by = kind === "Newton" ? "Newton's method finishes what sweeps left. " : "";
     return `${by}The plan is balanced. ${balanced ? "So are the choices." : "The choices need not be: a split token goes whole where its largest part is."}`;
   }
-  if (kind === "row") return `Row step: each token gives away all of its mass. An expert is off by ${shown(100 * residual, 1)}%.`;
+  if (kind === "row")
+    return `Row step: each token gives away all of its mass. An expert is off by ${shown(100 * residual, 1)}%.`;
   return "Column step: each expert has its fair share. Now the rows no longer add up to 1.";
 }

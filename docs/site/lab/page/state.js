@@ -4,13 +4,44 @@ import { normal, uniforms } from "./random.js";
 
 /** The tables of the lessons, [T, E]. */
 export const TABLES = {
-  lesson3: [[7, 6, 0], [9, 5, 2], [8, 6, 4], [4, 7, 0], [6, 7, 5], [7, 1, 5]],
-  lesson4: [[3, 1, 0], [2.5, 1.5, 0.5], [2, 0, 1.5], [1.5, 0.5, 1.25], [1, 2, 0], [2, 1.75, 0.5]],
-  lesson5: [[5, 1], [4, 2], [3.5, 1], [2, 2]],
-  lesson7: [
-    [2, 1, 0.5, 0], [1.5, 2, 0, 0.5], [1, 0, 1.5, 0.5], [2.5, 0.5, 1, 0], [1, 1.25, 0.5, 2], [1.75, 1.5, 0.25, 0],
+  lesson3: [
+    [7, 6, 0],
+    [9, 5, 2],
+    [8, 6, 4],
+    [4, 7, 0],
+    [6, 7, 5],
+    [7, 1, 5],
   ],
-  lesson8: [[2, 2, 0], [3, 0, 0], [0, 0, 2], [1, 1, 1], [0, 2.5, 0], [0, 0.5, 2]],
+  lesson4: [
+    [3, 1, 0],
+    [2.5, 1.5, 0.5],
+    [2, 0, 1.5],
+    [1.5, 0.5, 1.25],
+    [1, 2, 0],
+    [2, 1.75, 0.5],
+  ],
+  lesson5: [
+    [5, 1],
+    [4, 2],
+    [3.5, 1],
+    [2, 2],
+  ],
+  lesson7: [
+    [2, 1, 0.5, 0],
+    [1.5, 2, 0, 0.5],
+    [1, 0, 1.5, 0.5],
+    [2.5, 0.5, 1, 0],
+    [1, 1.25, 0.5, 2],
+    [1.75, 1.5, 0.25, 0],
+  ],
+  lesson8: [
+    [2, 2, 0],
+    [3, 0, 0],
+    [0, 0, 2],
+    [1, 1, 1],
+    [0, 2.5, 0],
+    [0, 0.5, 2],
+  ],
 };
 
 /** The text of the tokens, and the id of each word; frequent words have low ids. */
@@ -30,7 +61,10 @@ export function initial() {
 /** Return [T, E] of an address such as 7,6,0;9,5,2; null if it is no table that the page can show. */
 function tableOf(text) {
   const rows = text.split(";").map((row) => row.split(",").map(Number));
-  const sized = [[rows.length, LIMITS.tokens], [rows[0].length, LIMITS.experts]];
+  const sized = [
+    [rows.length, LIMITS.tokens],
+    [rows[0].length, LIMITS.experts],
+  ];
   const fits = sized.every(([size, limits]) => within(size, limits) === size);
   const [low, high] = LIMITS.score;
   const whole = rows.every((row) => row.length === rows[0].length && row.every((s) => s >= low && s <= high));
@@ -102,7 +136,8 @@ export function randomScores(numTokens, numExperts, seed) {
   const draw = uniforms(seed);
   const score = (e) => 4 + 1.5 * normal(draw) + (3 * (numExperts - 1 - 2 * e)) / (2 * numExperts);
   return Array.from({ length: numTokens }, () =>
-    Array.from({ length: numExperts }, (_, e) => within(Math.round(10 * score(e)) / 10, [0, 9])));
+    Array.from({ length: numExperts }, (_, e) => within(Math.round(10 * score(e)) / 10, [0, 9])),
+  );
 }
 
 /** Return a table cut to, or filled up to, another number of tokens and experts. */

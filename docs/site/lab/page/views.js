@@ -60,10 +60,17 @@ export const isBalanced = (queues) => {
 
 /** Return cells of values [T, E]: texts of so many digits, levels from the values that `level` gives. */
 export function cellsOf(values, queues, { digits = 2, level }) {
-  return values.map((row, t) => row.map((value, e) => {
-    const found = queues[e].find(({ token }) => token === t);
-    return { text: shown(value, digits), level: level(value, t, e), chosen: Boolean(found), lost: Boolean(found?.lost) };
-  }));
+  return values.map((row, t) =>
+    row.map((value, e) => {
+      const found = queues[e].find(({ token }) => token === t);
+      return {
+        text: shown(value, digits),
+        level: level(value, t, e),
+        chosen: Boolean(found),
+        lost: Boolean(found?.lost),
+      };
+    }),
+  );
 }
 
 /** Return a function that scales the values of a table to 0 ... 1. */
@@ -80,8 +87,11 @@ function placing({ scores, k, capacity }, expert, values, sayOf) {
     const { queues, places, lost } = placed(expert, numExperts, k, capacity, pairs.slice(0, step));
     const [last] = pairs.slice(step - 1, step);
     return {
-      cells: cellsOf(values, queues, { level: scaledLevel(values) }), queues, places,
-      facts: loadFacts(scores, queues, lost), good: step === pairs.length && isBalanced(queues),
+      cells: cellsOf(values, queues, { level: scaledLevel(values) }),
+      queues,
+      places,
+      facts: loadFacts(scores, queues, lost),
+      good: step === pairs.length && isBalanced(queues),
       say: sayOf(step, step > 0 && last, step === pairs.length, lost),
     };
   });
@@ -94,7 +104,8 @@ function placedSentence(expert, why) {
     const [t, choice] = last;
     const where = `Token ${t} goes to expert ${expert[t][choice]}, ${why(t, choice)}.`;
     if (!ended) return where;
-    return lost ? `${counted(lost, "choice")} found no place; the residual connection carries such a token on unchanged.`
+    return lost
+      ? `${counted(lost, "choice")} found no place; the residual connection carries such a token on unchanged.`
       : "Every choice found a place.";
   };
 }
@@ -122,8 +133,12 @@ export function batchStates({ k, capacity }, batches, { head, sign, sayOf }) {
     const left = scores.map((row) => row.map((s, e) => s + sign * bias[e]));
     return {
       heads: [{ name: head, values: bias.map((value) => shown(value)) }],
-      cells: cellsOf(left, queues, { level: scaledLevel(left) }), queues, places,
-      facts: loadFacts(scores, queues, lost), good: isBalanced(queues), say: sayOf(batch, queues),
+      cells: cellsOf(left, queues, { level: scaledLevel(left) }),
+      queues,
+      places,
+      facts: loadFacts(scores, queues, lost),
+      good: isBalanced(queues),
+      say: sayOf(batch, queues),
       trace: { name: "largest load, in fair shares", values: loads, level: 1 },
     };
   });

@@ -72,7 +72,8 @@ function balance(values, start, wanted) {
     const targets = range(numExperts).filter((e) => tooMany[e] < 0 && cost[e] !== null);
     if (targets.length === 0) return null;
     let target = targets.reduce((a, b) => (cost[b] < cost[a] ? b : a));
-    while (before[target] !== null) { // from the end of the chain to its beginning
+    while (before[target] !== null) {
+      // from the end of the chain to its beginning
       const source = before[target];
       const { t } = moves.get(source * numExperts + target);
       holds[t] = new Set([...holds[t]].filter((e) => e !== source).concat(target));
@@ -107,7 +108,7 @@ function cheapestMoves(values, holds) {
 function cheapestChains(moves, sources, numExperts) {
   const cost = range(numExperts).map((e) => (sources.includes(e) ? 0n : null));
   const before = Array(numExperts).fill(null);
-  for (let cheaper = true; cheaper; ) {
+  for (let cheaper = true; cheaper;) {
     cheaper = false;
     for (const { i, j, loss } of moves.values()) {
       if (cost[i] !== null && (cost[j] === null || cost[i] + loss < cost[j])) {

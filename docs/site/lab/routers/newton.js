@@ -18,7 +18,10 @@ export function newton(rowStep, logits, start, tolerance, maxNewton) {
   for (; !done && steps < maxNewton; steps++) {
     const warm = (values) => values.map((value) => value / temperature);
     const { logPlan, residual } = rowStep(logits.map(warm), warm(g));
-    const v = stepOf(logPlan.map((row) => row.map(Math.exp)), ground);
+    const v = stepOf(
+      logPlan.map((row) => row.map(Math.exp)),
+      ground,
+    );
     const reach = span(v);
     const length = reach > 0 ? Math.log1p(reach) / reach : 1;
     g = g.map((potential, e) => potential + temperature * length * v[e]); // v is a step of g / temperature

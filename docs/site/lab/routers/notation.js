@@ -13,7 +13,9 @@ export const transposed = (table) => range(table[0].length).map((e) => column(ta
 
 /** Return the indices of the k largest entries of a row, largest first, ties to the lower index (-0 equals 0). */
 export function topK(row, k) {
-  return range(row.length).sort((a, b) => row[b] - row[a] || a - b).slice(0, k);
+  return range(row.length)
+    .sort((a, b) => row[b] - row[a] || a - b)
+    .slice(0, k);
 }
 
 /** Return [T, k]: `topK` of each row. */

@@ -16,7 +16,12 @@ export function quantileBias(scores, start, k = 1, { numSteps = 1 } = {}) {
   const more = (numTokens * k) % numExperts;
   let bias = start;
   for (let step = 0; step < numSteps && k < numExperts; step++) {
-    const alpha = scores.map((row) => middle(row.map((s, e) => s - bias[e]), k));
+    const alpha = scores.map((row) =>
+      middle(
+        row.map((s, e) => s - bias[e]),
+        k,
+      ),
+    );
     const gamma = more ? [middle(bias, more)] : [];
     const candidates = (e) => [...column(scores, e).map((s, t) => s - alpha[t]), ...gamma];
     const moved = range(numExperts).map((e) => middle(candidates(e), everyone + (more > 0)));
@@ -28,6 +33,9 @@ export function quantileBias(scores, start, k = 1, { numSteps = 1 } = {}) {
 
 /** Route by the logits less the bias. */
 export function quantileRouter(logits, bias, k = 1, { gate = "sigmoid" } = {}) {
-  const expert = topKIndices(logits.map((row) => row.map((z, e) => z - bias[e])), k);
+  const expert = topKIndices(
+    logits.map((row) => row.map((z, e) => z - bias[e])),
+    k,
+  );
   return { ...equalShares(expert, bias.length), gate: gateValues(logits, expert, gate) };
 }

@@ -47,7 +47,12 @@ export function policyEntropy(logits, k = 1, nucleus = 1) {
 /** Draw an expert for each token: the largest log-probability plus Gumbel noise [T, E]. */
 export function reinforceRouter(logits, gumbel) {
   const logPi = logPolicy(logits);
-  const expert = logPi.map((row, t) => topK(row.map((entry, e) => entry + gumbel[t][e]), 1));
+  const expert = logPi.map((row, t) =>
+    topK(
+      row.map((entry, e) => entry + gumbel[t][e]),
+      1,
+    ),
+  );
   return { expert, policy: logPi.map((row) => row.map(Math.exp)), counts: expertCounts(expert, logits[0].length) };
 }
 
@@ -64,8 +69,10 @@ export function policyTerms(logits, expert, value, reward, options = {}) {
   const entropy = mean(policyEntropy(logits, expert[0].length, nucleus));
   const balance = auxiliaryLoss(logits, expert).loss;
   const loss =
-    weights.policy_weight * policy + weights.baseline_weight * baseline -
-    weights.entropy_weight * entropy + weights.balance_weight * balance;
+    weights.policy_weight * policy +
+    weights.baseline_weight * baseline -
+    weights.entropy_weight * entropy +
+    weights.balance_weight * balance;
   return { loss, policy, baseline, entropy, balance, advantage };
 }
 

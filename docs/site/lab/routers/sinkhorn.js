@@ -57,7 +57,10 @@ export function sinkhornRouter(logits, k = 1, { training = true, gate = "softmax
   const gated = (routing) => ({ ...routing, gate: gateValues(logits, routing.expert, gate) });
   if (!training) return gated(equalShares(topKIndices(logits, k), numExperts));
   const { plan, column_potential: g, residual } = sinkhornPlan(logits, { numSweeps });
-  const expert = topKIndices(logits.map((row) => row.map((z, e) => z + g[e])), k);
+  const expert = topKIndices(
+    logits.map((row) => row.map((z, e) => z + g[e])),
+    k,
+  );
   const load = expertCounts(expert, numExperts).map((count) => count / (logits.length * k));
   return gated({ expert, load, plan, residual });
 }

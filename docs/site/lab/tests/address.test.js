@@ -11,7 +11,18 @@ import { ROUTERS } from "../page/routers.js";
 import { TABLES, format, initial, parse } from "../page/state.js";
 
 test("what a state is written as is read as the same state", () => {
-  const state = { ...initial(), name: "", scores: [[1, -2.5], [0, 3], [4, 4]], k: 2, capacity: Infinity, seed: 7 };
+  const state = {
+    ...initial(),
+    name: "",
+    scores: [
+      [1, -2.5],
+      [0, 3],
+      [4, 4],
+    ],
+    k: 2,
+    capacity: Infinity,
+    seed: 7,
+  };
   Object.assign(state, { lead: "sinkhorn", params: { sinkhorn: { temperature: 0.1 } }, steps: { base: 3, top_k: 0 } });
   const { state: read, ignored } = parse(format(state), ROUTERS);
   assert.deepEqual(read, state);
@@ -22,8 +33,20 @@ test("what a state is written as is read as the same state", () => {
 
 test("a wrong entry is ignored, and named", () => {
   const wrong = [
-    "table=1,2;3", "table=lesson9", "table=1,x;2,3", "table=1;2", "table=99,1;2,3", "lead=nobody", "k=9", "capacity=3",
-    "seed=-1", "base.step=x", "base.colour=1", "nobody.step=1", "colour=red", "base.prices=1,x,0",
+    "table=1,2;3",
+    "table=lesson9",
+    "table=1,x;2,3",
+    "table=1;2",
+    "table=99,1;2,3",
+    "lead=nobody",
+    "k=9",
+    "capacity=3",
+    "seed=-1",
+    "base.step=x",
+    "base.colour=1",
+    "nobody.step=1",
+    "colour=red",
+    "base.prices=1,x,0",
   ];
   for (const query of wrong) {
     const { state, ignored } = parse(query, ROUTERS);
@@ -46,7 +69,9 @@ const READERS = {
 
 test("every link of a lesson to the lab is understood", () => {
   const folder = new URL("../../../../tutorials/", import.meta.url);
-  const texts = readdirSync(folder).filter((name) => name.endsWith(".md")).map((name) => readFileSync(new URL(name, folder), "utf8"));
+  const texts = readdirSync(folder)
+    .filter((name) => name.endsWith(".md"))
+    .map((name) => readFileSync(new URL(name, folder), "utf8"));
   const links = texts.flatMap((text) => [...text.matchAll(/site\/lab\/(\w+)\.md\?([^)\s]+)\)/g)]);
   assert.ok(links.length > 10);
   for (const [link, page, query] of links) assert.deepEqual(READERS[page](query).ignored, [], link);

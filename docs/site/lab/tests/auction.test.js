@@ -26,7 +26,14 @@ test("prices only rise, and the bids are those of lesson 3", () => {
   for (let i = 1; i < states.length; i++) {
     assert.ok(states[i].prices.every((price, e) => price >= states[i - 1].prices[e]));
   }
-  assert.deepEqual(states.at(-1).bids.map((held) => held.map(({ token }) => token).sort()), [[1, 2], [0, 3], [4, 5]]);
+  assert.deepEqual(
+    states.at(-1).bids.map((held) => held.map(({ token }) => token).sort()),
+    [
+      [1, 2],
+      [0, 3],
+      [4, 5],
+    ],
+  );
 });
 
 const base = (prices) => {
@@ -36,7 +43,14 @@ const base = (prices) => {
 
 test("the prices of lesson 3 are proved best, others are not", () => {
   assert.equal(base([3, 2, 0]).good, true);
-  assert.deepEqual(base([3, 2, 0]).queues.map((queue) => queue.map(({ token }) => token)), [[1, 2], [0, 3], [4, 5]]);
+  assert.deepEqual(
+    base([3, 2, 0]).queues.map((queue) => queue.map(({ token }) => token)),
+    [
+      [1, 2],
+      [0, 3],
+      [4, 5],
+    ],
+  );
   assert.equal(base([3, 0, 0]).good, false);
   assert.match(base([0, 0, 0]).say, /Tokens 0, 1, 2 and 5 wish for expert 0, which has 2 places: raise its price/);
 });
@@ -48,8 +62,15 @@ test("each router has a view for each state of each table, and loads that add up
       const context = { scores, k: 1, capacity: 1.25, seed: 3, ids: [0, 5, 7, 3, 0, 8, 1], params };
       const states = router.states({ ...context, ids: context.ids.slice(0, scores.length) });
       const views = states.map((state) => state());
-      assert.ok(views.every(({ cells, say }) => cells.length === scores.length && say.endsWith(".") && !/NaN|undefined/.test(say)));
-      assert.ok(views.every(({ facts }) => facts.every(([, text]) => !/NaN|undefined/.test(text))), id);
+      assert.ok(
+        views.every(
+          ({ cells, say }) => cells.length === scores.length && say.endsWith(".") && !/NaN|undefined/.test(say),
+        ),
+      );
+      assert.ok(
+        views.every(({ facts }) => facts.every(([, text]) => !/NaN|undefined/.test(text))),
+        id,
+      );
       const whole = ["base", "hash", "top_k", "sinkhorn", "quantile", "bias", "reinforce"].includes(id);
       if (whole) assert.equal(views.at(-1).queues.flat().length, scores.length, id);
     }

@@ -10,13 +10,26 @@ import { RUN_TOKENS, fittedLaw, printedLaws } from "../page/budget_laws.js";
 import { budgetOf, parseBudget } from "../page/budget_page.js";
 
 const near = (found, wanted, share) => assert.ok(Math.abs(found / wanted - 1) <= share, `${found}, not ${wanted}`);
-const sBase = () => fittedLaw("S-Base", { fit: { coefficients: PRINTED["S-Base"] }, folds: [] }, [[1.3e9, 1], [1e7, 512]]);
+const sBase = () =>
+  fittedLaw("S-Base", { fit: { coefficients: PRINTED["S-Base"] }, folds: [] }, [
+    [1.3e9, 1],
+    [1e7, 512],
+  ]);
 const allLaws = () => [...printedLaws(), sBase()];
 
 test("an address gives a budget, and wrong entries are named", () => {
   const text = "flops=1e%2B22&memory=Infinity&inference=1e12&cached=0&bytes=1";
-  assert.deepEqual(parseBudget(text), { values: { flops: 1e22, memory: Infinity, inference: 1e12, cached: 0, bytes: 1 }, ignored: [] });
-  assert.deepEqual(parseBudget("flops=1&memory=&bytes=3&colour=1&inference=-1").ignored, ["flops", "memory", "bytes", "colour", "inference"]);
+  assert.deepEqual(parseBudget(text), {
+    values: { flops: 1e22, memory: Infinity, inference: 1e12, cached: 0, bytes: 1 },
+    ignored: [],
+  });
+  assert.deepEqual(parseBudget("flops=1&memory=&bytes=3&colour=1&inference=-1").ignored, [
+    "flops",
+    "memory",
+    "bytes",
+    "colour",
+    "inference",
+  ]);
 });
 
 test("counts at the six sizes are those of the models, and rise between them", () => {

@@ -9,7 +9,8 @@ import { SLIDERS, formatLaw, lawOf, parseLaw, slidersOf } from "../page/law_stat
 import { madeTables, readTable } from "../page/own_table.js";
 import { ticksOf } from "../page/chart.js";
 
-const near = (found, wanted, share = 1e-9) => assert.ok(Math.abs(found - wanted) <= share * Math.abs(wanted), `${found}, not ${wanted}`);
+const near = (found, wanted, share = 1e-9) =>
+  assert.ok(Math.abs(found - wanted) <= share * Math.abs(wanted), `${found}, not ${wanted}`);
 
 test("sliders and law are the same law", () => {
   for (const law of Object.values(PRINTED)) {
@@ -25,7 +26,12 @@ test("an address gives the table and the sliders, and names what is wrong", () =
   const { table, values: read, ignored } = parseLaw(formatLaw("Hash", values, false), PRINTED);
   assert.deepEqual([table, read, ignored], ["Hash", values, []]);
   assert.equal(formatLaw("Hash", values, true), "table=Hash");
-  assert.deepEqual(parseLaw("table=Nobody&size=5&gain=&colour=1", PRINTED).ignored, ["table", "size", "gain", "colour"]);
+  assert.deepEqual(parseLaw("table=Nobody&size=5&gain=&colour=1", PRINTED).ignored, [
+    "table",
+    "size",
+    "gain",
+    "colour",
+  ]);
 });
 
 test("the fit of made points is near the law that made them, inside its intervals", () => {
@@ -49,7 +55,10 @@ test("a table of results gives the last step of each run", () => {
 });
 
 test("a table that is not one is refused with what is missing", () => {
-  assert.throws(() => readTable("a,b\n1,2\n"), /no column for N and E and loss. Name it dense_parameter_count, num_experts/);
+  assert.throws(
+    () => readTable("a,b\n1,2\n"),
+    /no column for N and E and loss. Name it dense_parameter_count, num_experts/,
+  );
   assert.throws(() => readTable(`${HEAD}0,1,1,1e7,3\n1,1,x,1e7,3\n`), /1 rows have a size/);
   assert.throws(() => readTable(""), /no column/);
 });
@@ -62,5 +71,8 @@ test("a table that does not determine the law says why", () => {
 
 test("ticks are round numbers within the axis", () => {
   assert.deepEqual(ticksOf({ low: 1e7, high: 2e13, log: true }), [1e7, 1e9, 1e11, 1e13]);
-  assert.deepEqual(ticksOf({ low: 1.9, high: 3.2, log: true }).map((each) => each.toFixed(1)), ["2.0", "2.5", "3.0"]);
+  assert.deepEqual(
+    ticksOf({ low: 1.9, high: 3.2, log: true }).map((each) => each.toFixed(1)),
+    ["2.0", "2.5", "3.0"],
+  );
 });

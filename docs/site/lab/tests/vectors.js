@@ -53,7 +53,10 @@ const RULES = {
     check.answers.some((answer) => !compare(found, answer)) ? "" : `found ${JSON.stringify(found)}, no right answer`,
   "top k": (check, found) => {
     if (found.some((row) => new Set(row).size < row.length)) return "an index is repeated";
-    return compare(picked(check.of, found), check.of.map((row, t) => falling(row).slice(0, found[t].length)));
+    return compare(
+      picked(check.of, found),
+      check.of.map((row, t) => falling(row).slice(0, found[t].length)),
+    );
   },
   balanced: (check, found) => {
     if (found.some((row) => new Set(row).size < row.length)) return "an expert is repeated";
@@ -76,7 +79,18 @@ const RULES = {
     const rows = plan.map((row) => sum(row) * plan.length);
     const columns = plan[0].map((_, e) => sum(plan.map((row) => row[e])) * plan[0].length);
     const allowed = slack(check.bound);
-    return compare(rows, rows.map(() => 1), allowed) || compare(columns, columns.map(() => 1), check.tolerance + allowed);
+    return (
+      compare(
+        rows,
+        rows.map(() => 1),
+        allowed,
+      ) ||
+      compare(
+        columns,
+        columns.map(() => 1),
+        check.tolerance + allowed,
+      )
+    );
   },
   potentials: (check, plan, result) => {
     const g = result[check.potentials];
@@ -85,7 +99,11 @@ const RULES = {
       const weights = values.map((value) => Math.exp(value - Math.max(...values)));
       return weights.map((weight) => weight / sum(weights) / check.of.length);
     });
-    return compare(plan, wanted, wanted.map((row) => row.map((w) => U * check.bound * w + TINY)));
+    return compare(
+      plan,
+      wanted,
+      wanted.map((row) => row.map((w) => U * check.bound * w + TINY)),
+    );
   },
 };
 
