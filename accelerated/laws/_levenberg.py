@@ -27,7 +27,7 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
 
     Args:
         law: (model, data), or a model of the reference. A model is a function of this package's files, (θ [p], data)
-            -> prediction [n], compiled once; data are arrays whose first axis is the rows [n, ...], or a tuple of these.
+            -> prediction [n], compiled once; data are arrays with the rows first, [n, ...], or a tuple of these.
         target: [n].
         starts: [s, p].
         delta: of Huber's terms; infinite for least squares.
