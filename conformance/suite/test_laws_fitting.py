@@ -51,6 +51,7 @@ def test_noisy_tables_agree_with_the_reference(backend, runs):
     check("laws.fitting.prediction", error, scale=wanted.rmsle / 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.asks("laws.routed.effective_experts")
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_point_of_the_domain_is_better(backend, runs, seed):
@@ -206,6 +207,7 @@ def test_linear_limit_is_a_status(backend):
         check("laws.fitting.same_law", abs(steps[0] - steps[1]))
 
 
+@pytest.mark.long
 @given(runs=noisy_tables(), seed=st.integers(0, 1000))
 def test_order_and_whole_repetition_do_not_matter(backend, runs, seed):
     order = np.random.default_rng(seed).permutation(runs.loss.size)

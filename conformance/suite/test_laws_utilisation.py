@@ -136,6 +136,7 @@ def test_fits_agree_with_the_reference(backend, table):
         check("laws.utilisation.same_law", float(np.abs(np.log10(direct / curve)).max()))
 
 
+@pytest.mark.long
 @pytest.mark.asks("laws.utilisation.effective_utilisation", "laws.utilisation.fit_utilisation")
 @given(table=tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_point_of_the_domain_is_better(backend, table, seed):
