@@ -188,6 +188,14 @@ def test_a_router_plays_to_its_end_and_the_address_says_where_it_is(show):
     assert "plan is balanced" in says(page, "sinkhorn")
 
 
+def test_a_card_that_is_brought_up_keeps_the_focus_near(show):
+    page = show("routers.html")
+    find(page, "#lab-card-quantile header button").send_keys(Keys.ENTER)
+    assert page.execute_script("return document.querySelector('.lab-lead article').id") == "lab-card-quantile"
+    assert page.execute_script("return document.activeElement.dataset.router") == "quantile"
+    until_address(page, "?lead=quantile")
+
+
 def test_a_number_is_dragged_sideways(show):
     page = show("routers.html")
     field = find(page, ".lab-edit input")

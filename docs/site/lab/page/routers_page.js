@@ -63,7 +63,9 @@ export function start(root) {
     state.lead = id;
     layout.show(id);
     remember();
-    if (scroll) layout.node.scrollIntoView({ block: "start" });
+    if (!scroll) return;
+    layout.node.scrollIntoView({ block: "start" });
+    layout.focus(id); // the button that was pressed has moved with its card
   };
   layout.top.prepend(scores.node);
   root.replaceChildren(...(ignored.length ? [warning(ignored)] : []), layout.node);
@@ -102,9 +104,13 @@ function layoutOf(cards, chosen) {
     tabs
       .querySelectorAll("button")
       .forEach((tab) => tab.setAttribute("aria-pressed", String(tab.dataset.router === id)));
-    cards[id].node.querySelector(".lab-say").setAttribute("aria-live", "polite");
+    const live = (other) => (other === id ? "polite" : "off"); // one card alone is read aloud while it plays
+    Object.entries(cards).forEach(([other, card]) =>
+      card.node.querySelector(".lab-say").setAttribute("aria-live", live(other)),
+    );
   };
-  return { node, top, show };
+  const focus = (id) => tabs.querySelector(`[data-router=${id}]`).focus();
+  return { node, top, show, focus };
 }
 
 const root = typeof document === "undefined" ? null : document.getElementById("lab-routers");
