@@ -121,7 +121,17 @@ export const ROUTERS = {
     pace: 900,
     first: 0,
     idea: "The best balanced choice. Each expert has a price; a token goes where score less price is largest.",
-    controls: [{ name: "epsilon", label: "least raise ε of a bid", min: 0.025, max: 1, step: 0.025, value: 0.125 }],
+    controls: [
+      {
+        name: "epsilon",
+        label: "least raise ε of a bid",
+        min: 0.025,
+        max: 1,
+        step: 0.025,
+        value: 0.125,
+        text: (value) => shown(value, 3),
+      },
+    ],
     states: (context) => baseStates(context, balancedAssignment(context.scores)),
   },
   sinkhorn: {
