@@ -5,6 +5,7 @@ import datetime
 import json
 import statistics
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from routelaws.accelerated.cores import available_cores
@@ -28,8 +29,13 @@ class Bench:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
         for each in self.workers.values():
             each.close()
+        self.workers.clear()
 
     def _own_seconds(self) -> float:
         return rounds.process_seconds() + sum(rounds.process_seconds(each.pid) for each in self.workers.values())
@@ -47,16 +53,20 @@ class Bench:
             backend = self.process("jax", available_cores()).ask(worker.describe)["backend"]
             if figure.backend not in ("", backend):
                 return entry | {"status": f"needs the backend {figure.backend}; this one is {backend}"}
-            if figure.threads > available_cores():
+            if (figure.threads or 1) > available_cores():
                 return entry | {"status": f"needs {figure.threads} cores"}
             return entry | {"status": "measured"} | self._measured(figure)
         except ModuleNotFoundError as error:
             return entry | {"status": f"{error.name} is not installed: pip install 'routelaws[bench]'"}
+        except BrokenProcessPool as error:  # a process was killed; the next figure starts new ones
+            self.close()
+            return entry | {"status": f"failed: {error}"}
         except Exception as error:  # of whatever library; the other figures go on
             return entry | {"status": f"failed: {type(error).__name__}: {error}"}
 
     def _measured(self, figure: Figure) -> dict:
-        running = {name: self.process(side.library, figure.threads) for name, side in figure.sides.items()}
+        threads = figure.threads or min(2, available_cores())
+        running = {name: self.process(side.library, threads) for name, side in figure.sides.items()}
         blocks = {name: self._block(running[name], name, side.per) for name, side in figure.sides.items()}
         try:
             for name, side in figure.sides.items():
@@ -72,7 +82,7 @@ class Bench:
         seconds = {name: statistics.median(each.seconds[name] for each in taken) for name in figure.sides}
         return {
             "value": value, "spread": spread, "holds": figure.holds(value) if judged else None, "seconds": seconds,
-            "threads": figure.threads, "rounds": len(taken), "disturbed_rounds": disturbed, "facts": facts,
+            "threads": threads, "rounds": len(taken), "disturbed_rounds": disturbed, "facts": facts,
         }  # fmt: skip
 
     def _block(self, process: worker.Worker, name: str, per: float):

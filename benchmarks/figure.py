@@ -36,7 +36,7 @@ class Figure(NamedTuple):
         sides: by name
         value: makes the figure from the seconds of one round, by side
         goal: ("at most" or "at least", limit), or None
-        threads: of each process
+        threads: of each process; None for two, or one on a single core
         backend: "cpu" or "gpu"; empty for any
     """
 
@@ -45,7 +45,7 @@ class Figure(NamedTuple):
     sides: dict[str, Side]
     value: Callable[[dict[str, float]], float]
     goal: tuple[str, float] | None = None
-    threads: int = 2
+    threads: int | None = None
     backend: str = ""
 
     def holds(self, value: float) -> bool | None:

@@ -1,6 +1,8 @@
 """`python -m benchmarks`: what it writes, and the sides that need no other library, at small sizes."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import fits, plans, steps, torch_peers, worker
-from benchmarks.__main__ import FIGURES, chosen, line
+from benchmarks.__main__ import FIGURES, Bench, chosen, line
+from routelaws.accelerated.cores import available_cores
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +39,13 @@ def test_a_record_has_what_a_reader_needs(tmp_path):
     assert by_name["assignment-or-tools"]["status"].startswith(("measured", "ortools is not installed"))
     assert by_name["gpu-utilisation"]["status"].startswith(("measured", "needs the backend gpu"))
     assert record["machine"]["cores"] >= 1 and all(line(entry) in done.stdout for entry in record["figures"])
+
+
+def test_a_killed_process_fails_one_figure():
+    with Bench(1, quick=True) as bench:
+        killed = FIGURES["assignment-scipy"]
+        os.kill(bench.process("jax", available_cores()).pid, signal.SIGKILL)
+        assert [bench.measure(killed)["status"].partition(":")[0] for _ in range(2)] == ["failed", "measured"]
 
 
 @pytest.mark.parametrize("flags", [("--only", "nothing"), ("--rounds", "0")])
