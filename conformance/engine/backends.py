@@ -174,6 +174,7 @@ class Backend:
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken = {}, set(), {}
         self.functions = [path for path in public_functions() if callable(self._find(path))]
+        self.borrowed = [path for path in self.functions if self._find(path) is public_functions()[path]]
 
     def __getattr__(self, name: str):
         if name.startswith("__"):

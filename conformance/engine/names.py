@@ -13,12 +13,16 @@ class BackendError(ValueError):
     """A backend cannot be found, or asks for what does not exist."""
 
 
+NOT_ASKED = ("diagnostics",)
+"""Files of the reference that describe a trained model, which no backend needs to have."""
+
+
 def _walk(name: str, path: str = ""):
     """Yield (path, module) of every file of the reference."""
     module = importlib.import_module(name)
     if not hasattr(module, "_MODULES"):
         yield path, module
-    for part in getattr(module, "_MODULES", ()):
+    for part in (part for part in getattr(module, "_MODULES", ()) if part not in NOT_ASKED):
         yield from _walk(f"{name}.{part}", f"{path}.{part}".lstrip("."))
 
 

@@ -81,6 +81,7 @@ class Suite:
             **backends.versions(),
             "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
             **({"left out": f"tests of many fits, or of {', '.join(slow)}"} if slow else {}),
+            **({"borrowed": BORROWED.format(len(backend.borrowed))} if backend.borrowed else {}),
             "seed": seed,
             **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
             "time limit": f"{backend.time_limit:g} s a call",
@@ -110,6 +111,8 @@ class Suite:
         """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
+
+BORROWED = "{} functions are the reference's own, so their agreement with it shows nothing"
 
 SUITE = pytest.StashKey[Suite]()
 OPTIONS = pytest.StashKey[Options]()

@@ -364,6 +364,10 @@ class TestLoading:
         assert found["routers.top_k.top_k_router"] is top_k.top_k_router and "notation.Routing" not in found
         assert not any("._" in path for path in found) and len(found) > 100
 
+    def test_functions_that_are_the_references_own_are_counted(self):
+        own = SimpleNamespace(top_k_router=top_k.top_k_router, softmax=lambda logits: logits)
+        assert backends.Backend("mine", own, Ledger()).borrowed == ["routers.top_k.top_k_router"]
+
     def test_a_name_that_is_none(self):
         with pytest.raises(backends.BackendError, match="softmix is not the name"):
             full_names(["softmix"])
@@ -805,6 +809,7 @@ def test_the_reference_passes(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
     assert found["counts"] == {"right": len(names)}
+    assert re.fullmatch(r"\d+ functions are the reference's own, so .* shows nothing", found["header"]["borrowed"])
 
 
 @pytest.mark.slow
