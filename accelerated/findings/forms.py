@@ -11,13 +11,10 @@ import numpy as np
 from ..laws.catalogue import LAWS
 from ..laws.held_out import Score, compare_forms
 from ..results.estimates import percent
-from .rows import Table, columns_of, law_rows
+from .rows import BOUNDED, Table, columns_of
 
-FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
+FORMS = ("per-size", "separable", "bilinear", BOUNDED)
 """The laws in (N, E), from the one that says least about other sizes to the paper's final one."""
-
-FINAL = FORMS[-1]
-"""The paper's final form."""
 
 
 def constants(law: dict) -> dict:
@@ -36,7 +33,7 @@ def compare(table: Table) -> list[dict]:
     """
     return [
         {"router": selection.router} | entry
-        for selection in law_rows(table)
+        for selection in table.law_rows()
         for entry in _forms(*columns_of(selection, table.loss_column))
     ]
 

@@ -7,7 +7,8 @@ import math
 
 from ..results.cautions import CLEAR
 from ..results.estimates import other_way
-from .forms import FINAL, constants
+from .forms import constants
+from .rows import BOUNDED
 from .utilisation import MAIN, PLAIN
 
 BAD, EXACT = 5.0, 1e-6
@@ -59,7 +60,7 @@ def headlines(results: dict) -> dict:
         "bounded_best": all(
             entry["missing"] is None and entry["leave_one_size_out"]["verdict"] == "best"
             for entry in results["forms"]
-            if entry["law"] == FINAL
+            if entry["law"] == BOUNDED
         ),
     } | _kinds([entry for entry in results["utilisation"] if entry["missing"] is None])
 
@@ -102,7 +103,7 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     worst = max(law["rmsle_percent"] for law in laws)
     by_law = None if scatter is None else worst > CHANCE * scatter["percent"]
     kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
-    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == FINAL]
+    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
     unseen = [score["rmsle_percent"] for score in own if score and score["rmsle_percent"] is not None]
     bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
     return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}

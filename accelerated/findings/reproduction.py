@@ -11,9 +11,6 @@ from .router_fits import dense_law, other_rows, router_laws, transfer
 from .rows import (
     Run,
     Table,
-    all_runs,
-    chosen_part,
-    law_rows,
     point_of,
     seed_scatter,
     seeds_chosen,
@@ -42,11 +39,10 @@ def gather(table: Table, tell=lambda line: None, huber: float | None = None, poi
         point: what runs have in common that differ in their seed alone, see `rows.seed_scatter`.
 
     Raises:
-        InputError: as `rows.law_rows`.
+        InputError: as `rows.Table.law_rows`.
     """
-    runs = all_runs(table)
-    own = chosen_part(table)
-    good = trusted(all_runs(own))
+    runs, own = table.runs, table.part
+    good = trusted(own.runs)
     results = {
         "about": ABOUT,
         "level": 0.95,
@@ -129,7 +125,7 @@ def _table(table: Table, runs: list[Run]) -> dict:
 
 def used_rows(table: Table, runs: list[Run]) -> dict:
     """Return which runs are used for the laws in N and E, and which are not used for what."""
-    used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in law_rows(table)}
+    used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in table.law_rows()}
     anywhere = set().union(*used.values()) if used else set()
     plain = [run for run in runs if run.hyper_id not in anywhere]
     groups = twice(runs)
@@ -166,7 +162,7 @@ def _repeated(group: list[Run]) -> dict:
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
     """Return why runs are in no law in N and E, with how many there are: each run under its first reason."""
-    every, reasons = all_runs(table), {}
+    every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:
         if run.loss is None:

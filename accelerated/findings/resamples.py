@@ -11,7 +11,7 @@ from ..laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_boo
 from ..laws.uncertainty import Interval, Quantity
 from ..results.estimates import LEVEL
 from .forms import constants
-from .rows import Table, columns_of, law_rows
+from .rows import Table, columns_of
 
 SEED = 0
 RESAMPLES = 1000
@@ -30,7 +30,7 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
         [low, high]; NaN where it has no end. `undetermined` counts resamples whose rows do not determine the law.
     """
     found = []
-    for selection, law in zip(law_rows(table), laws, strict=True):
+    for selection, law in zip(table.law_rows(), laws, strict=True):
         if law["missing"] is None and len(law["sizes"]) > 1:
             found.append({"router": selection.router} | _resampled(columns_of(selection, table.loss_column), law))
     return found

@@ -24,11 +24,9 @@ from ..results.fit import Fit, rows_of_runs
 from ..tables.table import DENSE, RouterRows
 from . import paper
 from .beside_paper import beside_paper, dense_of_paper
-from .forms import FINAL
 from .pairs import equal_dense_size
-from .rows import Run, Table, columns_of, law_rows, usual
+from .rows import Run, Table, columns_of, usual
 
-LAW = LAWS[FINAL]
 COEFFICIENTS = RoutedCoefficients._fields
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
@@ -53,17 +51,15 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
         (how much of the fall of log L to E_max the largest E brings, in percent), with huber "huber" and, for the
         released runs, "printed".
     """
-    return [_law(table, selection, dense, huber) for selection in law_rows(table)]
+    return [_law(table, selection, fit, dense, huber) for selection, fit in table.fits()]
 
 
-def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
-    """Return the entry of one router, see `router_laws`."""
+def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber: float | None) -> dict:
+    """Return the entry of one router, see `router_laws`; `fit` is why there is no law, where there is none."""
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
-    try:
-        fit = Fit(rows_of_runs(selection, LAW, table.loss_column), LAW)
-    except ValueError as error:
-        return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
+    if isinstance(fit, str):
+        return entry | {"missing": fit, "measured_slopes": _measured_slopes(size, experts, loss, None)}
     entry |= {"missing": None} | fit_dict(fit) | _beyond_the_fit(table, selection, fit, dense)
     if huber is not None:
         entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
@@ -276,16 +272,12 @@ def other_rows(table: Table) -> list[dict]:
     choices = [("own", None)] + ([("one dense seed more", ONE_SEED)] if table.released else []) + [("all seeds", "all")]
     found: dict = {}
     for choice, rows in choices:
-        for selection in law_rows(table, rows=rows):
+        for selection, fit in table.fits(rows=rows):
             used = tuple(selection.frame["hyper_id"])
-            if (selection.router, used) in found:
-                continue
-            try:
-                fit = fit_routed(*columns_of(selection, table.loss_column))
-            except ValueError:
+            if (selection.router, used) in found or isinstance(fit, str):
                 continue
             head = {"router": selection.router, "choice": choice, "rows": len(used)}
-            found[selection.router, used] = head | described(fit)
+            found[selection.router, used] = head | described(fit.best)
     several = {router for router, _ in found if sum(other == router for other, _ in found) > 1}
     return sorted((entry for entry in found.values() if entry["router"] in several), key=lambda e: e["router"])
 
@@ -301,15 +293,15 @@ def transfer(table: Table) -> list[dict]:
     found = []
     for column in table.loss_columns:
         try:
-            selections = law_rows(table, column)
+            fits = table.fits(column)
         except ValueError as error:
             found.append({"loss": column, "router": None, "missing": str(error)})
             continue
-        found += [_transferred(selection, column) for selection in selections]
+        found += [_transferred(selection, column, fit) for selection, fit in fits]
     return found
 
 
-def _transferred(selection, column: str) -> dict:
+def _transferred(selection: RouterRows, column: str, fit: Fit | str) -> dict:
     """Return the entry of one router for one loss column."""
     size, experts, loss = columns_of(selection, column)
     entry = {
@@ -318,10 +310,8 @@ def _transferred(selection, column: str) -> dict:
         "rows": size.size,
         "left_out": [run["hyper_id"] for run in selection.left_out],
     }
-    try:
-        fit = Fit(rows_of_runs(selection, LAW, column), LAW)
-    except ValueError as error:
-        return entry | {"missing": str(error)}
+    if isinstance(fit, str):
+        return entry | {"missing": fit}
     sizes, top = np.unique(size), float(experts.max())
     asked = [Quantity("gain", N=float(n), E=top) for n in sizes]
     gains = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]

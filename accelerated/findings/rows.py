@@ -3,9 +3,10 @@
 A law in N and E is fitted to the rows that `table.select_rows` chooses. For the released runs these are the paper's
 ("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
 (F, B) and the ablations take every run, less those of `paper.SUSPECTS`. A condition of the user's on a table of the
-user's own holds for all of them, see `chosen_part`: a run that diverged and was left out is in no section.
+user's own holds for all of them, see `Table.part`: a run that diverged and was left out is in no section.
 """
 
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,31 +15,20 @@ import numpy as np
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
 from ..errors import InputError
+from ..laws.catalogue import LAWS
 from ..results.estimates import percent
+from ..results.fit import Fit, rows_of_runs
 from ..results.law_columns import taken_per_step
+from ..results.runs import Runs
 from ..tables.conditions import names_in, row_mask
 from ..tables.selection import none_chosen
 from ..tables.several import listed, named, read_tables
-from ..tables.table import DENSE, RouterRows, select_rows
+from ..tables.table import DENSE, RouterRows
 from ..training.result_rows import size_label
 from . import paper
 
-
-class Table(NamedTuple):
-    """A table of runs and what is fitted of it."""
-
-    name: str  # of the file, without its folder
-    frame: "pandas.DataFrame"  # noqa: F821  # every evaluation
-    last: "pandas.DataFrame"  # noqa: F821  # the last one of each run, by hyper_id
-    released: bool  # it holds the runs that the paper's authors released
-    rows: str | None  # as `select_rows` takes it
-    loss_column: str  # of every section but the transfer sets
-    loss_columns: list[str]  # those with any value
-
-    @property
-    def has_condition(self) -> bool:
-        """Whether `rows` is a condition that holds for every section of a report, see `chosen_part`."""
-        return not self.released and self.rows not in (None, "clark")
+BOUNDED = "routed-bounded"
+"""The paper's final law in N and E."""
 
 
 class Run(NamedTuple):
@@ -64,6 +54,80 @@ class Run(NamedTuple):
         if not self.flops or not self.total_parameters:
             return None
         return self.total_parameters * TABLE_SEQUENCE_LENGTH / (self.flops * 1e12)
+
+
+class Table:
+    """A table of runs and what is fitted of it; each choice of rows, and each fit to it, is made once.
+
+    Attributes:
+        name: of the file, without its folder
+        frame: a pandas DataFrame, every evaluation
+        last: the last one of each run, by hyper_id
+        released: it holds the runs that the paper's authors released
+        rows: as `select_rows` takes it
+        loss_column: of every section but the transfer sets
+        loss_columns: those with any value
+    """
+
+    def __init__(self, name: str, frame, released: bool, rows: str | None, loss_column: str, loss_columns: list[str]):
+        self.name, self.frame, self.last = name, frame, _last(frame)
+        self.released, self.rows = released, rows
+        self.loss_column, self.loss_columns = loss_column, loss_columns
+        self._chosen: dict[tuple, Runs] = {}
+        self._fits: dict[tuple, list[tuple[RouterRows, Fit | str]]] = {}
+
+    def with_frame(self, frame) -> "Table":
+        """Return the same choices for other rows."""
+        return Table(self.name, frame, self.released, self.rows, self.loss_column, self.loss_columns)
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether `rows` is a condition that holds for every section of a report, see `part`."""
+        return not self.released and self.rows not in (None, "clark")
+
+    @cached_property
+    def part(self) -> "Table":
+        """The table without the evaluations that a condition of the user's leaves out.
+
+        The presets choose rows for the laws in N and E alone, and so does a condition on the released table, whose
+        other runs are what the other sections are about. InputError: the condition is none, or no row is so.
+        """
+        if not self.has_condition:
+            return self
+        kept = row_mask(self.frame, self.rows)
+        if not kept.any():
+            raise InputError(none_chosen(self.frame, self.rows))
+        return self.with_frame(self.frame[kept])
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every run of the table, by hyper_id."""
+        rows = self.last.to_dict("records")
+        return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
+
+    def law_rows(self, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
+        """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
+
+        Args:
+            loss_column: the table's own if None.
+            rows: the table's own if None; "all" is the default of `select_rows`, every seed.
+
+        Raises:
+            InputError: as `select_rows`.
+        """
+        if (self.last["router_type"] == DENSE).all():
+            return []
+        key = (self.rows if rows is None else None if rows == "all" else rows), loss_column or self.loss_column
+        if key not in self._chosen:
+            self._chosen[key] = Runs(self.frame, self.name, *key)
+        return self._chosen[key].selections()
+
+    def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
+        """Return the rows of each router with the bounded law fitted to them, or why it is not; as `law_rows`."""
+        key = loss_column or self.loss_column, rows
+        if key not in self._fits:
+            self._fits[key] = [(each, _bounded(each, key[0])) for each in self.law_rows(*key)]
+        return self._fits[key]
 
 
 def open_table(paths, rows: str | None = None, loss_column: str | None = None) -> Table:
@@ -94,24 +158,7 @@ def as_table(frame, name: str, where: str, rows: str | None = None, loss_column:
     columns.sort(key=lambda name: (name != loss_column, name))
     released = _is_released(last)
     chosen = "clark" if released and rows is None else rows
-    return Table(name, frame, last, released, chosen, loss_column, columns)
-
-
-def law_rows(table: Table, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
-    """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
-
-    Args:
-        table: of `open_table`.
-        loss_column: the table's own if None.
-        rows: the table's own if None; "all" is the default of `select_rows`, every seed.
-
-    Raises:
-        InputError: as `select_rows`.
-    """
-    if (table.last["router_type"] == DENSE).all():
-        return []
-    rows = table.rows if rows is None else None if rows == "all" else rows
-    return select_rows(table.frame, rows, loss_column or table.loss_column)
+    return Table(name, frame, released, chosen, loss_column, columns)
 
 
 def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -121,27 +168,12 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
     return size, experts, loss
 
 
-def chosen_part(table: Table) -> Table:
-    """Return a table without the evaluations that a condition of the user's leaves out.
-
-    The presets choose rows for the laws in N and E alone, and so does a condition on the released table, whose other
-    runs are what the other sections are about.
-
-    Raises:
-        InputError: the condition is none, or no row is so.
-    """
-    if not table.has_condition:
-        return table
-    kept = row_mask(table.frame, table.rows)
-    if not kept.any():
-        raise InputError(none_chosen(table.frame, table.rows))
-    return table._replace(frame=table.frame[kept], last=_last(table.frame[kept]))
-
-
-def all_runs(table: Table) -> list[Run]:
-    """Return every run of a table, by hyper_id."""
-    rows = table.last.to_dict("records")
-    return [_run(table, row, tokens) for row, tokens in zip(rows, taken_per_step(table.last), strict=True)]
+def _bounded(selection: RouterRows, loss_column: str) -> Fit | str:
+    """Return the bounded law of the rows of one router, or why there is none."""
+    try:
+        return Fit(rows_of_runs(selection, LAWS[BOUNDED], loss_column), BOUNDED)
+    except ValueError as error:
+        return str(error)
 
 
 def trusted(runs: list[Run]) -> list[Run]:

@@ -736,11 +736,11 @@ def test_rows_and_loss_can_be_chosen(tmp_path):
     frame = with_ablations(make_frame())
     choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
     chosen = rows.open_table(write(frame, tmp_path), choice, "loss_c4")
-    assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in rows.law_rows(chosen)] == [21, 21]
-    reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, rows.all_runs(chosen))["not_in_laws"]}
+    assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in chosen.law_rows()] == [21, 21]
+    reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, chosen.runs)["not_in_laws"]}
     assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
     default = rows.open_table(write(frame, tmp_path))
-    default = used_rows(default, rows.all_runs(default))["not_in_laws"]
+    default = used_rows(default, default.runs)["not_in_laws"]
     assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
         "more than one expert per token": 6,
         "another share of routed blocks than 0.5": 3,

@@ -124,7 +124,7 @@ def test_the_printed_constants(results):
 
 
 def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
-    selection = next(s for s in rows.law_rows(table) if s.router == "RL-R")
+    selection = next(s for s in table.law_rows() if s.router == "RL-R")
     columns = rows.columns_of(selection, "loss_validation")
     printed, half = paper.PRINTED["RL-R"].coefficients, paper.HALF_UNIT
     best = best_in_box(printed, columns)
@@ -167,7 +167,7 @@ def test_forms_by_leaving_one_run_out(results, law, values):
 )  # fmt: skip
 def test_transfer_sets(table, loss, values, bounds):
     """The figures known are of the rows with one dense 130M run."""
-    (selection,) = [s for s in rows.law_rows(table, loss, fits.ONE_SEED) if s.router == "S-Base"]
+    (selection,) = [s for s in table.law_rows(loss, fits.ONE_SEED) if s.router == "S-Base"]
     fit = fit_routed(*rows.columns_of(selection, loss))
     found = [*fit.coefficients[:4], fit.rmsle]
     assert [f"{x:.4f}".replace("0.", ".", 1) if abs(x) < 1 else f"{x:.4f}" for x in found] == values.split()
@@ -266,5 +266,5 @@ def test_runs_are_told_from_others_by_their_losses(table):
     last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
     assert rows._is_released(table.last) and not rows._is_released(last)
     frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
-    renamed = table._replace(frame=frame, last=table.last.assign(hyper_id=table.last["hyper_id"] + 500))
-    assert not any(run.suspect for run in rows.all_runs(renamed))
+    renamed = table.with_frame(frame)
+    assert not any(run.suspect for run in renamed.runs)

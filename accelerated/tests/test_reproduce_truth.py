@@ -768,7 +768,7 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
     table = rows.open_table(tmp_path / "table.csv", loss_column="loss_c4")
-    dense = fits.dense_law(table, rows.all_runs(table))
+    dense = fits.dense_law(table, table.runs)
     [law] = fits.router_laws(table, dense)
     assert close([each["value"] for each in law["derived"]["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
     for each in law["worth"]:
