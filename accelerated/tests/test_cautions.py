@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -15,7 +16,7 @@ from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import cautions
-from routelaws.accelerated.results.alike import differences, shorter_runs
+from routelaws.accelerated.results.alike import differences, proportional_tokens, shorter_runs
 from routelaws.accelerated.results.cautions import warnings
 from routelaws.accelerated.results.misfit import (
     Misfit,
@@ -336,6 +337,14 @@ def test_tokens_that_follow_from_the_size_are_named(tmp_path, law, power):
     )
     assert said.startswith(start) and said.endswith("add runs of one size with other tokens")
     assert ("condition number about 1/(alpha - " in said) == (law == "hoffmann")
+
+
+@pytest.mark.parametrize(("power", "condition"), [(1.0, 1 / 0.06**2), (0.5, 1 / 0.2**2)])
+def test_the_condition_number_is_that_of_two_powers_of_the_size(power, condition):
+    """With D = N^p the loss is a sum of N^-alpha and N^-(p beta)."""
+    size, coefficients = np.geomspace(1e7, 1e9, 5), SimpleNamespace(alpha=0.34, beta=0.28)
+    [found] = proportional_tokens(("dense_parameters", "tokens"), (size, 1e4 * size**power), coefficients)
+    assert found.numbers["condition"] == pytest.approx(condition)
 
 
 @pytest.mark.parametrize("budgets", [(1e20,), (1e18, 1e19, 1e20)])

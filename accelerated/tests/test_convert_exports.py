@@ -513,6 +513,7 @@ REFUSED_NAMES = {
         *marked("status", *["FINISHED"] * 3), f"{STANDS} of a table with one row a run (column status); {APART}",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
+    "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "ids of evaluations": (
         [(run, f"{run}{step}", e, 256, step, 3.5) for run, e in (("a", 8), ("b", 1)) for step in (100, 200)],
         ("Name", "id", *SHAPE), "runs.csv: column id has another value in each row, and the steps of each name rise",

@@ -63,6 +63,14 @@ def test_a_number_beyond_the_range_of_its_column_is_named(tmp_path, name):
             read_table(write(tmp_path / "t.csv", **{name: value}))
 
 
+def test_the_load_of_a_balanced_expert_may_be_a_rounding_below_1(tmp_path):
+    """A run of our own writes a mean of float32 shares."""
+    for load in (str(float(np.nextafter(np.float32(1), np.float32(0)))), "1"):
+        read_table(write(tmp_path / "t.csv", max_load=load))
+    with pytest.raises(InputError, match="row 1, column max_load: '0.99'; needed: 1 or more"):
+        read_table(write(tmp_path / "t.csv", max_load="0.99"))
+
+
 def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
     path = write(tmp_path / "t.csv", num_experts=2**21)
     fit = ["fit", str(path), "--law", "hoffmann"]

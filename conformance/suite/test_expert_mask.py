@@ -237,6 +237,22 @@ def test_masked_experts_are_not_there(backend, path, name, seed, bits, padded):
     check_masked(backend, name, seed, bits, padded, precisions_of(backend)[-1])
 
 
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.parametrize("name", ["step", *(f"bias, {recentre}" for recentre in reference.balance.RECENTRE)])
+@pytest.mark.parametrize("pruned", [-np.inf, np.nan])
+def test_the_bias_of_a_pruned_expert_moves_no_other(backend, name, pruned):
+    """It comes back as it was, and the others are those of a layer without the expert."""
+    call, admitted = CALLS[name], np.flatnonzero(BITS)
+    values = values_of(2, admitted)
+    own = {part: alone(part, values[part], admitted) for part in call.arrays}
+    wanted, precision = public_functions()[call.path](**own, **call.options), precisions_of(backend)[-1]
+    found = np.asarray(
+        ask(backend, name, values | {"bias": np.where(BITS, values["bias"], pruned)}, precision, expert_mask=BITS)
+    )
+    compare(found[BITS], wanted, precision, f"{call.path}, {call.options}, bias {pruned} of masked experts")
+    np.testing.assert_array_equal(found[~BITS], pruned)
+
+
 @pytest.mark.asks("routers.expert_choice.expert_choice_router")
 def test_masked_experts_choose_nothing(backend):
     """One example of what is slow above, where each capacity is compiled anew."""
