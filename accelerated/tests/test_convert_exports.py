@@ -88,7 +88,7 @@ def test_every_example_of_the_page_does_what_it_says(here, capsys):
     for line, losses in predictions:
         assert main([*line.split(), "--json"]) == 0
         said = json.loads(capsys.readouterr().out)["predictions"]
-        assert " and ".join(f"{each['router']} {each['loss']:.3f}" for each in said) == losses
+        assert " and ".join(f"{each['router']} {each['value']:.3f}" for each in said) == losses
 
 
 # Weights & Biases
