@@ -212,6 +212,13 @@ def test_the_command_says_what_the_study_found(tmp_path, capsys):
     assert "none.csv" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("factor", "accuracy"), [(0.0, np.exp(-2 / 100**0.5)), (np.inf, 0.0)])
+@pytest.mark.filterwarnings("error")
+def test_a_term_that_vanished_or_overflowed_predicts_no_nan(factor, accuracy):
+    law = downstream.RatioCoefficients(A=factor, alpha=0.3, B=2.0, beta=0.5)
+    assert downstream.predict_accuracy(law, np.array([50.0]), np.array([100.0])) == pytest.approx(accuracy, rel=1e-12)
+
+
 @pytest.mark.released
 @pytest.mark.slow
 def test_the_released_runs():

@@ -42,6 +42,10 @@ LEAST_SQUARES = "half the sum of squared differences of ln(-ln Q')"
 HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
 
+_LARGEST_LOG = 1e6
+"""Stands for the logarithm of a factor that is 0 or infinite in float64; infinity times a feature of 0 would be NaN."""
+
+
 class DirectCoefficients(NamedTuple):
     """-ln Q' = A / C^α.
 
@@ -184,7 +188,8 @@ def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rat
         >>> round(float(predict_accuracy(DirectCoefficients(10.0, 0.5), 100.0, guess_rate=0.5)), 6)
         0.68394
     """
-    surprise = np.exp(_log_surprise(coefficients, columns)[0])
+    with np.errstate(over="ignore"):  # of an infinite factor: nothing is right but by guessing
+        surprise = np.exp(_log_surprise(coefficients, columns)[0])
     return np.exp(-surprise) * (1 - _check_guess_rate(guess_rate)) + guess_rate
 
 
@@ -302,7 +307,9 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
 def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
     """Return the coefficients with ln A, ln B and ln E in place of A, B and E."""
     factors = [name in ("A", "B", "E") for name in form._fields]
-    return np.where(factors, np.log(np.where(factors, values, 1.0)), values)
+    with np.errstate(divide="ignore"):  # a term that vanished has the factor 0
+        logs = np.log(np.where(factors, values, 1.0))
+    return np.where(factors, np.clip(logs, -_LARGEST_LOG, _LARGEST_LOG), values)
 
 
 def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
