@@ -240,7 +240,7 @@ def write_events(folder: Path, scalars, hparams=None, tensors=False, wall_time=1
     if hparams:
         data = plugin_data_pb2.HParamsPluginData(version=0)
         for name, value in hparams.items():
-            kind = "string_value" if isinstance(value, str) else "number_value"
+            kind = {str: "string_value", bool: "bool_value"}.get(type(value), "number_value")
             setattr(data.session_start_info.hparams[name], kind, value)
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
         metadata = summary_pb2.SummaryMetadata(plugin_data=plugin)
@@ -285,6 +285,14 @@ def test_hyperparameters_of_event_files_are_columns(here):
     frame, _ = converted("logs", config=None, keep=("text",))
     assert frame["num_experts"].tolist() == [1, 8] and frame["text"].tolist() == ["c4", "pile"]
     assert frame["dense_parameter_count"].nunique() == 1
+
+
+def test_a_hyperparameter_that_is_0_or_false_is_not_blank(here):
+    pytest.importorskip("tensorboard")
+    given = {"num_blocks": 8, "d_model": 256, "num_experts": 1, "seed": 0, "dropout": 0.0, "tied": False} | HEADS
+    write_events(Path("logs/small"), [(5, "val/loss", 3.5)], given)
+    frame, _ = converted("logs", config=None, keep=("dropout", "tied"))
+    assert [frame[name].tolist() for name in ("seed", "dropout", "tied")] == [[0], [0.0], ["False"]]
 
 
 def test_an_event_file_that_ends_too_early_is_read_as_far_as_it_goes(here):
