@@ -16,7 +16,15 @@ import pytest
 
 from routelaws import accelerated, conformance
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.files import append_to, locked, read_npy, remove_left, write_atomically, write_once
+from routelaws.accelerated.files import (
+    append_to,
+    locked,
+    read_bytes,
+    read_npy,
+    remove_left,
+    write_atomically,
+    write_once,
+)
 
 HOLDER = """
 import sys, time
@@ -100,6 +108,19 @@ def test_devices_and_pipes_are_no_files_to_write(tmp_path):
         with pytest.raises(OSError, match="no file"):
             write_atomically(path, "new")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no shell puts files there")
+def test_what_a_shell_puts_in_place_of_a_command_is_read(tmp_path):
+    """The end of a pipe, as bash has it for <(command); a named pipe is none of these."""
+    end, other = os.pipe()
+    with os.fdopen(other, "wb") as writer:
+        writer.write(b"a,b\n")
+    with os.fdopen(end):
+        assert read_bytes(f"/dev/fd/{end}") == b"a,b\n"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is no file"):
+        read_bytes(tmp_path / "pipe")
 
 
 def test_lines_are_added_through_no_link(tmp_path):
