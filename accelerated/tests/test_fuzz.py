@@ -427,7 +427,7 @@ def conversions(draw: Random, world: "World", folder: Path) -> Case:
     def judge(said: str, err: str) -> str:
         table, good = Path(flags["--out"][-1]), kind == "good"
         text = "" if table.suffix == ".gz" else table.read_text("utf-8", "replace")
-        if bad := re.search(r'(?:^|,)"?[=+@-](?![\d.])', text, re.MULTILINE):
+        if bad := re.search(r'(?:^|,)"?[=+@-](?![\d.]|inf\b)', text, re.MULTILINE):  # -inf is a number
             return f"writes a cell that a spreadsheet runs: {bad[0]!r}"
         _, wrong = fault(fitted(table, runs, len(rows) if good else None, not good, good))
         return "" if plain else wrong
