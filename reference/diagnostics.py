@@ -126,6 +126,7 @@ def information(
     label, expert = _real_rows(label, mask), _real_rows(expert, mask)
     if expert.ndim != 2 or not expert.size or label.shape != expert.shape[:1]:
         raise ValueError(f"labels have shape {label.shape} and experts {expert.shape}; needed: [T] and [T, k], T >= 1")
+    expert_counts(expert, num_experts)  # raises where an expert is out of range
     shuffles = np.asarray(shuffles)
     if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(len(label))).any():
         raise ValueError(
@@ -139,14 +140,14 @@ def information(
 
 def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int) -> float:
     """Return the mutual information of labels [T] and experts [T, k] in bits, counted over the T k choices."""
-    by_expert = expert_counts(expert, num_experts)
-    bits = 0.0
-    for value in np.unique(label):
-        together = expert_counts(expert[label == value], num_experts)
-        for e in np.flatnonzero(together):
-            ratio = together[e] * expert.size / (together.sum() * by_expert[e])
-            bits += together[e] / expert.size * math.log2(ratio)
-    return float(bits)
+    values, row = np.unique(label, return_inverse=True)
+    count = np.zeros((len(values), num_experts))
+    for choice in expert.T:
+        np.add.at(count, (row, choice), 1)
+    p = count / expert.size
+    independent = p.sum(axis=1, keepdims=True) * p.sum(axis=0)
+    seen = p > 0
+    return float(np.sum(p[seen] * np.log2(p[seen] / independent[seen])))
 
 
 def exchange_experts(params: dict, order: np.ndarray) -> dict:

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.configuration import GROUPED, ModelConfig
 from routelaws.reference.diagnostics import agreement, entropy, exchange_experts, information
 
-from ..notation import Routing
 from ..transformer import draw_noise, loss
 from .configuration import TrainConfig
 from .step import EVALUATION_SEED, attention_of, compute_dtype, task_of
@@ -80,9 +79,9 @@ def report_routing(
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
     exchange = loss_ratio(exchange_experts(params, order))
     report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
-    found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
-    if found is None:
+    if model.router in GROUPED:  # experts choose, or nobody does
         return report
+    found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
     token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in found)
     shuffles = np.stack([draw.permutation(token.size) for _ in range(SHUFFLES)])
     for block in range(routed):
@@ -99,8 +98,7 @@ def report_routing(
 def _compiled(model: ModelConfig, dtype, attention: str):
     """Return a jitted function (params, batches, table) -> (tokens, experts in evaluation, in training, policy).
 
-    Each is stacked over batches: [n, T], [n, n_r, T, k] twice, and for RL-R [n, n_r, T, E G], else None. It returns
-    None for a model whose tokens choose no experts.
+    Each is stacked over batches: [n, T], [n, n_r, T, k] twice, and for RL-R [n, n_r, T, E G], else None.
     """
     key = jax.random.key(EVALUATION_SEED)
     options = {"compute_dtype": dtype, "attention": attention}
@@ -112,8 +110,6 @@ def _compiled(model: ModelConfig, dtype, attention: str):
         given = {"table": table, "hidden": hidden, **options}
         evaluated = loss(params, tokens, model, training=False, **given).output
         trained = loss(params, tokens, model, training=True, noise=noise, **given).output
-        if not isinstance(evaluated.routing, Routing):
-            return None
         policy = None if evaluated.policy is None else jax.nn.softmax(evaluated.policy.logits)
         return inputs.reshape(-1), evaluated.routing.expert, trained.routing.expert, policy
 
