@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.accounting import ACTIVATIONS
-from routelaws.reference.experts import DROP_ORDERS
+from routelaws.reference.experts import DROP_ORDERS, _check_activation
 from routelaws.reference.notation import _check_k
 
 from . import cpu
@@ -245,14 +244,6 @@ def _activated(hidden, activation, linear):
     """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
     _check_activation(activation, linear)
     return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
-
-
-def _check_activation(activation, linear):
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
-    if (linear is None) == (activation == "swiglu"):
-        given = "missing" if linear is None else "given"
-        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
 
 
 def _swiglu(hidden, linear):
