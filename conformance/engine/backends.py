@@ -173,8 +173,9 @@ class Backend:
         self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken = {}, set(), {}
-        self.functions = [path for path in public_functions() if callable(self._find(path))]
-        self.borrowed = [path for path in self.functions if self._find(path) is public_functions()[path]]
+        found = {path: self._find(path) for path in public_functions()}
+        self.functions = [path for path, function in found.items() if callable(function)]
+        self.borrowed = [path for path in self.functions if found[path] is public_functions()[path]]
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
