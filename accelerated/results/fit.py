@@ -75,6 +75,13 @@ class Rows(NamedTuple):
         return f"{self.name} on {self.part}" if self.part else self.name
 
 
+def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
+    """Return a fit whose intervals are computed; a ValueError of theirs is a reason why the law cannot be fitted."""
+    fit = Fit(rows, law, level, huber)
+    fit.intervals  # noqa: B018
+    return fit
+
+
 def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
     """Return the runs of one router as rows of a law of the loss.
 

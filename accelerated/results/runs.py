@@ -18,7 +18,7 @@ from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import by_reason, in_short, once, plural
 from .blocks import text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, Rows, check_huber, rows_of_runs
+from .fit import LEVEL, Fit, Rows, check_huber, fit_with_intervals, rows_of_runs
 from .fit_text import fits_blocks
 from .known_laws import law_of
 from .law_columns import column_remarks
@@ -109,9 +109,7 @@ class Runs:
         selections = of_router(self.selections(law.axes), router)
 
         def fitted(selection: RouterRows) -> Fit:
-            fit = Fit(rows_of_runs(selection, law, self.loss), law, level, huber)
-            fit.intervals  # noqa: B018  # what is wrong with them is a reason, too
-            return fit
+            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber)
 
         with naming(self.paths):
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
@@ -216,9 +214,7 @@ def fit_measured(
         if tell is not None:
             tell(f"fitting {rows.label}, {number} of {len(groups)}")
         try:
-            fit = Fit(rows, law, level, huber)
-            fit.intervals  # noqa: B018  # what is wrong with them is a reason, too
-            fits.append(fit)
+            fits.append(fit_with_intervals(rows, law, level, huber))
         except ValueError as error:
             reasons[rows.label] = str(error)
     if not fits:
