@@ -12,6 +12,8 @@ import pathlib
 import random
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -275,3 +277,34 @@ def flags_of():
         return (*(["positional"] if "positional arguments" in said else []), *names)
 
     return found
+
+
+@pytest.fixture
+def render_both(monkeypatch):
+    """Return a function (module): render the short report, too, wherever that module writes the full one.
+
+    Odd tables have to be said in both.
+    """
+
+    def patch(module):
+        markdown = module.markdown
+
+        def both(results, drawn, sweep=None, numbers="results.json", full=False):
+            texts = {each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)}
+            assert len(texts[False].split()) < 1600 and "](#" not in texts[False]
+            return texts[full]
+
+        monkeypatch.setattr(module, "markdown", both)
+
+    return patch
+
+
+@pytest.fixture
+def digests():
+    """Return a function (program, cores) -> the words that the program prints, which takes as many cores."""
+
+    def run(program: str, cores: int) -> list[str]:
+        words = [sys.executable, "-c", program, str(cores)]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+    return run

@@ -124,16 +124,8 @@ def without_figures(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def both_reports(monkeypatch):
-    """Render the short report, too, wherever the full one is written: odd tables have to be said in both."""
-    markdown = command.markdown
-
-    def both(results, drawn, sweep=None, numbers="results.json", full=False):
-        texts = {each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)}
-        assert len(texts[False].split()) < 1600 and "](#" not in texts[False]
-        return texts[full]
-
-    monkeypatch.setattr(command, "markdown", both)
+def both_reports(render_both):
+    render_both(command)
 
 
 @pytest.fixture(scope="module")
