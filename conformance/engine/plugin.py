@@ -8,11 +8,13 @@ repository conftest.py registers it, and with neither an option nor ROUTELAWS_BA
 import functools
 import gc
 import json
+import os
 import random
 import time
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 from hypothesis.internal.conjecture import providers
 
@@ -25,9 +27,15 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 
 NAME = "routelaws.conformance.engine.plugin"
 
+_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # by name: on CI Hypothesis keeps nothing
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(  # first: a profile takes what it leaves open from "default", as that is by then
-    "nightly", max_examples=400, deadline=None, derandomize=False, suppress_health_check=_SUPPRESSED
+    "nightly",
+    max_examples=400,
+    deadline=None,
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(os.path.join(_STORAGE, "examples")),
+    suppress_health_check=_SUPPRESSED,
 )
 settings.register_profile(
     "quick",
