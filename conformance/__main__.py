@@ -1,6 +1,7 @@
 """`python -m routelaws.conformance --backend my.module`: which functions compute what the reference says.
 
-Exit codes: 0 nothing is wrong, 1 something is, 2 what was asked cannot be done.
+Exit codes: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect, 2 the run is
+impossible.
 """
 
 import argparse

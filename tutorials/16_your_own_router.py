@@ -255,7 +255,7 @@ print(f"{sum(len(inspect.getsource(each).strip().splitlines()) for each in mine)
 report = check(*mine)
 for row in report.rows:
     print(f"{row.function:30} {row.verdict}")
-assert report["softmax"].verdict == "wrong" and report["top_k_indices"].failed and report.exit_code == 1
+assert report["softmax"].verdict == "defect" and report["top_k_indices"].failed and report.exit_code == 1
 
 # %% [markdown]
 # Both mistakes are found. Here is the whole table, as the suite prints it. (Numbers of calls, and the examples, can
@@ -270,9 +270,9 @@ for line in report.lines()[len(report.header) + 3 :]:
 #
 # - **calls**: how often the function was asked, and its answer judged.
 # - **worst share**: the largest error, as a share of what is allowed. Where nothing is rounded there is a dash.
-# - **verdict**: *right*; *wrong*, with the first entry that is off, what was expected there and what was found;
-#   *raises*, *hangs*, *mutates* and *not deterministic*; or *dialect*: the function differs in the same way as a known
-#   library does. `top_k_indices` breaks ties as `torch.topk` may: in any way. That is no blunder, but it is not what
+# - **verdict**: *right*; *defect*, with its kind (*wrong*, *raises*, *hangs*, *mutates*, ...), the first entry that is
+#   off, what was expected there and what was found; or *differs*: the function computes something else that can be
+#   meant. `top_k_indices` breaks ties as `torch.topk` may: in any way. That is no blunder, but it is not what
 #   the reference does, and a model that is moved from one to the other changes.
 # - **besides**: every other fault that was found, with its test and its input. Some follow from another: the router
 #   takes its gates from our softmax, so that they are nan where its probabilities are.
@@ -306,8 +306,8 @@ for logits in (tied, large):
 print("the ties and large logits of section 3: right now")
 report = check(softmax, log_sum_exp, top_k_indices, top_k_router)
 for row in report.rows:
-    print(f"{row.function:30} {row.verdict:12} {row.detail}")
-assert report["softmax"].verdict == "mutates" and report["top_k_indices"].verdict == "right"
+    print(f"{row.function:30} {row.verdict:12} {row.kind:8} {row.detail}")
+assert report["softmax"].kind == "mutates" and report["top_k_indices"].verdict == "right"
 
 # %% [markdown]
 # The values are right, and yet there is a new mistake: `-=` changes the array that the caller gave. Whoever uses the
@@ -349,7 +349,7 @@ def top_k_router(logits, k=1, *, score="softmax", normalisation="sum", allow_con
 report = check(top_k_router)
 row = report["top_k_router"]
 print(*textwrap.wrap(f"{row.verdict}: {row.detail}", 118), sep="\n")
-assert row.verdict == "dialect" and "gates" in row.detail
+assert row.verdict == "differs" and "gates" in row.detail
 same(top_k_router(z, 1)["gate"], np.ones((3, 1)))
 
 # %% [markdown]

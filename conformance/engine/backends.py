@@ -70,7 +70,7 @@ OBJECTS: dict[str, object] = {}
 
 
 class Broken(AssertionError):
-    """A function broke a rule that holds for every function; `kind` is one of `report.VERDICTS`."""
+    """A function broke a rule that holds for every function; `kind` is one of `report.KINDS`."""
 
     def __init__(self, path: str, kind: str, detail: str):
         super().__init__(f"{path} {detail}")
@@ -366,7 +366,7 @@ class Backend:
         elif isinstance(value, list | tuple) and not fields_of(value) and len(value) == len(names):
             parts = list(value)
         else:
-            self._break(path, "wrong", f"returned {told(value)}; {needed(record)}")
+            self._break(path, "form", f"returned {told(value)}; {needed(record)}")
         hints = typing.get_type_hints(record)
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
@@ -439,14 +439,14 @@ class Backend:
             return
         problem = difference(result, wanted, "")
         if problem:
-            self._break(path, "wrong", f"returned the wrong thing: {problem}")
+            self._break(path, "form", f"returned the wrong thing: {problem}")
 
     def _judge_precision(self, path: str, result, precision: str | None) -> None:
         """Fail where floats come back in less than the precision that they were given in."""
         for leaf in arrays_of(result) if precision and not self.capabilities else ():
             if leaf.dtype.kind == "f" and leaf.dtype.itemsize < np.dtype(precision).itemsize:
                 said = f"returned dtype {leaf.dtype} where {precision} was asked for; `dtypes` says what there is"
-                self._break(path, "wrong", said)
+                self._break(path, "form", said)
 
     def _timed(self, path: str, function, arguments, keywords, chosen):
         """Call, and fail where it does not return in time or tries to end the process."""

@@ -7,7 +7,7 @@
 
 Values have the names of the reference's parameters, and parts of trees and records their path: "params.w1",
 "held.expert". What the call returned is under "found", and what the reference returns under "expected", with the field
-of a record behind a dot. bfloat16, which NumPy lacks, stands as float32. The rest is text: "call", "verdict", "detail",
+of a record behind a dot. bfloat16, which NumPy lacks, stands as float32. The rest is text: "call", "kind", "detail",
 "test", "example" (as Hypothesis prints it), and "again", the command that repeats it: the quick and the default profile
 draw the same examples again; nightly first tries those that failed, which Hypothesis keeps in the folder.
 """
@@ -121,7 +121,7 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: s
     again = f"python -m routelaws.conformance --backend {backend} --only {path} --profile {profile}"
     notes = "\n".join(getattr(ledger.blamed, "__notes__", ())).partition("\nExplanation:")[0]
     content = {
-        "backend": backend, "function": path, "verdict": trouble.kind, "detail": trouble.detail, "test": trouble.test,
+        "backend": backend, "function": path, "kind": trouble.kind, "detail": trouble.detail, "test": trouble.test,
         "example": re.sub(r"\n *backend=<[^\n]*", "", notes),
         "again": again + f" --export-failing {shown}" * (profile == "nightly"),
     }  # fmt: skip

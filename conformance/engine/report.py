@@ -1,13 +1,24 @@
 """What a run says about each function: a table, JSON and one page of HTML, made of its ledger.
 
-Verdicts: right (asked, and nothing failed), wrong, raises, hangs, mutates, not deterministic, dialect (it differs, as a
-known library does), missing, not asked (it is there, and no test of this run called it and came to its end), expected
-(it fails as was said beforehand), unexpectedly right (it does not).
+Verdicts of a function:
+
+    right               it computes what the reference computes, in the dialect that the row names
+    differs             it computes something else that can be meant: the row has the nearest dialect and the first
+                        difference
+    defect              it breaks a rule of every design; `kind` says which (`DEFECTS`)
+    not askable         it declined every call, or the answers that were left fit several dialects
+    missing             it is not there; a failure where `--require` names it
+    not asked           it is there, and no test of this run called it
+    expected            it fails, and the list of known failures says so
+    unexpectedly right  the list of known failures says that it fails, and it does not; a failure with `--strict`
+
+Exit codes of a report: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect.
 """
 
 import html
 import json
 import math
+from types import MappingProxyType
 from typing import NamedTuple
 
 from routelaws.accelerated.files import write_atomically
@@ -15,11 +26,26 @@ from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
 
 VERDICTS = (
-    "right", "wrong", "dialect", "raises", "hangs", "mutates", "not deterministic", "missing", "not asked", "expected",
-    "unexpectedly right",
+    "right", "differs", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
 )  # fmt: skip
-BAD = ("hangs", "raises", "mutates", "not deterministic", "wrong", "dialect")
-"""From the one that explains most to the one that explains least."""
+DEFECTS = {
+    "hangs": "it does not return within the time limit",
+    "raises": "it raises on an input that every design accepts",
+    "mutates": "it changes an array that it was given",
+    "not deterministic": "the same input gives two results in evaluation",
+    "state": "a call in training changes a later call in evaluation",
+    "not finite": "finite input gives NaN or infinity",
+    "out of range": "an index names no expert, or one expert twice",
+    "idle": "an expert never runs, or never gets a gradient",
+    "padding": "padded tokens take slots or change the result of real tokens",
+    "no gradient": "a gradient that has to arrive is zero or missing",
+    "form": "the shape or the kind of numbers of a result is wrong",
+    "wrong": "the value contradicts the definition, of which there is one alone",
+}
+"""Kinds of defects, from the one that explains most to the one that explains least."""
+KINDS = (*DEFECTS, "dialect")
+DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
+"""Functions of which there are several legitimate designs: a value that is not ours differs, and is no defect."""
 CUT = 500
 """Characters of a message that the terminal shows; JSON and HTML have all of it."""
 FAULTS = 5
@@ -36,14 +62,23 @@ def slack_lines(slack) -> list[str]:
     return [head, *(f"    {one.bound:40} worst share {one.share:.1e} in {one.checks} checks" for one in slack)]
 
 
+def verdict_of(kind: str, path: str) -> str:
+    """Return "defect" or "differs" for a fault of a function."""
+    return "differs" if kind == "dialect" or kind == "wrong" and path.startswith(DESIGNS) else "defect"
+
+
 class Row(NamedTuple):
-    """What is said of one public function of the reference."""
+    """What is said of one public function of the reference; JSON has the same fields.
+
+    Fields of a verdict on a design: `dialect` names the design that fits, or the nearest; `inputs` is the number of
+    answered inputs, which tell it from every other one; `script` repeats the first fault on the smallest input.
+    """
 
     function: str
     verdict: str  # one of VERDICTS
     examples: int  # calls in this run
     share: float | None  # the worst share of a bound after one of its calls; None where nothing was compared so
-    failed: int  # tests that blame it
+    failed: int  # faults: tests that blame it
     detail: str  # the first of what they say
     test: str  # the first of these tests
     left_out: str = ""  # which calls it declined, if any
@@ -51,16 +86,24 @@ class Row(NamedTuple):
     file: str = ""  # that holds the call of that test, where failures are exported
     defaults: str = ""  # which differ from the reference's
     unchecked: str = ""  # options of the reference's function that no call had, and why
+    kind: str = ""  # one of KINDS where the verdict is "defect" or "differs", or would be if it were not "expected"
+    dialect: str = ""
+    inputs: int | None = None
+    script: str = ""
 
 
 class Report(NamedTuple):
     """What is said of one backend.
 
+    JSON: {"reports": [{"backend", "header", "facts", "implemented", "of", "counts", "exit_code", "functions": [fields
+    of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are no fault, each
+    said once: {"ties": "arbitrary", "choice": "unsorted", ...}.
+
     Example:
-        >>> row = Row("notation.softmax", "wrong", 3, 2.5, 1, "error 5, allowed 2", "test_softmax")
+        >>> row = Row("notation.softmax", "defect", 3, 2.5, 1, "error 5, allowed 2", "test_softmax", kind="wrong")
         >>> report = Report("mine", {"version": "1"}, (row,), ())
         >>> report.exit_code, report.implemented, report["softmax"].verdict
-        (1, 1, 'wrong')
+        (1, 1, 'defect')
     """
 
     backend: str
@@ -68,12 +111,14 @@ class Report(NamedTuple):
     rows: tuple[Row, ...]
     outside: tuple[Trouble, ...]  # failed tests that called no function
     slack: tuple[Slack, ...] = ()  # bounds that it shows to be too slack; of our own twin only
+    facts: dict[str, str] = MappingProxyType({})
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing is wrong, 1 when something is."""
-        bad = any(row.verdict in BAD or row.verdict in STRICT and row.failed for row in self.rows)
-        return int(bad or bool(self.outside))
+        """0 when nothing differs, 3 when something differs and nothing is a defect, 1 when something is a defect."""
+        bad = any(row.verdict == "defect" or row.verdict in STRICT and row.failed for row in self.rows)
+        differs = any(row.verdict == "differs" for row in self.rows)
+        return 1 if bad or self.outside else 3 if differs else 0
 
     @property
     def implemented(self) -> int:
@@ -116,7 +161,7 @@ class Report(NamedTuple):
         for row in self.rows:
             if row.verdict in ("missing", "not asked") and not row.failed and not row.left_out:
                 continue
-            lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {row.verdict}")
+            lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
                 lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
@@ -126,6 +171,8 @@ class Report(NamedTuple):
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    call: {row.file}"] if row.file else []
+            lines += [f"    | {line}" for line in row.script.splitlines()]
+        lines += [f"fact: {name}: {fact}" for name, fact in self.facts.items()]
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
         for verdict in ("not asked", "missing"):
             names = [row.function for row in self.rows if row.verdict == verdict]
@@ -141,6 +188,7 @@ class Report(NamedTuple):
         return {
             "backend": self.backend,
             "header": self.header,
+            "facts": dict(self.facts),
             "implemented": self.implemented,
             "of": len(self.rows),
             "counts": self.counts(),
@@ -149,6 +197,14 @@ class Report(NamedTuple):
             "outside": [trouble._asdict() for trouble in self.outside],
             "slack_bounds": [slack._asdict() for slack in self.slack],
         }
+
+
+def headline(row: Row) -> str:
+    """Return a verdict in one line: "right (dialect softmax, 21 inputs)", "defect (hangs)"."""
+    parts = [row.kind] if row.verdict == "defect" else []
+    parts += [f"{'nearest' if row.verdict == 'differs' else 'dialect'} {row.dialect}"] if row.dialect else []
+    parts += [f"{row.inputs} inputs"] if row.dialect and row.inputs else []
+    return f"{row.verdict} ({', '.join(parts)})" if parts else row.verdict
 
 
 def _finite(share: float | None):
@@ -190,37 +246,46 @@ def build(
 
 def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
     examples = ledger.examples.get((backend.name, path), 0)
-    share = ledger.shares.get((backend.name, path))
-    there = path in backend.functions
     left_out = _left_out(ledger, backend.name, path)
-    verdict, detail, test, file, besides = "right" if examples else "not asked", "", "", "", ()
-    if examples and left_out and share is None and (backend.name, path) not in ledger.compared:
-        verdict, detail = (
-            "not asked",
-            f"{examples} calls were answered, but each of their tests had to leave others out",
-        )
-    if not there:
-        verdict = "missing"
+    row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
+    if left_out and row.share is None and (backend.name, path) not in ledger.compared:
+        words = f"{examples} calls were answered, but each of their tests had to leave others out" * bool(examples)
+        row = row._replace(verdict="not askable", detail=words)
+    if path not in backend.functions:
         if path in backend.require:
             return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, and it is not there", "")
+        row = row._replace(verdict="missing")
     if troubles:
-        first, spoken = _first(troubles)
-        others = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
-        verdict, detail, test = first.kind, first.detail, first.test
-        if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
-            others, first = [trouble for trouble in troubles if trouble is not spoken], spoken
-            verdict, detail, test = "dialect", spoken.detail, spoken.test
-        elif spoken:
-            detail = f"{detail}; apart from that {spoken.detail}"
-        besides = _distinct(others, first.detail)
-        file = first.file or next((trouble.file for trouble in troubles if trouble.file), "")
+        row = _blamed(row, troubles)
         if path in expected:
-            verdict, detail = "expected", f"{expected[path]} ({verdict}: {first.detail})"
+            row = row._replace(verdict="expected", detail=f"{expected[path]} ({row.kind}: {row.detail})")
     elif path in expected and examples:
-        verdict, detail = "unexpectedly right", f"was expected to fail ({expected[path]}), and nothing failed"
+        words = f"was expected to fail ({expected[path]}), and nothing failed"
+        row = row._replace(verdict="unexpectedly right", detail=words)
+    there = path in backend.functions
     defaults, unchecked = (backend.other_defaults(path), _unchecked(ledger, backend, path)) if there else ("", "")
-    tests = len({trouble.test for trouble in troubles})
-    return Row(path, verdict, examples, share, tests, detail, test, left_out, besides, file, defaults, unchecked)
+    return row._replace(left_out=left_out, defaults=defaults, unchecked=unchecked)
+
+
+def _blamed(row: Row, troubles: list[Trouble]) -> Row:
+    """Return the row of a function that failed tests blame."""
+    first, spoken = _first(troubles)
+    others = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
+    kind, detail = first.kind, first.detail
+    if spoken and kind == "wrong":  # what differs has a name: say that first
+        others, first = [trouble for trouble in troubles if trouble is not spoken], spoken
+        kind, detail = "dialect", spoken.detail
+    elif spoken:
+        detail = f"{detail}; apart from that {spoken.detail}"
+    return row._replace(
+        verdict=verdict_of(kind, row.function),
+        kind=kind,
+        failed=len({trouble.test for trouble in troubles}),
+        detail=detail,
+        test=first.test,
+        besides=_distinct(others, first.detail),
+        file=first.file or next((trouble.file for trouble in troubles if trouble.file), ""),
+    )
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
@@ -230,7 +295,7 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
     """
     first = min(
         troubles,
-        key=lambda one: (BAD.index(one.kind) if one.kind in BAD else len(BAD), "test_dialects" in one.test),
+        key=lambda one: (KINDS.index(one.kind) if one.kind in KINDS else len(KINDS), "test_dialects" in one.test),
     )
     return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
 
@@ -306,9 +371,12 @@ def _section(report: Report) -> str:
             row.defaults and f"defaults differ: {row.defaults}",
         )
         small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)
-        kind = "bad" if row.verdict in BAD or row.failed else "right" if row.verdict == "right" else ""
+        kind = (
+            "bad" if row.verdict in ("defect", "differs") or row.failed else "right" if row.verdict == "right" else ""
+        )
         numbers = cell(row.examples, "number") + cell(_share(row.share), "number")
-        verdict = f'<td><span class="{kind}">{row.verdict}</span>{small}</td>'
+        script = f"<pre>{html.escape(row.script)}</pre>" if row.script else ""
+        verdict = f'<td><span class="{kind}">{html.escape(headline(row))}</span>{small}{script}</td>'
         return f"<tr>{cell(row.function)}{numbers}{verdict}</tr>"
 
     head = "".join(f"<tr>{cell(key)}{cell(value)}</tr>" for key, value in report.header.items())

@@ -69,7 +69,7 @@ def test_each_failure_is_a_file(kind, tmp_path):
     file = export(tmp_path, guarded(limit=0.2, softmax=STRANGERS[kind]), check_softmax)
     assert file.name == "mine--notation.softmax--test_here.test_this.float32.npz"
     content = opened(file)
-    assert (content["verdict"], content["function"]) == (kind, "notation.softmax")
+    assert (content["kind"], content["function"]) == (kind, "notation.softmax")
     assert content["call"] == "notation.softmax(logits=logits)" and content["detail"].size == 1
     assert content["again"] == "python -m routelaws.conformance --backend mine --only notation.softmax --profile quick"
     assert content["logits"].dtype == np.float32 and np.array_equal(content["logits"], Z.astype(np.float32))

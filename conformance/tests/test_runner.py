@@ -65,16 +65,16 @@ half = stranger(lambda z: notation.softmax(z).astype(np.float32))
 """
 
 FOUND = {
-    "right": ("right", ""),
+    "right": ("", ""),
     "wrong": ("wrong", "softmax float"),
     "raises": ("raises", "raised TypeError: no such luck"),
     "hangs": ("hangs", "did not return within 0.5 s"),
-    "shape": ("wrong", r"shape \(\d+,\), expected \(\d+, \d+\)"),
-    "dtype": ("wrong", "dtype int64, floats are needed"),
+    "shape": ("form", r"shape \(\d+,\), expected \(\d+, \d+\)"),
+    "dtype": ("form", "dtype int64, floats are needed"),
     "mutates": ("mutates", "changed an array that it was given"),
     "random": ("not deterministic", "gave two results for the same"),
     "leaves": ("raises", "raised SystemExit"),
-    "half": ("wrong", "dtype float32 where float64 was asked for"),
+    "half": ("form", "dtype float32 where float64 was asked for"),
 }
 
 
@@ -109,21 +109,22 @@ def test_each_stranger_is_named_as_what_it_is(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     reports = {one["backend"]: one for one in json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]}
     page = (tmp_path / "found.html").read_text("utf-8")
-    for name, (verdict, detail) in FOUND.items():
+    for name, (kind, detail) in FOUND.items():
         one = reports[f"strangers:{name}"]
         rows = {row["function"]: row for row in one["functions"]}
         row = rows["notation.softmax"]
-        assert row["verdict"] == verdict and re.search(detail, row["detail"]), (name, row)
-        assert one["exit_code"] == (verdict != "right") and row["failed"] == (verdict != "right"), (name, one)
+        assert row["verdict"] == ("defect" if kind else "right") and row["kind"] == kind, (name, row)
+        assert re.search(detail, row["detail"]), (name, row)
+        assert one["exit_code"] == bool(kind) == row["failed"], (name, one)
         assert rows["notation.one_hot"]["verdict"] == "right", f"{name}: the rest goes on"
         assert f"strangers:{name}" in page and f"conformance of strangers:{name}" in done.stdout
-        assert bool(row["file"]) == (verdict != "right"), (name, row)
+        assert bool(row["file"]) == bool(kind), (name, row)
         if row["file"]:
             with np.load(tmp_path / row["file"]) as file:
-                assert file["verdict"] == verdict and file["call"].item().startswith("notation.softmax("), name
+                assert file["kind"] == kind and file["call"].item().startswith("notation.softmax("), name
                 assert str(file["test"]) == row["test"], (name, row)
             assert f"call: {row['file']}" in page and f"call: {row['file']}" in done.stdout
-    assert reports["strangers:right"]["functions"][0]["share"] < 1 and ">not deterministic<" in page
+    assert reports["strangers:right"]["functions"][0]["share"] < 1 and ">defect (not deterministic)<" in page
     written = {"strangers.py", "found.json", "found.html", "failing", "__pycache__"}
     assert {path.name for path in tmp_path.iterdir()} <= written
     assert len(list((tmp_path / "failing").iterdir())) == len(FOUND) - 1
@@ -176,7 +177,7 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
     mine = SimpleNamespace(top_k_indices=top_k_indices, z_loss=z_loss, value_at_balance=value_at_balance)
     found = runner.check_backend(mine, only=["top_k_indices", "z_loss", "value_at_balance"])
     row, printed = found["top_k_indices"], found.lines()
-    assert row.verdict == "wrong" and row.detail.startswith("top_k_indices") and row.failed > 1
+    assert row.verdict == "differs" and row.detail.startswith("top_k_indices") and row.failed > 1
     assert row.besides and len({row.detail, *row.besides}) == 1 + len(row.besides)
     assert any("test_dialects" in line and "none of the" in line for line in row.besides), "after the plain words"
     assert all(line.startswith("test_") for line in row.besides) and f"    besides {row.besides[0]}"[:500] in printed
@@ -190,7 +191,7 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
 
 
 def test_only_some_of_many_faults_are_printed():
-    row = report.Row("notation.softmax", "wrong", 1, None, 9, "first", "t", besides=tuple(f"t: {i}" for i in range(9)))
+    row = report.Row("notation.softmax", "defect", 1, None, 9, "first", "t", besides=tuple(f"t: {i}" for i in range(9)))
     printed = report.Report("mine", {}, (row,), ()).lines()
     assert "    besides t: 4" in printed and "    besides t: 5" not in printed
     assert "    and 4 more (all of them: --json)" in printed
@@ -774,7 +775,7 @@ def test_a_shuffled_run_finds_the_same_in_another_order(monkeypatch, capsys):
     assert sorted(ordered) == sorted(first) == sorted(other)
     for one, same in zip(found.rows, wanted.rows, strict=True):
         assert one[:5] == same[:5], "function, verdict, calls, share of the bound, failed tests"
-    assert [row.verdict for row in found.rows] == ["right", "wrong"]
+    assert [row.verdict for row in found.rows] == ["right", "defect"]
     printed = capsys.readouterr().out
     assert [printed.count(f"--shuffle {seed}") for seed in ("", 7, 8)] == [3, 2, 1]
 
@@ -850,7 +851,7 @@ for expected in ({}, {"softmax": "twice"}):
     print(found.exit_code, found["softmax"].verdict, found["one_hot"].verdict, found["top_k_indices"].verdict, sep=",")
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    for line in ("1,wrong,right,missing", "0,expected,right,missing"):
+    for line in ("1,defect,right,missing", "0,expected,right,missing"):
         assert line in done.stdout, done.stdout + done.stderr
 
 
@@ -900,10 +901,10 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
         ledger.troubles += troubles
         return report.build(backend, ledger, {}, [path], {})[path]
 
-    assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("dialect", words)
-    assert (row(mismatch).verdict, row(mismatch).detail) == ("wrong", "expected 5, found 4")
-    assert row(raised, named).verdict == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
-    assert report.Report("mine", {}, (row(mismatch, named),), ()).exit_code == 1
+    assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("differs", words)
+    assert (row(mismatch).kind, row(mismatch).detail) == ("wrong", "expected 5, found 4")
+    assert row(raised, named).kind == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
+    assert report.Report("mine", {}, (row(mismatch, named),), ()).exit_code == 3
 
 
 def test_compiled_programs_are_dropped_before_the_system_runs_out_of_maps(monkeypatch):
