@@ -6,13 +6,12 @@ import tyro
 
 from ..errors import InputError
 from ..laws.catalogue import Law
+from ..results.accuracy_rows import Choice, read_groups
 from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
 from ..results.fit_text import fits_blocks
-from ..results.known_laws import law_of
-from ..results.measured_rows import Choice, read_groups
-from ..results.runs import Fits, fit_measured, read, with_options
+from ..results.runs import Fits, fit_groups, law_of, read, with_options
 from .working import Working
 
 
@@ -76,7 +75,7 @@ def fit_tables(
             return runs.fit(law, router, level, huber, tell, **chosen.options)
         if len(tables) > 1:
             raise InputError(f"{len(tables)} tables are given; a law of {law.measured} takes one")
-        return fit_measured(law, *read_groups(law, tables[0], chosen), tables[0], level, huber, tell)
+        return fit_groups(law, *read_groups(law, tables[0], chosen), tables[0], level, huber, tell)
 
 
 def check_choice(law: Law, chosen: Choice) -> None:

@@ -10,9 +10,8 @@ from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
 from ..results.blocks import Block, Table
 from ..results.encoding import plain
 from ..results.fit import LEVEL
-from ..results.known_laws import law_of, rows_of_released
 from ..results.numbers import count, exponent, figure
-from ..results.runs import read
+from ..results.runs import law_of, read, rows_of_released
 from ..tables.released import released_table
 from ..tables.several import named
 from ..tables.table import of_router

@@ -17,8 +17,8 @@ from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, me
 from ..results.blocks import Block, Table, show
 from ..results.encoding import dumps, plain
 from ..results.fit import LEVEL
-from ..results.hull import extrapolation
-from ..results.known_laws import law_of, rows_of_released
+from ..results.prediction import extrapolation
+from ..results.runs import law_of, rows_of_released
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of

@@ -12,8 +12,16 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
-from ..results.alike import SAME, training_steps, training_tokens
-from ..results.law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops, taken_per_step
+from ..results.row_differences import SAME
+from ..results.rows import (
+    FLOPS_PER_PARAMETER,
+    TRAINING,
+    column_or_nan,
+    stated_flops,
+    taken_per_step,
+    training_steps,
+    training_tokens,
+)
 
 SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
@@ -50,15 +58,17 @@ def costs_of(frame, experts: float) -> Costs:
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
     per_token = stated_flops(frame) / (TRAINING * tokens)
-    per_token = np.where(np.isnan(per_token), _column(frame, "flops_per_step") / taken_per_step(frame), per_token)
-    cache = 2 * _column(frame, "num_blocks") * _column(frame, "num_heads") * _column(frame, "kqv_size")
-    vocabulary = np.nan_to_num(_column(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
+    per_token = np.where(np.isnan(per_token), column_or_nan(frame, "flops_per_step") / taken_per_step(frame), per_token)
+    cache = (
+        2 * column_or_nan(frame, "num_blocks") * column_or_nan(frame, "num_heads") * column_or_nan(frame, "kqv_size")
+    )
+    vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     flops = _between(size, _at_experts(size, count, per_token, experts))
     known = tokens[tokens > 0]
     return Costs(
         flops or (lambda N: FLOPS_PER_PARAMETER * np.asarray(N, dtype=np.float64)),
-        _between(size, _at_experts(size, count, _column(frame, "total_parameter_count"), experts)),
-        _between(size, _medians(size, vocabulary * _column(frame, "d_model"))),
+        _between(size, _at_experts(size, count, column_or_nan(frame, "total_parameter_count"), experts)),
+        _between(size, _medians(size, vocabulary * column_or_nan(frame, "d_model"))),
         _between(size, _medians(size, cache)),
         _between(size, _medians(size, tokens)),
         flops is not None,
@@ -76,10 +86,6 @@ def says_tokens(frame) -> bool:
     """Return whether no run has the tokens of the released table's steps: they are in the table, or not known."""
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
-
-
-def _column(frame, name: str) -> np.ndarray:
-    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
 
 
 def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:

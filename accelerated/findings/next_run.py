@@ -11,7 +11,7 @@ import numpy as np
 from routelaws.reference.laws.next_run import Asked, NextRun, interval_of, next_runs
 
 from ..results.fit import LEVEL, Fit
-from ..results.law_columns import TRAINING
+from ..results.rows import TRAINING
 from .model_costs import costs_of
 
 COLUMNS = ("dense_parameters", "num_experts")

@@ -19,9 +19,9 @@ from ..laws.catalogue import LAWS, Law
 from ..laws.choosing import Choice, Option, resampled_losses, win_shares
 from ..laws.planning import Budget
 from ..laws.resampling import bootstrap_weights
-from ..results.fit import LEVEL, Fit, rows_of_runs
-from ..results.hull import Beyond, beyond, inside_hull
-from ..results.law_columns import TRAINING, or_one
+from ..results.fit import LEVEL, Fit
+from ..results.prediction import Beyond, beyond, inside_hull
+from ..results.rows import TRAINING, or_one, rows_of_runs
 from ..results.runs import fit_each, fit_some
 from ..tables.schema import DENSE
 from ..tables.table import select_rows

@@ -16,7 +16,7 @@ import numpy as np
 from ..laws.choosing import Choice, Option, best_choice
 from ..laws.planning import Budget
 from ..results.fit import Fit
-from ..results.hull import Beyond
+from ..results.prediction import Beyond
 
 TOO_FAR = (1e-2, 1e5)
 """How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained

@@ -20,7 +20,8 @@ from ..files import locked, write_once
 from ..json_files import NULL, NUMBER, read_json
 from ..laws.catalogue import LAWS as KNOWN
 from ..results.encoding import dumps
-from ..results.fit import LEVEL, Fit, rows_of_runs
+from ..results.fit import LEVEL, Fit
+from ..results.rows import rows_of_runs
 from ..tables.table import DENSE, select_rows
 from ..training.result_rows import read_rows
 from ..training.sweep_folder import folder_of_run, read_plan

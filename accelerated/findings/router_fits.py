@@ -16,11 +16,12 @@ from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effectiv
 from ..laws.catalogue import LAWS
 from ..laws.fitting import RoutedFit, fit_routed, predict_curve
 from ..laws.uncertainty import Quantity, profile_intervals, student_quantile
-from ..results.alike import differences, row_doubts, shorter_runs
 from ..results.cautions import warnings
 from ..results.encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
 from ..results.estimates import LEVEL, line, percent
-from ..results.fit import Fit, rows_of_runs
+from ..results.fit import Fit
+from ..results.row_differences import differences, row_doubts, shorter_runs
+from ..results.rows import rows_of_runs
 from ..tables.table import DENSE, RouterRows
 from . import paper
 from .beside_paper import beside_paper, dense_of_paper

@@ -17,8 +17,8 @@ from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 from ..errors import InputError
 from ..laws.catalogue import LAWS
 from ..results.estimates import percent
-from ..results.fit import Fit, rows_of_runs
-from ..results.law_columns import taken_per_step
+from ..results.fit import Fit
+from ..results.rows import rows_of_runs, taken_per_step
 from ..results.runs import Runs
 from ..tables.conditions import names_in, row_mask
 from ..tables.selection import none_chosen

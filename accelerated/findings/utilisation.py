@@ -12,9 +12,9 @@ import numpy as np
 from ..laws.catalogue import LAWS
 from ..laws.held_out import leave_one_out
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
-from ..results.determined import is_known
 from ..results.encoding import coefficient, unknown
 from ..results.estimates import LEVEL, REACH, percent
+from ..results.fit import is_known
 from ..tables.table import DENSE
 from .rows import Run, usual_frequency
 

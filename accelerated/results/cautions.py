@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from ..laws.catalogue import Law
 from ..tables.schema import called
 from ..wording import plural
-from .alike import Difference, Shorter
 from .estimates import percent
 from .misfit import Misfit, Outlier, Rise
 from .numbers import figure
+from .row_differences import Difference, Shorter
 
 CLEAR = 0.05
 """Below this chance of a test a bend or a misfit is said to be there."""

@@ -1,8 +1,9 @@
 """One law on the rows of one router or task: coefficients, intervals, errors on rows left out, misfit, cautions.
 
-    1. ROWS       `Rows`        what a law is fitted to, as its columns (`law_columns.py`, `measured_rows.py`)
+    1. ROWS       `Rows`        what a law is fitted to, as its columns (`rows.py`, `accuracy_rows.py`)
     2. FIT        `Fit`         the law; all else is computed when it is asked for, and kept
-    3. DOUBT      `misfit_of`   where the law misses its own rows, and `Fit.cautions`, what can make it wrong unseen
+    3. KNOWN      `is_known`    whether the rows determine the law (`is_determined`) and each of its coefficients
+    4. DOUBT      `misfit_of`   where the law misses its own rows, and `Fit.cautions`, what can make it wrong unseen
 
 Intervals are the law's own (`Law.intervals`). A fit with Huber's criterion instead of least squares has none, since it
 assumes no distribution; that by least squares stands beside it.
@@ -10,7 +11,6 @@ assumes no distribution; that by least squares stands beside it.
 
 import math
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,17 +20,15 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.catalogue import Fit as LawFit
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
-from ..tables.table import RouterRows
-from .alike import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
 from .blocks import text, to_html
 from .cautions import difference_words, warnings
-from .determined import is_determined, is_known, steepness
 from .encoding import fit_dict, plain
 from .fit_text import fit_blocks
-from .law_columns import law_columns
 from .misfit import Misfit, misfit_of, sizes_of
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
+from .row_differences import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
+from .rows import Rows
 
 LEVEL = 0.95
 """Confidence level of every interval, unless another is asked for."""
@@ -41,38 +39,14 @@ SIZE = "dense_parameters"
 MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
 
+LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
+"""Sizes and numbers of experts, which are known well if they are known to a factor."""
 
-class Rows(NamedTuple):
-    """What one law is fitted to.
+OUTLIER = 4.0
+"""Beyond how many robust standard deviations of the fit a row is left out in `_steepness`."""
 
-    Attributes:
-        name: router_type, or the task
-        columns: of the law, and then those that only its fit takes, [n] each
-        measured: [n], losses in nats per token, accuracies or leverages
-        runs: the runs themselves, where the rows are runs of a results table and the law is of their loss
-        loss: column of the loss
-        part: the training set, "" where the table names none
-        options: keyword arguments of the fit
-        left_out: [{"hyper_id", "reason", "run"}], as `RouterRows`
-        remarks: what has to be known of the rows
-        blank: rows of the table that are not here, since the table lacks a number of theirs
-    """
-
-    name: str
-    columns: tuple[np.ndarray, ...]
-    measured: np.ndarray
-    runs: RouterRows | None = None
-    loss: str = ""
-    part: str = ""
-    options: dict = {}
-    left_out: list[dict] = []
-    remarks: list[str] = []
-    blank: int = 0
-
-    @property
-    def label(self) -> str:
-        """The name of the rows for a reader."""
-        return f"{self.name} on {self.part}" if self.part else self.name
+FAR = 10.0
+"""How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
@@ -82,24 +56,11 @@ def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) 
     return fit
 
 
-def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
-    """Return the runs of one router as rows of a law of the loss.
-
-    Raises:
-        ValueError: no run is left, or the table lacks a column of the law, or a row of it.
-    """
-    if selection.frame.empty:
-        reasons = sorted({run["reason"] for run in selection.left_out})
-        raise ValueError(f"no rows are left ({'; '.join(reasons)})")
-    columns, loss = law_columns(selection, law, loss_column)
-    return Rows(selection.router, columns, loss, selection, loss_column, left_out=selection.left_out)
-
-
 class Fit:
     """A law, fitted to the rows of one router or of one task.
 
     Args:
-        rows: of `rows_of_runs`, or of `measured_rows`.
+        rows: of `rows_of_runs`, or of `accuracy_rows`.
         law: of the catalogue, or its name.
         level: of the intervals, between 0 and 1.
         huber: delta of Huber's terms, in log10 units or those of what is fitted, for laws that take it; their own
@@ -185,7 +146,7 @@ class Fit:
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
-        return is_determined(self.slopes or steepness(self.law, *known, LEVEL))
+        return is_determined(self.slopes or _steepness(self.law, *known, LEVEL))
 
     @cached_property
     def misfit(self) -> Misfit | None:
@@ -299,3 +260,48 @@ def _optimum_words(fit: Fit) -> list[str]:
         first = fit.law.columns[0]
         said.append(f"no intervals: the law cannot be fitted without each value of {first} in turn; needed: more rows")
     return said
+
+
+def is_determined(slopes: list[Range]) -> bool:
+    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every size given.
+
+    Known means to a factor of FAR: no end of its interval is infinite, and the farther one is at most so many times the
+    nearer one away from 0, or so many times the best value where 0 lies between them. If it is not, the rows cannot
+    tell the law from a limit in which its coefficients run away together, and no coefficient should be read. Our
+    choice.
+    """
+    for slope in slopes:
+        far = max(abs(slope.low), abs(slope.high))
+        near = abs(slope.value) if slope.low <= 0 <= slope.high else min(abs(slope.low), abs(slope.high))
+        if not far <= FAR * near:
+            return False
+    return True
+
+
+def is_known(name: str, value: float, words: str) -> bool:
+    """Return whether a coefficient, or a number derived from them, is determined by its own interval.
+
+    Both ends have to be there and, but for sizes and numbers of experts, at most a factor of ten apart: beyond that the
+    best value is one of many that run away together. A law that is not determined as a whole can have coefficients
+    that are: their intervals hold for every law that the rows allow. Our choice.
+
+    Args:
+        name: of the coefficient.
+        value: the best value.
+        words: of `laws.uncertainty.verdict`; "" where the interval is exact.
+    """
+    open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
+    return math.isfinite(value) and not words.startswith(open_ended)
+
+
+def _steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
+    """Return the slopes by which a law is judged to be determined; none of a law that always is.
+
+    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where
+    the fit's own slopes are there already (the law in (N, E) by least squares).
+    """
+    if law.slopes is None:
+        return []
+    residual = np.abs(np.log10(law.predict(fit, *columns) / loss))
+    near = residual <= max(OUTLIER * 1.4826 * float(np.median(residual)), 1e-9)
+    return law.slopes(fit, [column[near] for column in columns], loss[near], level)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tables.schema import run_names
-from .alike import row_differences
+from .row_differences import row_differences
 
 FAR = 6.0
 """Beyond how many robust standard deviations of the misses a run is named."""

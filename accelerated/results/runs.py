@@ -1,29 +1,31 @@
 """`Runs`: a table that is read and checked once, the choice of its rows, and the fits of a law to each of its routers.
 
+law_of            a law by its name, or from a file of the user's own
 read              files and folders -> `Runs`
 Runs.where        a condition on the columns, or the preset clark
 Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
-fit_measured      a law of accuracy or of leverage, one for each task or router -> `Fits`
+fit_groups        a law of accuracy or of leverage, one for each task or router -> `Fits`
 """
 
+import functools
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from ..errors import InputError
-from ..laws.catalogue import Law
+from ..laws.catalogue import LAWS, Law
 from ..tables.schema import DENSE
 from ..tables.several import named, naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import by_reason, in_short, once, plural
 from .blocks import text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, Rows, check_huber, fit_with_intervals, rows_of_runs
+from .fit import LEVEL, Fit, check_huber, fit_with_intervals
 from .fit_text import fits_blocks
-from .known_laws import law_of
-from .law_columns import column_remarks
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
+from .rows import Rows, column_remarks, rows_of_runs
 
 LOSS = "loss_validation"
 """The column of the loss, unless another is asked for."""
@@ -187,7 +189,7 @@ class Fits(Sequence):
         return to_html(fits_blocks(self))
 
 
-def fit_measured(
+def fit_groups(
     law: Law,
     groups: list[Rows],
     reasons: dict[str, str],
@@ -201,7 +203,7 @@ def fit_measured(
 
     Args:
         law: of the catalogue.
-        groups, reasons, remarks: of `measured_rows.read_groups`.
+        groups, reasons, remarks: of `accuracy_rows.read_groups`.
         path: of the table, for messages.
         level, huber, tell: as `Runs.fit`.
 
@@ -220,6 +222,47 @@ def fit_measured(
     if not fits:
         raise InputError(*(f"{named(path)}: {in_short(of, 7)}: {reason}" for reason, of in by_reason(reasons).items()))
     return Fits(law, fits, reasons, remarks, named(path))
+
+
+def law_of(text: str, command: str | None = None) -> Law:
+    """Return a law.
+
+    Args:
+        text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
+            file is run once, as Python code.
+        command: that takes laws of the loss alone; any law will do if None.
+
+    Raises:
+        InputError: no such law, or the file cannot be run; or the law is not of the loss where it has to be.
+    """
+    path, _, name = text.rpartition(":")
+    if path:
+        _run(Path(path).absolute())
+    if name not in LAWS:
+        where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
+        raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
+    law = LAWS[name]
+    if command is not None and law.measured != "loss":
+        raise InputError(f"the law {name} is of {law.measured}; {command} takes laws of the loss")
+    return law
+
+
+def rows_of_released(law: Law, rows: str | None) -> str | None:
+    """Return which rows of the released table a law is fitted to: those that are chosen, or else the paper's own.
+
+    A law in compute takes every share of routed blocks and every k, which the paper's rows leave out.
+    """
+    return "clark" if rows is None and law.axes != "compute" else rows
+
+
+@functools.cache  # a law can be registered once
+def _run(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
+    try:
+        runpy.run_path(str(path))
+    except Exception as error:  # whatever a file of the user's own does
+        raise InputError(f"{path}: {type(error).__name__}: {error}") from None
 
 
 def with_options(law: Law, options: dict | None) -> Law:

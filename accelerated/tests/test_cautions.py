@@ -16,7 +16,6 @@ from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import cautions
-from routelaws.accelerated.results.alike import differences, proportional_tokens, shorter_runs
 from routelaws.accelerated.results.cautions import warnings
 from routelaws.accelerated.results.misfit import (
     Misfit,
@@ -28,6 +27,7 @@ from routelaws.accelerated.results.misfit import (
     outliers,
     pulls,
 )
+from routelaws.accelerated.results.row_differences import differences, proportional_tokens, shorter_runs
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.released import hoffmann_points
 from routelaws.conformance.engine.data_folder import released_file

@@ -21,9 +21,9 @@ from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.accelerated.results import estimates
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.fit import Fit, rows_of_runs
+from routelaws.accelerated.results.fit import Fit
 from routelaws.accelerated.results.fit_text import fits_blocks, prediction_blocks
-from routelaws.accelerated.results.law_columns import law_columns
+from routelaws.accelerated.results.rows import law_columns, rows_of_runs
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import RouterRows, select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval

@@ -12,7 +12,7 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
-from routelaws.accelerated.results.law_columns import COLUMNS, law_columns
+from routelaws.accelerated.results.rows import COLUMNS, law_columns
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import RouterRows, select_rows
 

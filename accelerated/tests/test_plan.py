@@ -21,8 +21,8 @@ from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
 from routelaws.accelerated.report.plan_words import budget_words, memory_words, notes
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.hull import beyond
-from routelaws.accelerated.results.law_columns import law_columns
+from routelaws.accelerated.results.prediction import beyond
+from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import select_rows
 from routelaws.reference.accounting import SIZES, count

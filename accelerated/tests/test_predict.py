@@ -12,7 +12,7 @@ from routelaws.accelerated.commands import downstream, next_run, plan, predict, 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.fit_text import prediction_blocks
-from routelaws.accelerated.results.hull import inside_hull
+from routelaws.accelerated.results.prediction import inside_hull
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss

@@ -9,7 +9,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.findings.rows import open_table
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.results.law_columns import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
+from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table, select_rows
 
@@ -151,7 +151,7 @@ def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
     routed = isoflop().assign(hyper_id=lambda f: f["hyper_id"] + 100, k=4, granularity=1, **power)
     frame, estimated = other_ways(pandas.concat([isoflop("Dense").assign(**half), routed], ignore_index=True))[way]
     frame.to_csv(tmp_path / "table.csv", index=False)
-    from routelaws.accelerated.results.measured_rows import leverage_of_runs
+    from routelaws.accelerated.results.accuracy_rows import leverage_of_runs
     from routelaws.accelerated.tables.table import select_rows
 
     [selection] = select_rows(read_table(tmp_path / "table.csv"), axes="every")

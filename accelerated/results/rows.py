@@ -1,10 +1,11 @@
-"""The columns of a law, read from a results table: which column of the table each is, or how it follows from several.
+"""What a law is fitted to, `Rows`: its columns, read from a results table or made from several of its columns.
 
 A law names its columns by what they mean (`Law.columns`), a table by what was written down. A column of a law that has
 no line in COLUMNS is the column of the table of the same name.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
 from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
+from ..tables.agreement import known_steps
 from ..tables.schema import RELEASED_COLUMNS, to_numbers
 from ..tables.table import RouterRows
-from .alike import tokens_per_step, training_steps, training_tokens
 
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
@@ -25,6 +26,52 @@ FLOPS_PER_PARAMETER = 2.0
 ESTIMATED = "flops: 6 · dense_parameter_count · tokens, where training_flops is not known"
 TAKEN = "flops_per_step: a step is taken to have 524,288 tokens, as in the released table, where the table does not say"
 PIECES = "active_parameters: a vocabulary of 32,000 is taken, as in the released table, where the table does not say"
+
+
+class Rows(NamedTuple):
+    """What one law is fitted to.
+
+    Attributes:
+        name: router_type, or the task
+        columns: of the law, and then those that only its fit takes, [n] each
+        measured: [n], losses in nats per token, accuracies or leverages
+        runs: the runs themselves, where the rows are runs of a results table and the law is of their loss
+        loss: column of the loss
+        part: the training set, "" where the table names none
+        options: keyword arguments of the fit
+        left_out: [{"hyper_id", "reason", "run"}], as `RouterRows`
+        remarks: what has to be known of the rows
+        blank: rows of the table that are not here, since the table lacks a number of theirs
+    """
+
+    name: str
+    columns: tuple[np.ndarray, ...]
+    measured: np.ndarray
+    runs: RouterRows | None = None
+    loss: str = ""
+    part: str = ""
+    options: dict = {}
+    left_out: list[dict] = []
+    remarks: list[str] = []
+    blank: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name of the rows for a reader."""
+        return f"{self.name} on {self.part}" if self.part else self.name
+
+
+def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
+    """Return the runs of one router as rows of a law of the loss.
+
+    Raises:
+        ValueError: no run is left, or the table lacks a column of the law, or a row of it.
+    """
+    if selection.frame.empty:
+        reasons = sorted({run["reason"] for run in selection.left_out})
+        raise ValueError(f"no rows are left ({'; '.join(reasons)})")
+    columns, loss = law_columns(selection, law, loss_column)
+    return Rows(selection.router, columns, loss, selection, loss_column, left_out=selection.left_out)
 
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -83,6 +130,28 @@ def _compute(frame):
     return compute_columns(
         *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), taken_per_step(frame)
     )
+
+
+def column_or_nan(frame, name: str) -> np.ndarray:
+    """Return a column of numbers, NaN where the table has none: [n]."""
+    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
+
+
+def training_steps(frame) -> np.ndarray:
+    """Return the training steps of each row, NaN where unknown: [n] float64."""
+    return known_steps(column_or_nan(frame, "step"), column_or_nan(frame, "tokens"))
+
+
+def training_tokens(frame) -> np.ndarray:
+    """Return the training tokens of each row, NaN where unknown: [n] float64."""
+    tokens = column_or_nan(frame, "tokens")
+    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
+
+
+def tokens_per_step(frame) -> np.ndarray:
+    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
+    batch = column_or_nan(frame, "batch_size") * column_or_nan(frame, "sequence_length")
+    return np.where(np.isnan(batch), column_or_nan(frame, "tokens") / training_steps(frame), batch)
 
 
 def taken_per_step(frame) -> np.ndarray:

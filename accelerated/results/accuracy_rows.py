@@ -25,8 +25,7 @@ from ..tables.several import read_tables, table_path
 from ..tables.table import DENSE, RouterRows, select_rows
 from ..wording import plural
 from .cautions import left_out_lines
-from .fit import Rows
-from .law_columns import COLUMNS, column_remarks, training_flops
+from .rows import COLUMNS, Rows, column_remarks, training_flops
 
 SOME = 0.1
 """Share of the accuracies of a task beyond which those far below the rate of guessing are no chance. Our choice."""

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import in_line
-from ..tables.agreement import known_steps
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -33,6 +32,7 @@ from ..tables.schema import (
     run_names,
     to_numbers,
 )
+from .rows import column_or_nan, training_tokens
 
 SAME = 1.02
 """Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
@@ -130,8 +130,8 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
 
 def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
     """Return the routed and the dense runs with more passes over their text than MOST_PASSES."""
-    epochs, found = _column(frame, "epochs"), []
-    epochs = np.where(np.isnan(epochs), training_tokens(frame) / _column(frame, "unique_tokens"), epochs)
+    epochs, found = column_or_nan(frame, "epochs"), []
+    epochs = np.where(np.isnan(epochs), training_tokens(frame) / column_or_nan(frame, "unique_tokens"), epochs)
     dense = (frame["router_type"] == DENSE).to_numpy()
     for kind, own in (("routed", ~dense), ("dense", dense)):
         runs = frame["hyper_id"].to_numpy()[own & (epochs > MOST_PASSES[kind])]
@@ -139,10 +139,6 @@ def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
         groups = [(f"{called(run, names.get(run))}: {times:.3g}", 1) for run, times in zip(runs, passes, strict=True)]
         found += [Difference("epochs", groups, f"epochs of {kind} runs", {"most": MOST_PASSES[kind]})] * bool(groups)
     return found
-
-
-def _column(frame, name: str) -> np.ndarray:
-    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), math.nan)
 
 
 def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
@@ -224,23 +220,6 @@ def _majority(steps: np.ndarray) -> int | None:
     values, counts = np.unique(steps, return_counts=True)
     most = counts.argmax() if counts.size else 0
     return int(values[most]) if steps.size >= 3 and 2 * counts[most] > steps.size else None
-
-
-def training_steps(frame) -> np.ndarray:
-    """Return the training steps of each row, NaN where unknown: [n] float64."""
-    return known_steps(_column(frame, "step"), _column(frame, "tokens"))
-
-
-def training_tokens(frame) -> np.ndarray:
-    """Return the training tokens of each row, NaN where unknown: [n] float64."""
-    tokens = _column(frame, "tokens")
-    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
-
-
-def tokens_per_step(frame) -> np.ndarray:
-    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
-    batch = _column(frame, "batch_size") * _column(frame, "sequence_length")
-    return np.where(np.isnan(batch), _column(frame, "tokens") / training_steps(frame), batch)
 
 
 def _tokens(frame) -> Difference | None:
