@@ -9,12 +9,22 @@ no real token, plan and loads are NaN.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from routelaws.reference.routers.top_k import NORMALISATIONS, SCORES, _check_options  # noqa: F401 - names for users
+from routelaws.reference.routers.top_k import (  # noqa: F401 - names for users
+    GROUP_SCORES,
+    NORMALISATIONS,
+    SCORES,
+    _check_gate_scale,
+    _check_options,
+    _check_room,
+    _groups_of_experts,
+)
 
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _as_bool,
     _check_bias,
     _check_group,
     _imbalance,
@@ -35,6 +45,10 @@ def top_k_router(
     score: str = "softmax",
     normalisation: str = "none",
     bias: jax.Array | None = None,
+    gate_scale: float = 1.0,
+    expert_groups: int = 1,
+    groups_per_token: int = 1,
+    group_score: str = "two_best",
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: jax.Array | None = None,
@@ -49,42 +63,84 @@ def top_k_router(
         normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
             softmax of the logits of the chosen ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
+        gate_scale: what every gate is multiplied by, above 0 and finite.
+        expert_groups: into how many equal groups of neighbours the experts are cut; divides E.
+        groups_per_token: of how many groups a token may take its experts, 1 <= groups_per_token <= expert_groups.
+        group_score: a group counts as the sum of its "two_best" experts, score and bias, or as its "best" one.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. Groups stay those
+            of the whole layer; one without an expert that may be chosen is left out.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score or the normalisation
-            is unknown, the gate would be constant, or a mask has another shape.
+        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score, the normalisation or
+            the score of groups is unknown, the gate would be constant or its scale is not above 0 and finite, the
+            groups do not divide E or can hold fewer than k experts, or a mask has another shape.
 
-    Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
+    Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
+    the lower index.
 
     Differs from the reference: logits below float32 are raised to float32. One that is not finite does not raise: the
-    gates of its token are NaN, and all gates where such a bias or a traced mask of fewer than k experts is given.
-    With a mask that has no real token, plan and loads are NaN.
+    gates of its token are NaN, and all gates where such a bias or a traced mask of fewer than k experts is given, of
+    the whole layer or of the smallest groups. With a mask that has no real token, plan and loads are NaN.
     """
     _check_group("logits", logits)
     if bias is not None:
         _check_bias(bias, jnp.shape(logits)[1])
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
+    _check_gate_scale(gate_scale)
+    group = _groups_of_experts(logits.shape[1], expert_groups, groups_per_token, group_score)
     logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    if group is not None:
+        valid &= _has_room(group, k, groups_per_token, expert_mask)
     if bias is not None:
         bias, finite, _ = _prepared(jax.lax.stop_gradient(bias)[None], k, expert_mask=expert_mask)  # [1, E]
         valid &= finite
     # SELECT
     if held is None:
-        chosen_by = jax.lax.stop_gradient(logits)
+        chosen_by = scores = jax.lax.stop_gradient(logits)
+        if bias is not None or group is not None:
+            scores = _scores(chosen_by, score)
         if bias is not None:
-            chosen_by = _scores(chosen_by, score) + bias
+            chosen_by = scores = scores + bias
+        if group is not None:
+            inside = _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted)
+            chosen_by = jnp.where(inside, chosen_by, -jnp.inf)
         expert = _padded_experts(top_k_indices(chosen_by, k), mask, admitted)  # [T, k]
         held = _routing(expert, _kept(expert, mask), logits, admitted)
     # COMBINE
-    gate = chosen_gates(logits, held.expert, score, normalisation)
+    gate = gate_scale * chosen_gates(logits, held.expert, score, normalisation)
     return held._replace(gate=_real_gates(gate, held.expert, valid, mask, admitted))
+
+
+def _has_room(group, k, groups_per_token, expert_mask):
+    """Return whether any choice of groups holds k experts that may be chosen; raise where that is known to be false."""
+    if isinstance(expert_mask, jax.core.Tracer):
+        sizes = jnp.zeros(group.max() + 1, jnp.int32).at[group].add(_as_bool(expert_mask).astype(jnp.int32))
+        rising = jnp.sort(jnp.where(sizes == 0, len(group) + 1, sizes))[:groups_per_token]
+        return jnp.where(rising > len(group), 0, rising).sum() >= k
+    admitted = slice(None) if expert_mask is None else np.asarray(expert_mask, bool)
+    _check_room(np.bincount(group[admitted]), k, groups_per_token)
+    return True
+
+
+def _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted):
+    """Return [T, E] bool, the experts in the groups that each token chooses; −∞ is the score of a masked expert."""
+    num_tokens, num_experts = scores.shape
+    if admitted is not None:
+        scores = jnp.where(admitted, scores, -jnp.inf)
+    by_group = scores.reshape(num_tokens, expert_groups, -1)
+    best = by_group.max(axis=2)
+    if group_score == "two_best" and by_group.shape[2] > 1:
+        second = jax.lax.top_k(by_group, 2)[0][..., 1]
+        best = best + (second if admitted is None else jnp.where(second == -jnp.inf, 0, second))
+    chosen = top_k_indices(best, groups_per_token)  # [T, groups_per_token]
+    inside = (chosen[:, :, None] == jnp.arange(expert_groups)).any(axis=1)  # [T, groups]
+    return jnp.repeat(inside, num_experts // expert_groups, axis=1)
 
 
 def _kept(expert, mask):

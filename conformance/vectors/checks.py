@@ -116,6 +116,7 @@ TIED = np.array([[0.5, 0.5, -0.5, 0.5], [0.0, -0.0, 0.0, -0.0], [-0.0, -1.0, 0.0
 EXTREME = np.array([[100.0, -100.0, 0.0, 99.0], [-30.0, 60.0, 30.0, -60.0], [-80.0, -81.0, -83.0, -90.0]])
 ONE = np.array([[0.25, -1.5, 0.75]])
 SEVEN, FIVE, PADDED = free(9, 7, 4), free(5, 5, 3), free(5, 7, 4)
+EIGHT = free(36, 5, 8)  # its groups of two experts are at least 0.02 apart
 MASK = np.array([True, False, True, True, False, True, True])
 WITHOUT_1, WITHOUT_3 = np.array([True, False, True, True]), np.array([True, True, True, False])
 CROWDED = np.array([[0, 1], [0, 2], [1, 0], [0, 1], [2, 1], [0, 1], [1, 2]])

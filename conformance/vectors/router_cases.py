@@ -9,6 +9,7 @@ from routelaws import reference
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.vectors.checks import (
     CROWDED,
+    EIGHT,
     EXTREME,
     FIVE,
     LOGITS,
@@ -204,6 +205,9 @@ def top_k_router() -> Answer:
         ("a bias", dict(logits=SEVEN, bias=bias, score="sigmoid")),
         ("padding", dict(logits=PADDED, k=2, normalisation="sum", mask=MASK)),
         ("masked experts", dict(logits=SEVEN, k=2, expert_mask=WITHOUT_1)),
+        ("scaled gates", dict(logits=SEVEN, k=2, score="sigmoid", normalisation="sum", gate_scale=2.5)),
+        ("groups", dict(logits=EIGHT, k=3, score="sigmoid", expert_groups=4, groups_per_token=2)),
+        ("groups by their best", dict(logits=EIGHT, k=2, expert_groups=4, groups_per_token=2, group_score="best")),
         ("a constant gate", dict(logits=ONE, normalisation="sum", allow_constant_gate=True)),
     ]
     cases = []
@@ -215,7 +219,7 @@ def top_k_router() -> Answer:
         if "bias" in inputs:
             assert gap(1 / (1 + np.exp(-inputs["logits"])) + bias, 1) > 1e-2
             selected = [equal("expert", found.expert)]
-        elif {"mask", "expert_mask"} & set(inputs):
+        elif {"mask", "expert_mask", "expert_groups"} & set(inputs):
             selected = [equal("expert", found.expert)]
         cases.append(Case(name, inputs, routing_checks(found, inputs["logits"], "top_k.gate", selected)))
     return Answer(

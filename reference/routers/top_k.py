@@ -8,12 +8,22 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
                        sₜₑ / (sum of s over the chosen)                          "sum"
                        softmax of zₜ over the chosen                             "softmax"
+                times a constant                                                 `gate_scale`
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
 With "none" and softmax scores the output is the smaller the more experts there are; `sinkhorn` says by how much.
 
 For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax, then
-top-k; "softmax" is top-k, then softmax. Sigmoid scores with a bias and "sum" are the form of DeepSeek-V3.
+top-k; "softmax" is top-k, then softmax.
+
+Group-limited choice: the E experts stand in `expert_groups` equal groups of neighbours (one for each node, say), and a
+token chooses `groups_per_token` groups first, then its k experts among those of these groups. The score of a group is
+the sum of the two largest sₜₑ + bₑ in it ("two_best", DeepSeek-V3) or the largest ("best", DeepSeek-V2). Equal groups
+go to the lower index. An expert outside of the chosen groups is never chosen, also where all sums inside are negative;
+code that writes 0 in the place of its score can choose it.
+
+Sigmoid scores, a bias, "sum", groups by "two_best" and a scale of 2.5 are the form of DeepSeek-V3 (arXiv 2412.19437,
+equations 12 to 16); its `n_group`, `topk_group` and `routed_scaling_factor` are the three options above.
 
 A gate that is normalised over the chosen is the constant 1 at k = 1: the loss of the task then gives the router no
 gradient at all, and it stays as it was drawn. Some libraries do this by default. Here it is an error unless
@@ -34,6 +44,8 @@ kept where 2 · gate is above a uniform number (its line 19), and the gate of th
 is left out. In the algorithm a second choice that is left out still counts in the queue of its expert (line 22); what
 the model does here instead is our choice, see `gshard_router`.
 """
+
+import math
 
 import numpy as np
 
@@ -57,6 +69,9 @@ SCORES = ("softmax", "sigmoid")
 
 NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
+
+GROUP_SCORES = ("two_best", "best")
+"""Scores of a group of experts: the sum of its two best experts (of one where it has one), or its best expert."""
 
 
 def switch_router(
@@ -111,6 +126,10 @@ def top_k_router(
     score: str = "softmax",
     normalisation: str = "none",
     bias: np.ndarray | None = None,
+    gate_scale: float = 1.0,
+    expert_groups: int = 1,
+    groups_per_token: int = 1,
+    group_score: str = "two_best",
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
@@ -125,19 +144,27 @@ def top_k_router(
         normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
             softmax of the logits of the chosen ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
+        gate_scale: what every gate is multiplied by, above 0 and finite.
+        expert_groups: into how many equal groups of neighbours the experts are cut; divides E.
+        groups_per_token: of how many groups a token may take its experts, 1 <= groups_per_token <= expert_groups.
+        group_score: a group counts as the sum of its "two_best" experts, score and bias, or as its "best" one.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. Groups stay those
+            of the whole layer; one without an expert that may be chosen is left out.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: a logit or a bias is not finite, k is out of range, the score or the normalisation is unknown, the
-            gate would be constant, a mask has another shape, no token is real, or fewer than k experts may be chosen.
+        ValueError: a logit or a bias is not finite, k is out of range, the score, the normalisation or the score of
+            groups is unknown, the gate would be constant or its scale is not above 0 and finite, the groups do not
+            divide E or can hold fewer than k experts, a mask has another shape, no token is real, or fewer than k
+            experts may be chosen.
 
-    Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
+    Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
+    the lower index.
 
     Example:
         >>> z = np.log([[1.0, 3.0, 4.0]])
@@ -148,28 +175,93 @@ def top_k_router(
         [[0.5714, 0.4286]]
         >>> top_k_router(z, 2, bias=np.array([0.5, 0.0, 0.0])).expert.tolist()  # of 0.625, 0.375 and 0.5
         [[0, 2]]
+
+        Sigmoid scores 0.6, 0.1 | 0.4, 0.35 in two groups: the sums are 0.7 and 0.75, so expert 0 is not chosen:
+
+        >>> z = np.log([[0.6 / 0.4, 0.1 / 0.9, 0.4 / 0.6, 0.35 / 0.65]])
+        >>> found = top_k_router(z, 2, score="sigmoid", normalisation="sum", expert_groups=2, gate_scale=3.0)
+        >>> found.expert.tolist(), np.round(found.gate, 4).tolist()
+        ([[2, 3]], [[1.6, 1.4]])
     """
     _check_group("logits", logits)
+    num_experts = np.shape(logits)[1]
     if bias is not None:
-        _check_bias(bias, np.shape(logits)[1])
+        _check_bias(bias, num_experts)
+    _check_gate_scale(gate_scale)
+    group = _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score)
     options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=allow_constant_gate)
+    options |= dict(groups_per_token=groups_per_token, group_score=group_score)
+    per_expert = dict(bias=bias, group=group)
     if mask is not None:
-        options |= dict(bias=bias, expert_mask=expert_mask)
-        return _route_real_tokens(top_k_router, mask, logits, held=held, **options)
+        options |= per_expert | dict(expert_mask=expert_mask)
+        routing = _route_real_tokens(_route_top_k, mask, logits, held=held, **options)
+    else:
+        routing = _route_top_k(logits, held=held, expert_mask=expert_mask, **options, **per_expert)
+    return routing._replace(gate=gate_scale * routing.gate)
+
+
+def _route_top_k(logits, k, *, bias, group, held=None, expert_mask=None, groups_per_token, group_score, **options):
+    """Return the routing of real tokens; `group` [E] has the group of each expert, None where there is one."""
     if expert_mask is not None:
-        return _route_admitted(top_k_router, expert_mask, logits, k, held=held, per_expert={"bias": bias}, **options)
+        options |= dict(per_expert=dict(bias=bias, group=group), held=held)
+        options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
+        return _route_admitted(_route_top_k, expert_mask, logits, k, **options)
     logits = check_finite("logits", logits)
-    num_experts = logits.shape[1]
-    _check_options(k, num_experts, score, normalisation, allow_constant_gate)
+    num_experts, score = logits.shape[1], options["score"]
+    _check_options(k, num_experts, **options)
+    if group is not None:
+        _check_room(np.bincount(group), k, groups_per_token)
     # SELECT
     if held is None:
-        if bias is None:
-            expert = top_k_indices(logits, k)  # [T, k]
-        else:
-            expert = top_k_indices(_scores(logits, score) + check_finite("bias", bias), k)
-        held = _equal_shares(expert, num_experts)
+        scores = _scores(logits, score) if bias is None else _scores(logits, score) + check_finite("bias", bias)
+        chosen_by = logits if bias is None else scores
+        if group is not None:
+            chosen_by = np.where(_in_best_groups(scores, group, groups_per_token, group_score), chosen_by, -np.inf)
+        held = _equal_shares(top_k_indices(chosen_by, k), num_experts)
     # COMBINE
-    return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
+    return held._replace(gate=chosen_gates(logits, held.expert, score, options["normalisation"]))
+
+
+def _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score):
+    """Return [E] integers, the group of each expert; None for a single group."""
+    if group_score not in GROUP_SCORES:
+        raise InputError(f"group_score is {group_score!r}; allowed: {', '.join(GROUP_SCORES)}")
+    if not 1 <= groups_per_token <= expert_groups:
+        raise InputError(f"groups_per_token is {groups_per_token}; allowed: 1 to expert_groups, {expert_groups}")
+    if num_experts % expert_groups:
+        raise InputError(f"expert_groups is {expert_groups}; it has to divide the number of experts, {num_experts}")
+    return None if expert_groups == 1 else np.arange(num_experts) // (num_experts // expert_groups)
+
+
+def _check_room(sizes, k, groups_per_token):
+    """Raise InputError where a token can choose groups that hold fewer than k experts in all.
+
+    Args:
+        sizes: how many experts of each group may be chosen; a group with none is never chosen.
+        k: experts per token.
+        groups_per_token: groups per token.
+    """
+    fewest = sum(sorted(size for size in sizes if size)[:groups_per_token])
+    if fewest < k:
+        raise InputError(
+            f"k is {k} and groups_per_token {groups_per_token}: the smallest groups hold {fewest} experts that may be "
+            f"chosen; allowed: k up to {fewest}, or more groups_per_token"
+        )
+
+
+def _in_best_groups(scores, group, groups_per_token, group_score):
+    """Return [T, E] bool, the experts in the groups that each token chooses, from scores [T, E] and groups [E]."""
+    names, number = np.unique(group), 2 if group_score == "two_best" else 1
+    best = [-np.sort(-scores[:, group == name], axis=1)[:, :number] for name in names]
+    of_groups = np.stack([values.sum(axis=1) for values in best], axis=1)  # [T, groups]
+    chosen = names[top_k_indices(of_groups, groups_per_token)]  # [T, groups_per_token], fewer where names are fewer
+    return (group == chosen[:, :, None]).any(axis=1)
+
+
+def _check_gate_scale(gate_scale):
+    """Raise InputError unless the scale of the gates is above 0 and finite."""
+    if not 0 < gate_scale < math.inf:
+        raise InputError(f"gate_scale is {gate_scale}; it has to be above 0 and finite")
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):

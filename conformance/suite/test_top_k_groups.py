@@ -1,0 +1,169 @@
+"""Group-limited choice and the scale of gates of `top_k_router`: by definition, ties, masks, a bias and gradients."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
+from routelaws.conformance.suite.test_top_k import TOP_K, unit_of
+from routelaws.reference.routers import top_k as reference
+
+FORMS = (
+    dict(k=3, score="sigmoid", normalisation="sum", expert_groups=4, groups_per_token=2, gate_scale=2.5),
+    dict(k=2, expert_groups=4, groups_per_token=1),
+    dict(k=3, normalisation="softmax", expert_groups=2, groups_per_token=1, group_score="best"),
+)
+"""DeepSeek-V3's; as many experts as the group has; groups by their best expert."""
+CLEAR = np.array([0.5, -3.0, 2.0, -1.5, -2.25, 1.25, -0.25, -4.0])
+"""Logits whose sums of two scores, experts and sums with a bias in eighths are far apart."""
+BIASES = (None, np.array([0.25, -0.5, 0.0, 0.125, -0.25, 0.375, 0.0, -0.125]), -np.arange(1.0, 9.0) / 4)
+"""The last makes every sum negative."""
+
+
+def by_definition(scores, k, expert_groups, groups_per_token, group_score) -> tuple[list, float]:
+    """Return the experts of one token, and by how much they were the better ones: every choice of groups is tried."""
+    groups = np.split(np.arange(len(scores)), expert_groups)
+    worth = [sorted(scores[group])[::-1][: 2 if group_score == "two_best" else 1] for group in groups]
+    options = itertools.combinations(range(expert_groups), groups_per_token)
+    totals = sorted(((sum(sum(worth[g]) for g in option), option) for option in options), reverse=True)
+    inside = sorted((e for g in totals[0][1] for e in groups[g]), key=lambda e: -scores[e])
+    margins = [scores[a] - scores[b] for a, b in itertools.pairwise(inside[: k + 1])]
+    return inside[:k], min([totals[0][0] - totals[1][0], *margins])
+
+
+def chosen_by_definition(z, bias, options) -> tuple[np.ndarray, np.ndarray]:
+    """Return the experts [T, k] of logits [T, E], and the margin of each token."""
+    groups = {name: options[name] for name in ("k", "expert_groups", "groups_per_token")}
+    groups["group_score"] = options.get("group_score", "two_best")
+    scores = 1 / (1 + np.exp(-z)) if options.get("score") == "sigmoid" else reference.softmax(z)
+    rows = [by_definition(row, **groups) for row in (scores if bias is None else scores + bias)]
+    return np.array([experts for experts, _ in rows]), np.array([margin for _, margin in rows])
+
+
+def check_groups(backend, z, bias, precision, options) -> None:
+    """Experts, gates and loads; tokens that rounding could turn have clear logits instead."""
+    _, margin = chosen_by_definition(z, bias, options)
+    z = np.where(margin[:, None] > 64 * unit_of(z, precision), z, CLEAR)
+    wanted, _ = chosen_by_definition(z, bias, options)
+    what = f"top_k_router, {options}, bias {bias is not None}, {precision}"
+    ours = reference.top_k_router(z, bias=bias, **options)
+    assert_same(ours.expert, wanted, what=f"reference, {what}: expert")
+    gates = reference.chosen_gates(z, wanted, options.get("score", "softmax"), options.get("normalisation", "none"))
+    gates = options.get("gate_scale", 1) * gates
+    traced = {} if bias is None else {"bias": bias}
+    held = {"held": backend.notation.Routing(*ours)}
+    for more in ({}, held):
+        found = run_varied(backend, TOP_K, precision, z, traced=traced | more, **options)
+        assert_same(found.expert, wanted, what=f"{what}, held {bool(more)}: expert")
+        scale = unit_of(z, precision) * gates + np.finfo(precision).tiny
+        assert_close_bounded("top_k.gate", found.gate, gates, scale, what=f"{what}, held {bool(more)}: gate")
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+@given(
+    form=st.sampled_from(FORMS),
+    bias=st.sampled_from(range(len(BIASES))),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_groups(backend, form, bias, precision, seed):
+    z = 2 * np.random.default_rng(seed).standard_normal((7, 8)).astype(np.float32).astype(float)
+    check_groups(backend, z, BIASES[bias], precision, form)
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_ties_of_groups(backend):
+    """Scores of 1/2, exact in every precision: the lower groups, the lower experts in them, and scaled gates."""
+    z, bias = np.tile([0.0, -0.0, 0, 0, -0.0, 0], (7, 1)), np.array([0, 0, 0.25, 0, 0.25, 0])
+    for precision in precisions_of(backend):
+        for more, wanted in (({}, [0, 1, 2]), ({"bias": bias}, [2, 4, 3])):
+            options = dict(k=3, score="sigmoid", expert_groups=3, groups_per_token=2, gate_scale=2.5)
+            found = run_varied(backend, TOP_K, precision, z, traced=more, **options)
+            assert_same(found.expert, [wanted] * 7, what=f"top_k_router of tied groups, bias {bool(more)}")
+            assert_same(found.gate, np.full((7, 3), 1.25), what="gates of tied groups")
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_all_groups_are_no_limit(backend):
+    """Groups that may all be chosen change nothing, and neither do groups of one expert of which k are chosen."""
+    z = np.random.default_rng(4).standard_normal((7, 8))
+    for precision in precisions_of(backend):
+        plain = run_varied(backend, TOP_K, precision, z, k=2)
+        for groups, per_token in ((4, 4), (8, 2)):
+            found = run_varied(backend, TOP_K, precision, z, k=2, expert_groups=groups, groups_per_token=per_token)
+            for name, field in found._asdict().items():
+                assert_same(
+                    field, np.asarray(getattr(plain, name)), what=f"{groups} groups, {per_token} chosen: {name}"
+                )
+
+
+MASKED = np.array([1, 0, 1, 1, 0, 0, 1, 1], bool)
+"""Of four groups of two: one has lost an expert, another both."""
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_groups_of_masked_experts(backend):
+    """Groups stay those of the whole layer: the pair {2, 3} is a group, though expert 1 is not there."""
+    z = np.tile([9.0, 50.0, 8.0, 7.0, 50.0, 50.0, 8.5, 1.0], (7, 1))  # scores of nearly 1, but of 1 and more
+    z[3:] = np.array([-9.0, 50.0, -1.0, -2.0, 50.0, 50.0, -3.0, -0.5])
+    options = dict(k=2, score="sigmoid", expert_groups=4, groups_per_token=2)
+    for group_score, wanted in (("best", [[0, 6]] * 3 + [[7, 2]] * 4), ("two_best", [[6, 2]] * 3 + [[7, 2]] * 4)):
+        options["group_score"], padded = group_score, np.where(MASKED, z, np.nan)
+        what, ours = (
+            f"groups of masked experts, {options}",
+            reference.top_k_router(padded, expert_mask=MASKED, **options),
+        )
+        assert_same(ours.expert, wanted, what=f"reference, {what}")
+        for precision in precisions_of(backend):
+            found = run_varied(backend, TOP_K, precision, padded, traced={"expert_mask": MASKED}, **options)
+            assert_same(found.expert, wanted, what=f"{what}, {precision}")
+            scale = unit_of(z, precision) * ours.gate
+            assert_close_bounded("top_k.gate", found.gate, ours.gate, scale, what=f"{what}, {precision}")
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+@pytest.mark.twin
+def test_groups_that_hold_too_few(backend):
+    """DeepSeek-V3's own code takes masked experts there; here it is an error, and NaN where a mask is traced."""
+    z = np.zeros((3, 8))
+    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+        for options, words in (
+            (dict(k=3, expert_groups=4), "smallest groups hold 2 experts"),
+            (dict(k=2, expert_groups=4, expert_mask=array(MASKED)), "smallest groups hold 1 experts"),
+            (dict(k=2, expert_groups=3), "expert_groups is 3; it has to divide the number of experts, 8"),
+            (dict(k=2, expert_groups=2, groups_per_token=3), "groups_per_token is 3; allowed: 1 to expert_groups, 2"),
+            (dict(k=2, groups_per_token=0), "groups_per_token is 0"),
+            (dict(k=2, group_score="mean"), "group_score is 'mean'; allowed: two_best, best"),
+            (dict(gate_scale=0.0), "gate_scale is 0.0"),
+            (dict(gate_scale=np.inf), "gate_scale is inf"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                module.top_k_router(array(z), **options)
+    call = jax.jit(
+        lambda mask: backend.routers.top_k.top_k_router(jnp.asarray(z), 2, expert_groups=4, expert_mask=mask)
+    )
+    assert np.isnan(call(MASKED).gate).all() and np.isfinite(call(np.arange(8) > 1).gate).all()
+
+
+def scaled_sum(point, weights, router, **options):
+    return (router(point["logits"], **options).gate * weights).sum()
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_gradient_of_scaled_gates(backend):
+    """The scale is a factor of the gradient, to the last bit for a power of two."""
+    random = np.random.default_rng(5)
+    z, weights = random.standard_normal((7, 8)), random.standard_normal((7, 3))
+    router, options = backend.routers.top_k.top_k_router, FORMS[0]
+    plain, scaled = (
+        gradient(scaled_sum, {"logits": z}, weights, router=router, **options | dict(gate_scale=scale))["logits"]
+        for scale in (1.0, 4.0)
+    )
+    assert_same(scaled, 4 * np.asarray(plain), what="gradient of gates times 4")
+    assert (np.asarray(plain) != 0).sum() == 21
