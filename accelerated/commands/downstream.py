@@ -4,8 +4,8 @@ from pathlib import Path
 
 import tyro
 
-from ..findings.downstream import Study, check_numbers, compare_laws, rate_remarks
 from ..results.blocks import Block, Table, show
+from ..results.comparisons.downstream import Study, check_numbers, compare_laws, rate_remarks
 from ..results.encoding import dumps, plain
 from ..results.numbers import figure
 from ..tables.accuracies import read_accuracies, read_guess_rates

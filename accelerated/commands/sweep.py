@@ -11,8 +11,8 @@ import pandas  # noqa: F401
 import tyro
 
 from ..errors import InputError, printable
-from ..findings.registered import check_untouched, held_out, register
 from ..report.engine import write_report
+from ..results.sweeps.registered import check_untouched, held_out, register
 from ..training.board import Board
 from ..training.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweep import Part, run_sweep

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..findings.forms import constants
-from ..findings.rows import Run
+from ..results.comparisons.runs import Run
+from ..results.encoding import constants
 from .style import (
     INK,
     colour_of,

@@ -1,7 +1,7 @@
 """Every report: one engine for a sweep and for tables of anybody's runs.
 
-    1. READ     a table (`rows.open_table`) or the folder of a sweep (`sweep_data.read_sweep`)
-    2. FIND     `reproduction.gather`     every number, as one dictionary; of a sweep also `sweep_findings.find`
+    1. READ     a table (`table.open_runs`) or the folder of a sweep (`sweeps.read_sweep`)
+    2. FIND     `reproduction.gather`     every number, as one dictionary; of a sweep also `findings.find`
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
     4. SAY      `markdown`                report.md from the templates, and report.html from that
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings.reproduction import gather
-from ..findings.rows import open_table
-from ..findings.sweep_data import read_sweep
-from ..findings.sweep_findings import find, gather_sweep, report_dict
 from ..results.encoding import dumps
 from ..results.fit import MOST_HUBER
+from ..results.reproduction.gather import gather
+from ..results.reproduction.table import Table, open_runs
+from ..results.sweeps.findings import find, gather_sweep, report_dict
+from ..results.sweeps.folder import read_sweep
 from ..tables.several import named
 from ..wording import once
 from .figures import draw_all
@@ -85,7 +85,8 @@ def write_reproduction(
     """
     check_huber(huber)
     tell(f"reading {named(tables)}")
-    opened = open_table(tables, rows, loss)
+    opened = open_runs(tables, rows, loss)
+    Table(opened)  # what is wrong with it is said before a folder is made
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():
@@ -111,7 +112,7 @@ def markdown(
     Args:
         results: of `reproduction.gather`.
         drawn: names of the figures that are there.
-        sweep: of `sweep_findings.find`, with "seconds"; None for a table.
+        sweep: of `findings.find`, with "seconds"; None for a table.
         numbers: name of the file of numbers.
         full: as `write_report`.
     """

@@ -7,8 +7,8 @@ whoever imports this keeps their own backend and style.
 from pathlib import Path
 
 from ..files import make_folder
-from ..findings.rows import Run
-from ..findings.sweep_data import Sweep
+from ..results.comparisons.runs import Run
+from ..results.sweeps.folder import Sweep
 from .coefficient_figures import coefficients_figure, forms_figure, slopes_figure
 from .law_figures import effective_figure, level_figure, loss_figure
 from .run_figures import (

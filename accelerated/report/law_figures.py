@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..findings.rows import Run
 from ..laws.fitting import LossCurve, predict_curve
+from ..results.comparisons.runs import Run
 from ..results.estimates import REACH
 from .style import (
     DASHED,

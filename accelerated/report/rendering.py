@@ -13,8 +13,8 @@ from pathlib import Path
 import jinja2
 
 from ..errors import in_line, printable
-from ..findings.forms import constants
 from ..results import cautions, numbers
+from ..results.encoding import constants
 from ..wording import once, plural
 from . import words
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..findings.rows import Run
+from ..results.comparisons.runs import Run
 from ..results.numbers import share
 from .style import (
     DASHED,

@@ -1,6 +1,6 @@
 """Runs beside each other, in words: a table of losses and differences, and the settings in which the runs differ."""
 
-from ..findings.run_pairs import RunsBeside
+from ..results.sweeps.run_pairs import RunsBeside
 from .rendering import render
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ..files import write_atomically
-from ..findings.rows import Run, usual
 from ..laws.fitting import LossCurve
+from ..results.comparisons.runs import Run, usual
 from ..tables.table import DENSE
 from .words import loss_name
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..findings.sweep_data import Sweep, SweepRun
-from ..findings.sweep_findings import Load
+from ..results.sweeps.findings import Load
+from ..results.sweeps.folder import Sweep, SweepRun
 from ..tables.table import DENSE
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 from .words import router_name

@@ -1,7 +1,7 @@
 """How a report calls routers, losses and the place of an optimum: filters of the templates beside `results.numbers`."""
 
-from ..findings.forms import constants
-from ..findings.paper import NAMES
+from ..results.encoding import constants
+from ..results.reproduction.paper import NAMES
 
 LOSSES = {
     "loss_validation": "validation", "loss_c4": "C4", "loss_curation_corpus": "Curation Corpus",

@@ -108,6 +108,11 @@ def fit_constants(fit) -> dict:
     return {"coefficients": _coefficients(fit), "derived": _derived(fit)}
 
 
+def constants(law: dict) -> dict:
+    """Return the coefficients of a law of JSON, and N_cutoff with them, by name."""
+    return law["coefficients"] | {"N_cutoff": law["derived"]["N_cutoff"]}
+
+
 def _coefficients(fit) -> dict:
     """Return the coefficients with their intervals, one or one for each size, by name."""
     found = {}

@@ -56,3 +56,12 @@ class CheckedColumns:
         self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
         self.problems.add_each(slip, self.rows, name, lambda i: cells[i], f"a number from {low:g} to {high:g}")
         return np.where(bad | slip, np.nan, values)
+
+
+def size_label(parameters: int) -> str:
+    """Return a parameter count as the column model_size_label has it: 7K, 1.3B."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if parameters >= 0.9995 * size:
+            value = parameters / size
+            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
+    return str(parameters)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.findings import downstream, resamples
 from routelaws.accelerated.report import plan_report
+from routelaws.accelerated.results.comparisons import downstream
+from routelaws.accelerated.results.reproduction import resamples
 from routelaws.conformance.plain.laws import Bounded
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)

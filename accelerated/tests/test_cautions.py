@@ -9,9 +9,6 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.findings import resamples
-from routelaws.accelerated.findings.reproduction import gather
-from routelaws.accelerated.findings.rows import open_table
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
@@ -27,6 +24,9 @@ from routelaws.accelerated.results.misfit import (
     outliers,
     pulls,
 )
+from routelaws.accelerated.results.reproduction import resamples
+from routelaws.accelerated.results.reproduction.gather import gather
+from routelaws.accelerated.results.reproduction.table import open_runs
 from routelaws.accelerated.results.row_differences import differences, proportional_tokens, shorter_runs
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.released import hoffmann_points
@@ -209,7 +209,7 @@ def values(fit: dict) -> dict:
 def reproduced(frame, folder) -> str:
     """Return the report of a table, without its figures."""
     frame.to_csv(folder / "table.csv", index=False)
-    results, _ = gather(open_table(folder / "table.csv"))
+    results, _ = gather(open_runs(folder / "table.csv"))
     text = markdown(results, [], full=True)
     cautions = text[: text.index("## What came out")]
     assert markdown(results, []).startswith(cautions)  # the short report has them, too
@@ -424,12 +424,12 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
     frame.loc[7, "loss_validation"] = 9.5
     frame.to_csv(tmp_path / "table.csv", index=False)
     for rows, runs, scatter in ((None, 10, (10, 100)), ("loss_validation < 9", 9, (0.01, 0.5))):
-        results, _ = gather(open_table(tmp_path / "table.csv", rows))
+        results, _ = gather(open_runs(tmp_path / "table.csv", rows))
         assert results["dense"]["rows"] == runs and results["seed_scatter"]["runs"] == runs - (runs == 9)
         low, high = scatter
         assert low < results["seed_scatter"]["percent"] < high and low < results["dense"]["rmsle_percent"] < high
         assert ("The law takes `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
-    seeds, _ = gather(open_table(tmp_path / "table.csv", "seed == 1"))
+    seeds, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
     assert seeds["dense"]["rows"] == 5 and seeds["seed_scatter"]["runs"] == 10
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import next_run, plan, predict
-from routelaws.accelerated.findings import router_fits as fits
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
@@ -23,6 +22,7 @@ from routelaws.accelerated.results import estimates
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.fit import Fit
 from routelaws.accelerated.results.fit_text import fits_blocks, prediction_blocks
+from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.rows import law_columns, rows_of_runs
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.table import RouterRows, select_rows

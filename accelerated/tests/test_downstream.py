@@ -8,10 +8,10 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import downstream as findings
-from routelaws.accelerated.findings.downstream import Rows, _laws, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.results import encoding
+from routelaws.accelerated.results.comparisons import downstream as findings
+from routelaws.accelerated.results.comparisons.downstream import Rows, _laws, compare_laws, sign_test
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.engine.data_folder import released_file
 

@@ -25,9 +25,9 @@ from routelaws.accelerated.commands import fit as fit_command
 from routelaws.accelerated.commands import next_run
 from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.commands import predict as predict_command
-from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
+from routelaws.accelerated.results.comparisons import downstream as downstream_laws
 from routelaws.accelerated.results.prediction import INPUTS
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.plain.laws import Bounded

@@ -16,15 +16,16 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
-from routelaws.accelerated.findings import registered, resamples
-from routelaws.accelerated.findings.router_fits import negative
-from routelaws.accelerated.findings.sweep_data import Sweep, read_sweep
-from routelaws.accelerated.findings.sweep_findings import evaluation, preset_of, spread_for
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
 from routelaws.accelerated.report import engine, figures
 from routelaws.accelerated.report.engine import write_report
 from routelaws.accelerated.report.rendering import render
+from routelaws.accelerated.results.reproduction import resamples
+from routelaws.accelerated.results.reproduction.router_fits import negative
+from routelaws.accelerated.results.sweeps import registered
+from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for
+from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid, read_grid
 from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows

@@ -12,12 +12,12 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import resamples
-from routelaws.accelerated.findings import sweep_findings as findings
-from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
 from routelaws.accelerated.report import figures, training_figures
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results.encoding import plain
+from routelaws.accelerated.results.reproduction import resamples
+from routelaws.accelerated.results.sweeps import findings
+from routelaws.accelerated.results.sweeps.folder import Sweep, SweepRun
 from routelaws.accelerated.tables.table import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded

@@ -12,10 +12,6 @@ from jinja2 import nodes
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import ablations, advice, pairs, resamples, rows
-from routelaws.accelerated.findings.forms import constants
-from routelaws.accelerated.findings.reproduction import gather, used_rows
-from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.laws import resampling
 from routelaws.accelerated.laws.fitting import STATUSES
 from routelaws.accelerated.laws.uncertainty import Quantity
@@ -25,6 +21,12 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.report.style import COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.results import encoding, estimates, numbers
+from routelaws.accelerated.results.comparisons import ablations, pairs
+from routelaws.accelerated.results.comparisons.runs import Run, seed_scatter, twice
+from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.reproduction import advice, resamples
+from routelaws.accelerated.results.reproduction.gather import gather, used_rows
+from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.reference.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
@@ -93,7 +95,7 @@ def write(frame, folder) -> Path:
 
 def gathered(frame, folder, **how) -> dict:
     """Return the results of a table."""
-    return gather(rows.open_table(write(frame, folder), **how))[0]
+    return gather(open_runs(write(frame, folder), **how))[0]
 
 
 def run(router, size, experts, loss, **fields) -> Run:
@@ -271,7 +273,7 @@ def test_lines_of_a_template_become_paragraphs_lists_and_tables():
 
 
 def test_the_same_table_gives_the_same_report(whole):
-    results, _ = gather(rows.open_table(whole.parent / "table.csv"))
+    results, _ = gather(open_runs(whole.parent / "table.csv"))
     assert json.loads(json.dumps(encoding.plain(command.advised(results)))) == results_of(whole)
     text = markdown(results, list(figures.FIGURES), full=True)
     assert text == (whole / "report.md").read_text(encoding="utf-8")
@@ -279,7 +281,7 @@ def test_the_same_table_gives_the_same_report(whole):
 
 
 def test_the_short_report_of_a_table_is_the_approved_one(whole, approved):
-    results, _ = gather(rows.open_table(whole.parent / "table.csv"))
+    results, _ = gather(open_runs(whole.parent / "table.csv"))
     text = markdown(results, list(figures.FIGURES))
     approved("reproduce-short.md", text, 1e-3)
     assert len(text.split()) < 1300 and "](#" not in text and page(text, whole).count("<figure>") == 2
@@ -512,11 +514,11 @@ def test_doublings_by_hand():
 
 def test_seeds_are_told_from_other_differences():
     runs = [run("Hash", 100, 4, 10**0.1), run("Hash", 100, 4, 10**0.3, seed=1), run("Hash", 100, 8, 9.0)]
-    found = rows.seed_scatter(runs)
+    found = seed_scatter(runs)
     assert found["degrees"] == 1 and found["deviation"] == pytest.approx(0.1 * math.sqrt(2))
-    assert rows.seed_scatter(runs[::2]) is None
+    assert seed_scatter(runs[::2]) is None
     again = [*runs, run("Hash", 100, 4, 5.0)]
-    assert [[each.loss for each in group] for group in rows.twice(again)] == [[10**0.1, 5.0]]
+    assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
 
 def advised(key: str, **results) -> dict:
@@ -656,7 +658,7 @@ def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, without_figur
 
 def test_every_smaller_table_can_be_drawn(tmp_path):
     for frame in (make_frame((("Top-K", LAW), ("Z", LAW)), sizes=(1e8,)), make_frame((("Top-K", LAW),), experts=(8,))):
-        results, runs = gather(rows.open_table(write(frame, tmp_path)))
+        results, runs = gather(open_runs(write(frame, tmp_path)))
         drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
         assert drawn[0] == "loss" and "levels" not in drawn and "k" not in drawn
 
@@ -679,7 +681,7 @@ def several_k():
     (hardly_falling(), "effective_size", "loss"), (several_k(), "pairs", "k")], ids=["hardly falls", "several k"],
 )  # fmt: skip
 def test_tables_that_are_odd_can_be_drawn(tmp_path, frame, without, within):
-    results, runs = gather(rows.open_table(write(frame, tmp_path)))
+    results, runs = gather(open_runs(write(frame, tmp_path)))
     drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
     assert within in drawn and without not in drawn
 
@@ -696,7 +698,7 @@ def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
 
 def test_a_figure_without_data_is_removed(tmp_path):
     (tmp_path / "levels.png").write_bytes(b"old")
-    results, runs = gather(rows.open_table(write(make_frame(()), tmp_path)))
+    results, runs = gather(open_runs(write(make_frame(()), tmp_path)))
     assert figures.draw_all(tmp_path, results, runs) == [] and not (tmp_path / "levels.png").exists()
 
 
@@ -727,11 +729,11 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
 def test_rows_and_loss_can_be_chosen(tmp_path):
     frame = with_ablations(make_frame())
     choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
-    chosen = rows.open_table(write(frame, tmp_path), choice, "loss_c4")
+    chosen = Table(open_runs(write(frame, tmp_path), choice, "loss_c4"))
     assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in chosen.law_rows()] == [21, 21]
     reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, chosen.runs)["not_in_laws"]}
     assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
-    default = rows.open_table(write(frame, tmp_path))
+    default = Table(open_runs(write(frame, tmp_path)))
     default = used_rows(default, default.runs)["not_in_laws"]
     assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
         "more than one expert per token": 6,

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from routelaws.accelerated.findings import paper, rows
-from routelaws.accelerated.findings import router_fits as fits
-from routelaws.accelerated.findings.beside_paper import best_in_box
-from routelaws.accelerated.findings.forms import constants
-from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import FIGURES
+from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.reproduction import paper
+from routelaws.accelerated.results.reproduction import router_fits as fits
+from routelaws.accelerated.results.reproduction import table as rows
+from routelaws.accelerated.results.reproduction.gather import gather
+from routelaws.accelerated.results.reproduction.paper import best_in_box
+from routelaws.accelerated.results.runs import Runs
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import predict_loss
 
@@ -29,12 +31,12 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def table():
-    return rows.open_table(released_file("curves.csv.gz"))
+    return rows.Table(rows.open_runs(released_file("curves.csv.gz")))
 
 
 @pytest.fixture(scope="module")
-def results(table):
-    return gather(table)[0]
+def results():
+    return gather(rows.open_runs(released_file("curves.csv.gz")))[0]
 
 
 def of(entries: list[dict], **wanted) -> dict:
@@ -266,5 +268,5 @@ def test_runs_are_told_from_others_by_their_losses(table):
     last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
     assert rows._is_released(table.last) and not rows._is_released(last)
     frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
-    renamed = table.with_frame(frame)
+    renamed = rows.Table(Runs(frame, "renamed"))
     assert not any(run.suspect for run in renamed.runs)

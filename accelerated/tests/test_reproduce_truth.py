@@ -14,14 +14,17 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import ablations, resamples, rows, utilisation
-from routelaws.accelerated.findings import router_fits as fits
-from routelaws.accelerated.findings.forms import constants
-from routelaws.accelerated.findings.headlines import headlines
-from routelaws.accelerated.findings.reproduction import gather
-from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.report import figures, law_figures
 from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.results.comparisons import ablations, utilisation
+from routelaws.accelerated.results.comparisons import runs as comparison_runs
+from routelaws.accelerated.results.comparisons.runs import Run
+from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.reproduction import resamples
+from routelaws.accelerated.results.reproduction import router_fits as fits
+from routelaws.accelerated.results.reproduction.gather import gather
+from routelaws.accelerated.results.reproduction.headlines import headlines
+from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
 
 SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
@@ -76,7 +79,7 @@ def gathered(tmp_path_factory):
     make_frame().to_csv(path, index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resamples, "RESAMPLES", 20)
-        return gather(rows.open_table(path))
+        return gather(open_runs(path))
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +400,11 @@ def in_compute():
         router, experts, k = {40.0: ("Dense", 1, 1), 400.0: ("S-Base", 8, 2)}.get(used, ("S-Base", 8, 1))
         total = used * flops * 1e12 / 2048
         runs.append(a_run(router, 10**7, experts, loss, hyper_id=i, k=k, flops=flops, total_parameters=total))
-    (entry,) = utilisation.utilisation_laws(runs)
+    names = {"hyper_id": "hyper_id", "loss_validation": "loss"}
+    last = pandas.DataFrame({name: [getattr(run, field) for run in runs] for name, field in names.items()})
+    last["flops_per_step"] = [run.flops * 1e12 / 2048 * 524_288 for run in runs]
+    last["total_parameter_count"] = [run.total_parameters for run in runs]
+    (entry,) = utilisation.utilisation_laws(runs, last, "loss_validation")
     return entry, runs
 
 
@@ -568,15 +575,15 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
     runs = [a_run("Hash", 100, e, 2.0, frequency=0.25) for e in (2, 4)]
     runs += [a_run("Hash", 100, e, 1.5, frequency=0.5) for e in (2, 4)]
     for order in (runs, runs[::-1]):
-        assert rows.usual_frequency(order) == 0.5
-        assert {run.frequency for run in rows.usual(order)} == {0.5}
+        assert comparison_runs.usual_frequency(order) == 0.5
+        assert {run.frequency for run in comparison_runs.usual(order)} == {0.5}
         found = ablations.routing_frequency(order)
         assert found["usual"] == 0.5 and [change["R"] for change in found["changes"]] == [0.25]
         assert close(found["changes"][0]["percent"]["mean"], 100 * (2.0 / 1.5 - 1))
     # Runs with another k do not vote, nor do dense ones.
     more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
-    assert rows.usual_frequency(more) == 0.5
-    assert rows.usual_frequency(more + [a_run("Hash", 100, 8, 1.0, frequency=0.25)]) == 0.25
+    assert comparison_runs.usual_frequency(more) == 0.5
+    assert comparison_runs.usual_frequency(more + [a_run("Hash", 100, 8, 1.0, frequency=0.25)]) == 0.25
 
 
 def test_what_each_step_in_E_brings(results):
@@ -741,7 +748,7 @@ def test_where_the_laws_miss_is_said_by_size(tmp_path):
     frame = pandas.DataFrame({"dense_parameter_count": SIZES, "loss_validation": [3.0, 2.7 * 10**0.03, 2.43]})
     frame = frame.assign(hyper_id=range(3), step=1, router_type="Dense", num_experts=1)
     frame.to_csv(tmp_path / "table.csv", index=False)
-    results, _ = gather(rows.open_table(tmp_path / "table.csv"))
+    results, _ = gather(open_runs(tmp_path / "table.csv"))
     wanted = [100 * (10**miss - 1) for miss in (-0.01, 0.02, -0.01)]
     assert close([entry["percent"] for entry in results["dense"]["misses"]["sizes"]], wanted)
     [row] = cells(section(markdown(results, [], full=True), "Where the laws miss"), "dense power law")
@@ -767,7 +774,7 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
-    table = rows.open_table(tmp_path / "table.csv", loss_column="loss_c4")
+    table = Table(open_runs(tmp_path / "table.csv", loss_column="loss_c4"))
     dense = fits.dense_law(table, table.runs)
     [law] = fits.router_laws(table, dense)
     assert close([each["value"] for each in law["derived"]["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)

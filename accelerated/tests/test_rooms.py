@@ -10,7 +10,7 @@ import pytest
 from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
-ROOMS = ("tables", "results", "training", "findings", "report", "commands")
+ROOMS = ("tables", "training", "results", "findings", "report", "commands")
 """From the lowest to the highest. Below are the files that have a twin, and kernels; above is cli."""
 
 
@@ -46,6 +46,13 @@ def test_the_graph_is_read(graph):
 def test_no_file_imports_from_a_higher_room(graph):
     wrong = [(file, other) for file, others in graph.items() for other in others if height(other) > height(file)]
     assert not wrong
+
+
+def test_only_results_of_folders_know_of_training(graph):
+    """`fit` and a notebook do not import the model to read a table."""
+    entering = {file for file, others in graph.items() if any(other.startswith("training/") for other in others)}
+    inside = {file for file in entering if file.startswith("results/")}
+    assert inside and {Path(file).parts[1] for file in inside} == {"sweeps"}
 
 
 def test_compiled_loops_of_training_have_two_doors(graph):

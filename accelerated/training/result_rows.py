@@ -17,6 +17,7 @@ from routelaws.reference.configuration import ModelConfig
 from ..errors import InputError
 from ..files import read_bytes, write_atomically
 from ..json_files import shown
+from ..tables.columns import size_label
 from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
 from .configuration import TrainConfig
 from .record import WRITTEN_ANEW
@@ -105,15 +106,6 @@ def run_columns(config: TrainConfig) -> dict:
         "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
     }
-
-
-def size_label(parameters: int) -> str:
-    """Return a parameter count as people say it: 7K, 1.3B."""
-    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if parameters >= 0.9995 * size:
-            value = parameters / size
-            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
-    return str(parameters)
 
 
 @functools.cache

@@ -13,20 +13,20 @@ import numpy as np
 from routelaws.reference.laws.intervals import Range, range_of
 from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effective_experts
 
-from ..laws.catalogue import LAWS
-from ..laws.fitting import RoutedFit, fit_routed, predict_curve
-from ..laws.uncertainty import Quantity, profile_intervals, student_quantile
-from ..results.cautions import warnings
-from ..results.encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
-from ..results.estimates import LEVEL, line, percent
-from ..results.fit import Fit
-from ..results.row_differences import differences, row_doubts, shorter_runs
-from ..results.rows import rows_of_runs
-from ..tables.table import DENSE, RouterRows
+from ...laws.fitting import RoutedFit, predict_curve
+from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
+from ...tables.schema import DENSE
+from ...tables.table import RouterRows
+from ..cautions import warnings
+from ..comparisons.forms import BOUNDED, fit_form
+from ..comparisons.pairs import equal_dense_size
+from ..comparisons.runs import Run, usual
+from ..encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
+from ..estimates import LEVEL, line, percent
+from ..fit import Fit
+from ..row_differences import differences, row_doubts, shorter_runs
 from . import paper
-from .beside_paper import beside_paper, dense_of_paper
-from .pairs import equal_dense_size
-from .rows import Run, Table, columns_of, usual
+from .table import Table, columns_of
 
 COEFFICIENTS = RoutedCoefficients._fields
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
@@ -41,7 +41,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
     """Return the bounded law of each router on the table's own rows.
 
     Args:
-        table: of `rows.open_table`.
+        table: the runs, with their choice of rows.
         dense: of `dense_law`.
         huber: delta in log10 units; the law by the sum of Huber terms then stands beside that by least squares.
 
@@ -63,9 +63,9 @@ def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber
         return entry | {"missing": fit, "measured_slopes": _measured_slopes(size, experts, loss, None)}
     entry |= {"missing": None} | fit_dict(fit) | _beyond_the_fit(table, selection, fit, dense)
     if huber is not None:
-        entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
+        entry["huber"] = described(Fit(fit.rows, BOUNDED, huber=huber).best) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
-        entry["printed"] = beside_paper(selection.router, (size, experts, loss), entry)
+        entry["printed"] = paper.beside_paper(selection.router, (size, experts, loss), entry)
     return entry
 
 
@@ -230,10 +230,9 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     selection = RouterRows(DENSE, frame, [])
     entry = {"router": DENSE, "rows": len(dense), "sizes": sorted({run.size for run in dense})}
     entry |= _doubts(selection, table.loss_column)
-    try:
-        fit = Fit(rows_of_runs(selection, LAWS["dense"], table.loss_column), "dense")
-    except ValueError as error:
-        return entry | {"missing": str(error)}
+    fit = fit_form("dense", selection, table.loss_column)
+    if isinstance(fit, str):
+        return entry | {"missing": fit}
     entry |= {
         "missing": None,
         "status": fit.status,
@@ -246,7 +245,7 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
         "cautions": fit.cautions,
     }
     if table.released and table.loss_column == "loss_validation":
-        entry["printed"] = dense_of_paper(fit.rows.columns[0], fit.rows.measured)
+        entry["printed"] = paper.dense_of_paper(fit.rows.columns[0], fit.rows.measured)
     return entry
 
 

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from ..laws.uncertainty import student_quantile
-from ..results.estimates import LEVEL, as_percent, mean_interval, percent, ten_to
-from ..tables.table import DENSE
-from .rows import Run, usual
+from ...laws.uncertainty import student_quantile
+from ...tables.schema import DENSE
+from ..estimates import LEVEL, as_percent, mean_interval, percent, ten_to
+from .runs import Run, usual
 
 
 def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) -> list[dict]:

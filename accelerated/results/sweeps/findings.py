@@ -14,14 +14,16 @@ import numpy as np
 
 from routelaws.reference.configuration import GROUPED
 
-from ..errors import InputError
-from ..tables.table import DENSE, RouterRows
-from ..training.grid import presets, read_grid
-from ..training.window_losses import loss_difference, standard_error
+from ...errors import InputError
+from ...tables.table import DENSE, RouterRows
+from ...training.grid import presets, read_grid
+from ...training.window_losses import loss_difference, standard_error
+from ..comparisons.runs import Run
+from ..reproduction.gather import gather
+from ..reproduction.table import with_main_loss
+from ..runs import Runs
+from .folder import Sweep, SweepRun, same_but_seed
 from .registered import score
-from .reproduction import gather
-from .rows import Run, as_table
-from .sweep_data import Sweep, SweepRun, same_but_seed
 
 CHANCE = 1.96
 """Standard errors over documents up to which a difference of losses can be chance: a 95 % interval."""
@@ -63,8 +65,8 @@ class Load(NamedTuple):
 
 def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
     """Return what `reproduction.gather` finds in the finished runs of a sweep."""
-    table = as_table(sweep.frame, sweep.name, str(sweep.folder))
-    return gather(table, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]))
+    runs = with_main_loss(Runs(sweep.frame, sweep.folder))
+    return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 
 
 def find(sweep: Sweep, results: dict) -> dict:

@@ -9,9 +9,9 @@ larger model with the same E and k = 1.
 import math
 from typing import NamedTuple
 
-from ..results.estimates import as_percent, mean_interval, percent
-from ..tables.table import DENSE
-from .rows import Run, usual_frequency
+from ...tables.schema import DENSE
+from ..estimates import as_percent, mean_interval, percent
+from .runs import Run, usual_frequency
 
 LEAST_FREQUENCY = 0.5
 """The paper recommends to route this share of the blocks or more."""

@@ -9,24 +9,27 @@ import math
 
 import numpy as np
 
-from ..laws.catalogue import LAWS
-from ..laws.held_out import leave_one_out
-from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
-from ..results.encoding import coefficient, unknown
-from ..results.estimates import LEVEL, REACH, percent
-from ..results.fit import is_known
-from ..tables.table import DENSE
-from .rows import Run, usual_frequency
+from ...laws.catalogue import LAWS
+from ...laws.utilisation import effective_teraflops, predict_loss
+from ...tables.schema import DENSE
+from ...tables.table import RouterRows
+from ..encoding import coefficient, fit_constants, unknown
+from ..estimates import REACH, percent
+from ..fit import Fit
+from ..rows import rows_of_runs
+from .runs import Run, usual_frequency
 
 MAIN, PLAIN = "main grid", "dense"
 LAW = LAWS["routed-utilisation"]
 
 
-def utilisation_laws(runs: list[Run]) -> list[dict]:
+def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
     """Return the law in (F, B) of each router, fitted to all of its runs and all dense ones.
 
     Args:
         runs: trusted ones; those without FLOPs or a parameter count are left out.
+        last: a pandas DataFrame with the last evaluation of each of them.
+        loss_column: of the loss that is fitted.
 
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
@@ -42,7 +45,8 @@ def utilisation_laws(runs: list[Run]) -> list[dict]:
         own = [run for run in runs if run.router in (router, DENSE)]
         used = [run for run in own if run.flops and run.total_parameters]
         entry = {"router": router, "rows": len(used), "without_compute": len(own) - len(used)}
-        found.append(entry | _fitted(used, usual))
+        frame = last[last["hyper_id"].isin([run.hyper_id for run in used])]
+        found.append(entry | _fitted(RouterRows(router, frame, []), used, loss_column, usual))
     return found
 
 
@@ -58,40 +62,27 @@ def kind_of(run: Run, usual: float | None) -> str:
     return ", ".join(differs) or MAIN
 
 
-def _fitted(runs: list[Run], usual: float | None) -> dict:
+def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
     """Return the law in FLOPs and parameters per FLOP of some runs, with its points; "missing": why there is none."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
-    flops, loss = (np.array([getattr(run, name) for run in runs]) for name in ("flops", "loss"))
-    utilisation = np.array([run.utilisation for run in runs])
     try:
-        fit = fit_utilisation(flops, utilisation, loss)
+        fit = Fit(rows_of_runs(selection, LAW, loss_column), LAW)
     except ValueError as error:
         return {"missing": str(error), "kinds": [], "points": []}
-    fitted = predict_utilisation(fit.curve, flops, utilisation)
+    fitted = LAW.predict(fit.best, *fit.rows.columns)
     kinds = [kind_of(run, usual) for run in runs]
-    held_out = leave_one_out(LAW, (flops, utilisation), loss)
+    least = {"B_min": coefficient(unknown("B_min", fit.best.coefficients.B_min), True)}
     return {
         "missing": None,
         "status": fit.status,
-        "coefficients": _coefficients(fit, flops, utilisation, loss),
-        "leave_one_out": float(held_out.rmsle),
+        "coefficients": fit_constants(fit)["coefficients"] | least,
+        "leave_one_out": float(fit.held_out.rmsle),
         "rmsle": fit.rmsle,
         "rmsle_percent": percent(fit.rmsle),
-        "kinds": _by_kind(kinds, np.log10(loss) - np.log10(fitted)),
-        "points": _points(runs, kinds, fit.coefficients, flops, utilisation, fitted),
+        "kinds": _by_kind(kinds, np.log10(fit.rows.measured) - np.log10(fitted)),
+        "points": _points(runs, kinds, fit, fitted),
     }
-
-
-def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray) -> dict:
-    """Return each coefficient with its interval, and whether the runs determine it."""
-    entries = {}
-    for item in LAW.intervals(fit, (flops, utilisation), loss, LEVEL):
-        if hasattr(fit.coefficients, item.name):
-            known = is_known(item.name, item.value, item.words)
-            value = getattr(fit.coefficients, item.name)
-            entries[item.name] = coefficient(item._replace(value=value), known)
-    return entries | {"B_min": coefficient(unknown("B_min", fit.coefficients.B_min), True)}
 
 
 def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
@@ -111,8 +102,9 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
     return found
 
 
-def _points(runs, kinds, coefficients, flops, utilisation, fitted) -> list[dict]:
+def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> list[dict]:
     """Return each run as a point: its effective TeraFLOPs, its loss, and how far it is from the law."""
+    (flops, utilisation), coefficients = fit.rows.columns, fit.best.coefficients
     if math.isnan(coefficients.a):
         return []
     try:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..training.configuration import TrainConfig
-from ..training.run_folder import read_config, read_results
-from ..training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
-from .sweep_findings import CHANCE
+from ...errors import InputError
+from ...training.configuration import TrainConfig
+from ...training.run_folder import read_config, read_results
+from ...training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
+from .findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
 """Fields that change nothing in what a run trains or how it ends; a difference in them is not said."""

@@ -1,26 +1,17 @@
 """Everything that the report states, as one dictionary: `results.json`. Text and figures take their numbers from it."""
 
-from ..tables.table import DENSE
-from .ablations import experts_per_token, routing_frequency
+from ...tables.schema import DENSE
+from ..comparisons.ablations import experts_per_token, routing_frequency
+from ..comparisons.forms import compare
+from ..comparisons.pairs import compare_routers, doublings
+from ..comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
+from ..comparisons.utilisation import utilisation_laws
+from ..runs import Runs
 from .advice import advice
-from .forms import compare
 from .headlines import headlines
-from .pairs import compare_routers, doublings
 from .resamples import other_intervals
 from .router_fits import dense_law, other_rows, router_laws, transfer
-from .rows import (
-    Run,
-    Table,
-    point_of,
-    seed_scatter,
-    seeds_chosen,
-    size_labels,
-    trusted,
-    twice,
-    usual,
-    usual_frequency,
-)
-from .utilisation import utilisation_laws
+from .table import Table, seeds_chosen, size_labels
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
@@ -29,18 +20,22 @@ ABOUT = (
 )
 
 
-def gather(table: Table, tell=lambda line: None, huber: float | None = None, point=point_of) -> tuple[dict, list[Run]]:
+def gather(
+    source: Runs, tell=lambda line: None, huber: float | None = None, point=point_of, name: str = ""
+) -> tuple[dict, list[Run]]:
     """Return the results of a table and its trusted runs.
 
     Args:
-        table: of `rows.open_table`.
+        source: the runs, with their choice of rows and their loss, see `table.with_main_loss`.
         tell: takes a line of progress before each part.
         huber: delta in log10 units of the fit by a sum of Huber terms, beside that by least squares; None for none.
-        point: what runs have in common that differ in their seed alone, see `rows.seed_scatter`.
+        point: what runs have in common that differ in their seed alone, see `runs.seed_scatter`.
+        name: of the table for a reader; that of its files if "".
 
     Raises:
-        InputError: as `rows.Table.law_rows`.
+        InputError: as `Table` and `Table.law_rows`.
     """
+    table = Table(source, name)
     runs, own = table.runs, table.part
     good = trusted(own.runs)
     results = {
@@ -76,9 +71,9 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
     results["other_rows"] = other_rows(table)
     results["other_intervals"] = other_intervals(table, results["laws"])
     tell("forms of law, by runs and sizes left out")
-    results["forms"] = compare(table)
+    results["forms"] = compare(table.fits(), table.loss_column)
     tell("law in compute and parameters per FLOP")
-    results["utilisation"] = utilisation_laws(good)
+    results["utilisation"] = utilisation_laws(good, table.last, table.loss_column)
     tell(f"{len(table.loss_columns)} loss columns")
     return results | {"transfer": transfer(table)}
 

@@ -5,11 +5,11 @@ The rules are our choice and stand beside each number below. Words are those of 
 
 import math
 
-from ..results.cautions import CLEAR
-from ..results.estimates import other_way
-from .forms import constants
-from .rows import BOUNDED
-from .utilisation import MAIN, PLAIN
+from ..cautions import CLEAR
+from ..comparisons.forms import BOUNDED
+from ..comparisons.utilisation import MAIN, PLAIN
+from ..encoding import constants
+from ..estimates import other_way
 
 BAD, EXACT = 5.0, 1e-6
 """Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""

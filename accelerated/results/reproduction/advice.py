@@ -4,9 +4,9 @@ The rules are our choice; a report says them beside every verdict. Verdicts: "su
 (the runs point neither way with their interval), "not supported", "cannot be said" (the runs for it are not there).
 """
 
-from ..results.estimates import other_way
+from ..comparisons.ablations import LEAST_FREQUENCY
+from ..estimates import other_way
 from . import paper
-from .ablations import LEAST_FREQUENCY
 
 LARGEST = 1.35e9
 """Parameters; "about 1.3B" with a little room."""

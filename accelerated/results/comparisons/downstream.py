@@ -26,11 +26,11 @@ import numpy as np
 
 from routelaws.reference.laws import downstream
 
-from ..errors import InputError
-from ..laws import broken, downstream_sums, two_stage
-from ..tables.accuracies import Accuracies, loss_name
-from ..tables.guess_rates import guess_rate
-from ..wording import in_short, plural
+from ...errors import InputError
+from ...laws import broken, downstream_sums, two_stage
+from ...tables.accuracies import Accuracies, loss_name
+from ...tables.guess_rates import guess_rate
+from ...wording import in_short, plural
 
 RATIO_HUBER = 1e-3
 """Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""

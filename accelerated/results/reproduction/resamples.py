@@ -7,11 +7,11 @@ and it is told how often a resample had no value.
 
 import numpy as np
 
-from ..laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
-from ..laws.uncertainty import Interval, Quantity
-from ..results.estimates import LEVEL
-from .forms import constants
-from .rows import Table, columns_of
+from ...laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
+from ...laws.uncertainty import Interval, Quantity
+from ..encoding import constants
+from ..estimates import LEVEL
+from .table import Table
 
 SEED = 0
 RESAMPLES = 1000
@@ -21,8 +21,8 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
     """Return, for each router with a law, the intervals of c, E_start, E_max, N_cutoff and of the ends of its sizes.
 
     Args:
-        table: of `rows.open_table`.
-        laws: of `fits.router_laws`, in the order of the table's routers.
+        table: the runs, with their choice of rows.
+        laws: of `router_fits.router_laws`, in the order of the table's routers.
 
     Returns:
         [{"router", "seed", "resamples", "quantities": [{"name", "N", "E", "value", "profile", "jackknife", "runs",
@@ -30,9 +30,10 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
         [low, high]; NaN where it has no end. `undetermined` counts resamples whose rows do not determine the law.
     """
     found = []
-    for selection, law in zip(table.law_rows(), laws, strict=True):
+    for (selection, fit), law in zip(table.fits(), laws, strict=True):
         if law["missing"] is None and len(law["sizes"]) > 1:
-            found.append({"router": selection.router} | _resampled(columns_of(selection, table.loss_column), law))
+            columns = (*fit.rows.columns, fit.rows.measured)
+            found.append({"router": selection.router} | _resampled(columns, law))
     return found
 
 
@@ -68,7 +69,7 @@ def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
     """Return the quantities, each with its profile interval: coefficients, and slope and gain at the end sizes.
 
     Args:
-        law: an entry of `fits.router_laws`.
+        law: an entry of `router_fits.router_laws`.
         top: E up to which the gain is.
     """
     asked = [(Quantity(name), constants(law)[name]) for name in ("c", "E_start", "E_max", "N_cutoff")]

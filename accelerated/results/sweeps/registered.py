@@ -15,18 +15,18 @@ from pathlib import Path
 
 from routelaws.reference.accounting import ROUTER_TYPES
 
-from ..errors import InputError
-from ..files import locked, write_once
-from ..json_files import NULL, NUMBER, read_json
-from ..laws.catalogue import LAWS as KNOWN
-from ..results.encoding import dumps
-from ..results.fit import LEVEL, Fit
-from ..results.rows import rows_of_runs
-from ..tables.table import DENSE, select_rows
-from ..training.result_rows import read_rows
-from ..training.sweep_folder import folder_of_run, read_plan
-from ..wording import plural
-from .sweep_data import Sweep, read_sweep
+from ...errors import InputError
+from ...files import locked, write_once
+from ...json_files import NULL, NUMBER, read_json
+from ...laws.catalogue import LAWS as KNOWN
+from ...tables.table import DENSE, select_rows
+from ...training.result_rows import read_rows
+from ...training.sweep_folder import folder_of_run, read_plan
+from ...wording import plural
+from ..encoding import dumps
+from ..fit import LEVEL, Fit
+from ..rows import rows_of_runs
+from .folder import Sweep, read_sweep
 
 FILE = "predictions.json"
 

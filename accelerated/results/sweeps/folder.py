@@ -10,13 +10,13 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..tables.table import DENSE, RouterRows, read_table, select_rows
-from ..training.configuration import TrainConfig
-from ..training.result_rows import read_rows
-from ..training.run_folder import read_own_log, read_results
-from ..training.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
-from ..training.window_losses import WindowLosses
+from ...errors import InputError
+from ...tables.table import DENSE, RouterRows, read_table, select_rows
+from ...training.configuration import TrainConfig
+from ...training.result_rows import read_rows
+from ...training.run_folder import read_own_log, read_results
+from ...training.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
+from ...training.window_losses import WindowLosses
 
 
 class SweepRun(NamedTuple):

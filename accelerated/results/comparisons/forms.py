@@ -1,0 +1,83 @@
+"""The forms of law held against each other by the runs that they did not see.
+
+A form is fitted again without one run, or without all runs of one size, and predicts what was left out. The first asks
+how well it fills in a grid, the second whether it can be carried to a size that was not trained.
+"""
+
+import math
+
+from ...laws.catalogue import LAWS
+from ...laws.held_out import Score, compare_forms
+from ...tables.table import RouterRows
+from ..estimates import percent
+from ..fit import Fit
+from ..rows import rows_of_runs
+
+FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
+"""The laws in (N, E), from the one that says least about other sizes to the paper's final one."""
+
+BOUNDED = FORMS[-1]
+
+
+def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
+    """Return a law fitted to the rows of one router, or why it cannot be."""
+    try:
+        return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
+    except ValueError as error:
+        return str(error)
+
+
+def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[dict]:
+    """Return the held-out errors of each form for each router, on the rows of the law.
+
+    Args:
+        fits: the rows of each router with the bounded law fitted to them, or why it cannot be.
+        loss_column: of the rows.
+
+    Returns:
+        [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
+        "leave_one_size_out"}]; each of the two last is {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or
+        None. `verdict` is that of `held_out.compare_forms` against the best form. "missing" says why a form cannot be
+        fitted; then the rest is None.
+    """
+    found = []
+    for selection, bounded in fits:
+        forms = {name: fit_form(name, selection, loss_column) for name in FORMS[:-1]} | {BOUNDED: bounded}
+        found += [{"router": selection.router} | entry for entry in _scored(forms, len(selection.frame))]
+    return found
+
+
+def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:
+    """Return the entries of one router, without its name."""
+    fits = {name: fit for name, fit in forms.items() if isinstance(fit, Fit)}
+    both = ([], [])
+    if fits:
+        known = next(iter(fits.values())).rows
+        size, experts = known.columns[:2]
+        columns = {"dense_parameters": size, "num_experts": experts}
+        both = compare_forms([LAWS[name] for name in fits], columns, known.measured, size)
+    scores = [{score.name: _score(score) for score in part} for part in both]
+    return [
+        {
+            "law": name,
+            "formula": LAWS[name].formula,
+            "rows": rows,
+            "missing": None if name in fits else reason,
+            "status": fits[name].status if name in fits else None,
+            "rmsle": fits[name].rmsle if name in fits else None,
+            "leave_one_out": scores[0].get(name) if fits else None,
+            "leave_one_size_out": scores[1].get(name) if fits else None,
+        }
+        for name, reason in forms.items()
+    ]
+
+
+def _score(score: Score) -> dict:
+    known = math.isfinite(score.held_out.rmsle)
+    rmsle = float(score.held_out.rmsle) if known else None
+    return {
+        "rmsle": rmsle,
+        "rmsle_percent": percent(rmsle),
+        "predicted": score.held_out.predicted,
+        "verdict": score.verdict,
+    }

@@ -1,0 +1,219 @@
+"""Which runs of a table are used for what, and which are left out and why.
+
+A law in N and E is fitted to the rows that `selection.select_rows` chooses. For the released runs these are the paper's
+("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
+(F, B) and the ablations take every run, less those of `paper.SUSPECTS`. A condition of the user's on a table of the
+user's own holds for all of them, see `Table.part`: a run that diverged and was left out is in no section.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
+
+from ...errors import InputError
+from ...tables.columns import size_label
+from ...tables.conditions import names_in, row_mask
+from ...tables.schema import DENSE
+from ...tables.selection import none_chosen
+from ...tables.several import listed, named
+from ...tables.table import RouterRows
+from ..comparisons.forms import fit_form
+from ..comparisons.runs import Run
+from ..fit import Fit
+from ..rows import taken_per_step
+from ..runs import LOSS, Runs, read
+from . import paper
+
+
+class Table:
+    """The runs of a table and what is fitted to them; each choice of rows, and each fit to it, is made once.
+
+    Args:
+        source: with the main choice of rows and the main loss, see `with_main_loss`.
+        name: of the table for a reader; that of its files if "".
+
+    Attributes:
+        last: the last evaluation of each run, by hyper_id
+        released: it holds the runs that the paper's authors released
+        rows: as `select_rows` takes it
+        loss_columns: those with any value, that of every section but the transfer sets first
+
+    Raises:
+        InputError: no loss has a value, or the one asked for has none.
+    """
+
+    def __init__(self, source: Runs, name: str = ""):
+        self.frame, self.last = source.frame, _last(source.frame)
+        self.name = name or ", ".join(Path(path).name for path in listed(source.paths))
+        self.released = _is_released(self.last)
+        self.rows = "clark" if self.released and source.rows is None else source.rows
+        self.loss_column = source.loss
+        self.loss_columns = sorted(_losses(self.last, source.paths), key=lambda each: (each != source.loss, each))
+        if source.loss not in self.loss_columns:
+            there = ", ".join(self.loss_columns)
+            raise InputError(f"{named(source.paths)}: loss column {source.loss} has no values; there: {there}")
+        self._source = source
+        self._chosen: dict[tuple, Runs] = {}
+        self._fits: dict[tuple, list[tuple[RouterRows, Fit | str]]] = {}
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether `rows` is a condition that holds for every section of a report, see `part`."""
+        return not self.released and self.rows not in (None, "clark")
+
+    @cached_property
+    def part(self) -> "Table":
+        """The table without the evaluations that a condition of the user's leaves out.
+
+        The presets choose rows for the laws in N and E alone, and so does a condition on the released table, whose
+        other runs are what the other sections are about. InputError: the condition is none, or no row is so.
+        """
+        if not self.has_condition:
+            return self
+        kept = row_mask(self.frame, self.rows)
+        if not kept.any():
+            raise InputError(none_chosen(self.frame, self.rows))
+        return Table(Runs(self.frame[kept], self._source.paths, self.rows, self.loss_column), self.name)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every run of the table, by hyper_id."""
+        rows = self.last.to_dict("records")
+        return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
+
+    def law_rows(self, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
+        """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
+
+        Args:
+            loss_column: the table's own if None.
+            rows: the table's own if None; "all" is the default of `select_rows`, every seed.
+
+        Raises:
+            InputError: as `select_rows`.
+        """
+        if (self.last["router_type"] == DENSE).all():
+            return []
+        key = (self.rows if rows is None else None if rows == "all" else rows), loss_column or self.loss_column
+        if key not in self._chosen:
+            self._chosen[key] = Runs(self.frame, self._source.paths, *key)
+        return self._chosen[key].selections()
+
+    def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
+        """Return the rows of each router with the bounded law fitted to them, or why it is not; as `law_rows`."""
+        key = loss_column or self.loss_column, rows
+        if key not in self._fits:
+            self._fits[key] = [(each, fit_form("routed-bounded", each, key[0])) for each in self.law_rows(*key)]
+        return self._fits[key]
+
+
+def open_runs(paths, rows: str | None = None, loss_column: str | None = None) -> Runs:
+    """Read a table, or several, with the main choice of rows and the main loss of a report.
+
+    Args:
+        paths: as `results.read`.
+        rows: as `select_rows`; None decides as the top of this file says.
+        loss_column: of the laws; None decides as `with_main_loss`.
+    """
+    runs = read(paths).where(rows)
+    return with_main_loss(runs) if loss_column is None else runs.of_loss(loss_column)
+
+
+def with_main_loss(runs: Runs) -> Runs:
+    """Return runs with loss_validation as their loss, or the first loss with values where that has none."""
+    columns = _losses(_last(runs.frame), runs.paths)
+    return runs if runs.loss != LOSS or LOSS in columns else runs.of_loss(columns[0])
+
+
+def _losses(last, paths) -> list[str]:
+    """Return the loss columns with values; InputError where there is none."""
+    columns = [name for name in last.columns if name.startswith("loss_") and last[name].notna().any()]
+    if not columns:
+        raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
+    return columns
+
+
+def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return N, E and the loss of some rows, [n] each."""
+    names = ("dense_parameter_count", "num_experts", loss_column)
+    size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
+    return size, experts, loss
+
+
+def size_labels(table: Table) -> dict[int, str]:
+    """Return what the table calls each N where its labels are one to one, or a rounded count."""
+    sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
+    if "model_size_label" in table.last:
+        both = zip(table.last["dense_parameter_count"], table.last["model_size_label"], strict=True)
+        pairs = {(int(size), str(label)) for size, label in both}
+        labels = dict(pairs)
+        if len(pairs) == len(labels) == len(set(labels.values())) and all(labels.values()):
+            return {size: labels[size] for size in sizes}
+    return {size: size_label(size) for size in sizes}
+
+
+def seeds_chosen(table: Table) -> bool:
+    """Return whether a condition of the user's names the seed: what seeds change is then in the runs it leaves out."""
+    return table.has_condition and "seed" in names_in(table.rows)
+
+
+def _last(frame):
+    """Return the last evaluation of each run, by hyper_id."""
+    return frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
+
+
+def _is_released(last) -> bool:
+    """Return whether the dense runs of the released table are there, told by their losses."""
+    if "loss_validation" not in last:
+        return False
+    dense = last[last["router_type"] == DENSE]
+    there = {
+        (int(size), round(float(loss), 4))
+        for size, loss in zip(dense["dense_parameter_count"], dense["loss_validation"], strict=True)
+    }
+    return there >= set(paper.DENSE_LOSSES.items())
+
+
+def _run(table: Table, row: dict, tokens: float) -> Run:
+    """Return one row of the table as a Run; `tokens` are those of a step."""
+    router = row["router_type"]
+    dense = router == DENSE
+    frequency = None if dense else _number(row, "routing_frequency")
+    losses = {name: _number(row, name) for name in table.loss_columns}
+    return Run(
+        int(row["hyper_id"]),
+        router,
+        int(row["dense_parameter_count"]),
+        int(row["num_experts"]),
+        1 if dense else int(_number(row, "k") or 1),
+        frequency,
+        _number(row, "flop_increase") or 1.0,
+        int(_number(row, "seed") or 0),
+        _number(row, "total_parameter_count"),
+        _teraflops(_number(row, "flops_per_step"), tokens),
+        _suspicion(row, frequency) if table.released else "",
+        losses[table.loss_column],
+        losses,
+    )
+
+
+def _suspicion(row: dict, frequency: float | None) -> str:
+    """Return why a run of the released table is not trusted; "" where it is."""
+    run = (row["hyper_id"], row["router_type"], row["num_experts"], frequency)
+    for suspect in paper.SUSPECTS:
+        cell = (suspect.hyper_id, suspect.router, suspect.experts, suspect.frequency)
+        if cell == run and abs(suspect.loss - row["loss_validation"]) < 1e-4:
+            return suspect.reason
+    return ""
+
+
+def _teraflops(flops: float | None, tokens: float) -> float | None:
+    """Return forward TeraFLOPs of 2,048 tokens from the FLOPs of a step and its tokens."""
+    return flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12 if flops else None
+
+
+def _number(row: dict, name: str) -> float | None:
+    value = row.get(name)
+    return None if value is None or value != value else float(value)
