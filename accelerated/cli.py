@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _without_runtime_warnings():
-    """Keep NumPy's warnings of overflow, empty means and the like off the terminal, unless Python is told by -W.
+    """Keep NumPy's warnings of overflow, empty means and the like off the terminal, unless -W asks for them.
 
     They name a line of the program. Commands name what is not finite themselves: a status, "not determined", or None in
     JSON.

@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_once(path: Path, content: str) -> None:
-    """Write a file whole, unless it is there already: of several processes one writes it, and nobody sees a part."""
+    """Write a file whole, unless it is there already: one of several processes writes it, and no reader sees a part."""
     path = Path(path)
     with _written_beside(path, content) as temporary:
         try:
@@ -176,7 +176,7 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
         holder: what would hold it, for the message.
 
     Raises:
-        InputError: somebody else holds the lock, and `wait` is off or over.
+        InputError: another process holds the lock, and `wait` is off or over.
     """
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:

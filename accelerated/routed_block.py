@@ -66,7 +66,7 @@ class BlockOutput(NamedTuple):
     Attributes:
         output: [b, S, d]
         routing: None for a Mixture of Tokens, which selects nothing
-        dropped_fraction: share of assignments without a slot; in expert choice, of tokens that nobody chose
+        dropped_fraction: share of assignments without a slot; in expert choice, of tokens that no expert chose
         auxiliary: what the router adds to the training loss
         bias: [E G], for the next batch; None for a router without
         policy: RL-R only

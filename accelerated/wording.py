@@ -40,7 +40,7 @@ def in_short(names, shown: int = SHOWN) -> str:
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return each sentence that is said of some routers, with these: what holds for several is said once.
+    """Return each sentence with the routers that it holds for: one sentence for several routers.
 
     Example:
         >>> once([("Hash", ["too few rows"]), ("S-Base", ["too few rows", "one size"])])
@@ -54,7 +54,7 @@ def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
 
 
 def by_reason(reasons: dict[str, str]) -> dict[str, list[str]]:
-    """Return {reason: names} from {name: reason}: what holds for several is said once.
+    """Return {reason: names} from {name: reason}: one reason for several names.
 
     Example:
         >>> by_reason({"Hash": "too few rows", "RL-R": "one size", "S-Base": "too few rows"})

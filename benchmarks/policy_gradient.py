@@ -78,7 +78,7 @@ class Run(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An estimator beside the truth, at the routers' weights where nothing else is said."""
+    """An estimator and the true gradient, at the routers' weights by default."""
 
     bias: float  # |mean − truth| / |truth|
     bias_of_all: float  # the same for all weights of the model

@@ -372,7 +372,7 @@ BOUNDS["vectors.ratio"] = Bound(1, "u of the value: one division of whole number
 SLACK_SHARE = 1 / 50
 """A bound of which no check ever used more than this hides errors of many times the rounding; a run warns of it."""
 SLACK_CHECKS = 20
-"""Checks below which a worst share means nothing: our choice."""
+"""Fewest checks for a meaningful worst share: our choice."""
 
 # In bfloat16, where they are not those of the other precisions: sums in float32, so few roundings of 2^-8 each.
 BOUNDS["notation.softmax_bfloat16"] = Bound(4, "2^-8 (1 + |z - max z|) of the value; measured 1.3")
@@ -424,7 +424,7 @@ BOUNDS["mesh.bias"] = Bound(1e-14, "absolute; of logits below 10; measured 0")
 worst_share: dict[str, float] = {}
 
 listeners: list = []
-"""Functions of (name, share) that are told of every check."""
+"""Functions of (name, share), called after every check."""
 
 
 def bound_in(name: str, precision: str) -> str:

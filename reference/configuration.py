@@ -5,7 +5,7 @@ experts follow from two numbers, the expansion E and the granularity G: a routed
 4d/G, so E times the weights of a dense FFN, and k·G of them work on a token, so k times its FLOPs.
 
     router              who chooses                     training                              evaluation
-    dense               nobody                          every token through one FFN           the same
+    dense               none                            every token through one FFN           the same
     hash                a table, by token id            nothing dropped                       the same
     sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
     base                an exact assignment             exactly balanced                      argmax of the logits
@@ -13,7 +13,7 @@ experts follow from two numbers, the expansion E and the granularity G: a routed
     top_k               the token's logits              capacity; a balance loss or a bias    the same, nothing dropped
     reinforce (RL-R)    a draw from the policy          capacity; a policy gradient           argmax of the logits
     expert_choice       the experts                     groups of g tokens                    groups by position
-    mixture_of_tokens   nobody: experts see mixtures    groups of g tokens, by position       the same
+    mixture_of_tokens   none: experts see mixtures      groups of g tokens, by position       the same
 
 Evaluation is causal for all of them, and independent of the rest of the batch for all but the last two. With the
 masked objective nothing is causal, and the last two may take their groups within one sequence.

@@ -180,7 +180,7 @@ def ragged_all_to_all(
         [[1, 3, 0, 0], [2, 2, 4, 0]]
     """
     if not np.array_equal(recv_sizes, send_sizes.T):
-        raise InputError("recv_sizes is not send_sizes transposed: some device waits for rows that nobody sends")
+        raise InputError("recv_sizes is not send_sizes transposed: some device waits for rows that no device sends")
     if (input_offsets + send_sizes > x.shape[1]).any() or (output_offsets + send_sizes > output.shape[1]).any():
         raise InputError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
     output = output.copy()

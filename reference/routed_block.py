@@ -62,7 +62,7 @@ class BlockOutput(NamedTuple):
 
     output: np.ndarray  # [b, S, d]
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
-    dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that nobody chose
+    dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that no expert chose
     auxiliary: float  # what the router adds to the training loss
     bias: np.ndarray | None  # [E G], for the next batch; None for a router without
     policy: Policy | None  # RL-R only

@@ -19,11 +19,11 @@ token in their place, attends in both directions, m from 1 − S to S − 1, and
 loss = mean over hidden tokens of −log softmax(logits)[the token itself]. Its losses and those of the causal objective
 are losses of different tasks. (Our choice: a fixed number of tokens of each sequence, all of them replaced.)
 
-Padding on either side is left out by a `mask` of the real tokens: nobody attends to the others, they take no part in
+Padding on either side is left out by a `mask` of the real tokens: no token attends to the others, they take no part in
 any router, and they are in no loss. The hashes of the position and of the token before count from the row's start.
 
 Block i is routed iff (i + 1) mod 1/R = 0, or in the layout "upper" iff it is one of the last R L; what it does with
-which router is in `routed_block`. RL-R is told how well its choices did: its terms of the loss, which need the
+which router is in `routed_block`. RL-R gets a reward for its choices: its terms of the loss, which need the
 predictions, are added in `loss`.
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.

@@ -184,7 +184,7 @@ def solve(whole, price, k, everyone, more):
     for t in range(num_tokens - 1, -1, -1):  # from the last, so that of equals the last is the cheapest
         for i in range(k):
             _join(t, i * num_tokens + t, whole, expert, own, links, cheapest, ring)
-    if more:  # else nobody is counted there
+    if more:  # else no token is counted there
         links[:, reserve] = 0
     left = price[:reserve].copy()
     for _ in range(more):  # the dearest experts have one token more

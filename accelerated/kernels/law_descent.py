@@ -1,4 +1,4 @@
-"""The least sum of Huber terms of the laws of `law_terms.py`, as compiled loops: some tenths of a millisecond a start.
+"""Minimise the sum of Huber terms of the laws of `law_terms.py`, in compiled loops: tenths of a millisecond a start.
 
 The steps are those of `routelaws.reference.laws._descent`, which says what is minimised and why. What is fast here: a
 start is followed alone, so that none waits for a slower one; a step that is refused costs one look at the table, and

@@ -51,7 +51,7 @@ def log(values, whole):
     """Replace values v = 2^k m, m within √½ and √2, by k ln 2 + 2 artanh((m - 1)/(m + 1)).
 
     Args:
-        values: [n], overwritten; above 0 and not below 2^-1022, which nobody checks. NaN stays.
+        values: [n], overwritten; above 0 and not below 2^-1022 (unchecked). NaN stays.
         whole: [n], scratch.
     """
     if values.itemsize != 8 or whole.size < values.size:

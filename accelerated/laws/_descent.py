@@ -1,4 +1,4 @@
-"""The least sum of Huber terms of a smooth law, from all starts, in compiled loops.
+"""Minimise the sum of Huber terms of a smooth law, from all starts, in compiled loops.
 
 Private to the fast twin; `routelaws.reference.laws._descent` says what is minimised and why the steps are as they are.
 The loops are in `kernels/law_terms.py`, what the laws predict, and `kernels/law_descent.py`, the search. Starts are
@@ -244,7 +244,7 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
 
 
 def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
-    """Return the least sum, by how much it may rise (NaN: nothing can be said), and the errors of a straight law."""
+    """Return the best objective, by how much it may rise (NaN: unknown), and the errors of a straight law."""
     residual, J = look(problem, theta)
     variance, share = error_variance(problem, residual, theta.size)
     rise = variance if math.isnan(variance) else max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)

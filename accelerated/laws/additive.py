@@ -20,8 +20,8 @@ from . import _smooth
 def _form(law: AdditiveLaw):
     """Return what `_descent.py` wants to know of a law.
 
-    The design X of the reference, rows by terms by unknowns, is never made: the loops are told which unknown is the
-    multiplier of a term, and which its exponents.
+    The design X of the reference, rows by terms by unknowns, is never made: the loops get the indices of the
+    unknowns that are the multiplier and the exponents of a term.
     """
     from ..kernels.law_terms import ADDITIVE
     from . import _descent

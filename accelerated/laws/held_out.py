@@ -32,7 +32,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     """
     columns, loss, groups = reference._checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))
-    fit(*columns, loss)  # what is wrong with the table is said here
+    fit(*columns, loss)  # raises what is wrong with the table
     refit = partial(_refit, law, fit, columns, loss)
     folds = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     if law is LAWS.get(law.name) and law.name in SHORT_CUTS:

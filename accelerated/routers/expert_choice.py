@@ -117,7 +117,7 @@ def expert_choice_ffn(
             travel, see `parallel.run_experts`; None if all experts are here.
 
     Returns:
-        [T, d]; 0 for a token that nobody took.
+        [T, d]; 0 for a token that no expert took.
     """
     rows, admitted = x[choice.token], None  # [E, C, d]
     if expert_mask is not None:

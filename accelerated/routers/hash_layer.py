@@ -8,7 +8,7 @@ training loop stops; in `bigram_experts` it gets expert -1. Repeated experts in 
 that has no real token, plan and loads are NaN; with a traced mask of fewer than k experts the gates are.
 
 Tables are built once, on the host, by NumPy: arrays of int32. Distances between tokens and centres come from one
-matrix product, so two centres that are equally near are told apart by rounding unless the numbers are whole.
+matrix product, so rounding decides between two equally near centres unless the numbers are whole.
 """
 
 import jax
@@ -295,8 +295,8 @@ def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: i
     Raises:
         ValueError: an entry is not finite.
 
-    Differs from the reference: distances come from one matrix product, so two centres that are equally near are told
-    apart by rounding unless the numbers are whole.
+    Differs from the reference: distances come from one matrix product, so rounding decides between
+    two equally near centres unless the numbers are whole.
     """
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     centres = check_finite("centres", np.asarray(centres, np.float64))

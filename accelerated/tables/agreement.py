@@ -127,7 +127,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
     Args:
         frame: as `read_table` returns it.
         rows: [n] the number of each row in the file.
-        problems: is told what is a thousandfold apart; then nothing else is compared.
+        problems: collects what differs a thousandfold; then nothing else is compared.
     """
     numbers, found = Numbers(frame), {}
     with np.errstate(all="ignore"):  # of columns that are blank or 0

@@ -1,4 +1,4 @@
-"""The cells of a table that is being made, as text: which are blank, and what fills them is said."""
+"""The cells of a table that is being made, as text: which are blank, and what fills them."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """A user's own runs as a results table: columns renamed, losses in nats, and what can be derived filled in.
 
-Everything that is not simply copied is said in a remark. What is derived (`deriving.py`, `counting.py`), and only in
+A remark names everything that is not simply copied. What is derived (`deriving.py`, `counting.py`), and only in
 cells that are blank:
 
     router_type            names of this project's flags become the table's (sinkhorn: S-Base); if it is given by
@@ -13,7 +13,7 @@ cells that are blank:
 
 All of this is our choice. Columns without a place in the table are dropped unless they are asked for, but for two
 kinds: the names of runs are kept as `run`, for messages; and columns that begin with `loss_` are kept where every cell
-is a loss, which is said, since a law is fitted to one of them only where `--loss` names it. What is kept, such as the
+is a loss, with a remark, since a law is fitted to one of them only where `--loss` names it. What is kept, such as the
 name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
 
 Files that are given together: pieces of a log (`exports.py`) are put together by run and step, and rows of a log at

@@ -1,7 +1,7 @@
 """What the cells of a table say of each other: router, experts, run and step of a row, and losses in nats.
 
 What is derived fills blank cells alone. `--map`, the spelling of routers and the unit of losses change others. Each
-step is said in a remark. N, P and the FLOPs of a training step are in `counting.py`.
+step gets a remark. N, P and the FLOPs of a training step are in `counting.py`.
 """
 
 import math

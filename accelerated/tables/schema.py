@@ -275,7 +275,7 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
     Args:
         frame: as `read_table` returns it.
         rows: [n] the number of each row in the file.
-        problems: is told what is wrong.
+        problems: collects what is wrong.
     """
     _check_kinds(frame, rows, problems)
     run, first = groups_of(frame["hyper_id"].to_numpy())

@@ -137,7 +137,7 @@ def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> Rout
 def none_chosen(frame, rows: str) -> str:
     """Return in words that a choice keeps no row, with the values of the columns of text that it names.
 
-    Of clark what it keeps is said, and the values of all three columns.
+    For clark, lists what it keeps, and the values of all three columns.
     """
     said, names = f"rows {rows!r}", sorted(names_in(rows))
     if rows == "clark":

@@ -69,7 +69,7 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     asked = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in (*asked, *RELEASED_COLUMNS) if name in source.cells]
     losses = [name for name in losses if name in asked or name.startswith("loss_")]
-    if source.at is None or (asked and not losses):  # then it is said that there is no such column
+    if source.at is None or (asked and not losses):  # then the error names the missing column
         return source
     if not losses:
         metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))

@@ -116,7 +116,7 @@ def _checked(path, parts: list[_Part], problems: Problems):
 
 
 CONVERTED = "; routelaws convert makes such a table of your own log"
-"""What is said beside the columns that a table lacks."""
+"""The remark after the list of missing columns."""
 
 
 def _check_columns(path, names) -> None:

@@ -60,7 +60,7 @@ _ragged = jax.jit(parallel.ragged_all_to_all)
 
 def test_bad_sizes_are_named():
     x, sizes, zero = np.zeros((2, 3)), np.array([[1, 2], [0, 1]]), np.zeros((2, 2), int)
-    with pytest.raises(ValueError, match="waits for rows that nobody sends"):
+    with pytest.raises(ValueError, match="waits for rows that no device sends"):
         reference.ragged_all_to_all(x, x, zero, sizes, zero, sizes)
     with pytest.raises(ValueError, match="past row 3"):
         reference.ragged_all_to_all(x, x, zero + 2, sizes, zero, sizes.T)

@@ -216,7 +216,7 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
 
     def stop(todo, *_):
         trained.extend(task.hyper_id for task in todo)
-        raise stopping.Resumable("a training process was told to stop")
+        raise stopping.Resumable("a training process got a signal to stop")
 
     for name in ("_train_in_workers", "_train_here"):
         monkeypatch.setattr(sweep, name, stop)

@@ -6,7 +6,7 @@ seed of the run and the number of the step, so these two are all that they need.
 
 Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
 What Orbax does not notice is a file that changed afterwards. Each checkpoint therefore carries a digest of all that it
-holds; one that cannot be read, or does not match, is passed over in favour of the one before, and that is said. It is
+holds; one that cannot be read, or does not match, is skipped for the one before, with a message. It is
 set aside as damaged-STEP when the next checkpoint is written.
 Arrays are read as numbers in Zarr's format and the rest as JSON: nothing in a file is ever run.
 
@@ -45,7 +45,7 @@ LEAST = 19
 """The lowest priority of a thread on Linux."""
 
 KEPT = 2
-"""Checkpoints kept per run if nothing else is said: the last one, and one to fall back to."""
+"""Checkpoints kept per run by default: the last one, and one to fall back to."""
 
 
 class Restored(NamedTuple):
@@ -347,7 +347,7 @@ def _first_cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _silent_loggers() -> Iterator[None]:
-    """Keep Orbax from printing what is said here in one line, or is no news."""
+    """Silence Orbax where one line of ours reports the same, or where nothing is wrong."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("absl", "asyncio"))}
     for logger in levels:
         logger.setLevel(logging.CRITICAL + 1)

@@ -33,7 +33,7 @@ FORM = {"name?": str, "base?": dict, "sizes?": {"*": dict}, "runs?": [dict]}
 """The form of a sweep's file; each field of a run is checked with the run."""
 
 MOST_RUNS = 1000
-"""Runs of a grid if nothing else is said: more are more often a product of lists that was not meant."""
+"""Most runs of a grid by default: a larger grid is usually an unintended product of lists."""
 
 
 class Grid(NamedTuple):

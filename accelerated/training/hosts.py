@@ -52,7 +52,7 @@ class Hosts(NamedTuple):
 
 
 def launcher(environment: Mapping[str, str]) -> str | None:
-    """Return who has started this process as one of several, by what it left in the environment; None for nobody.
+    """Return the launcher that started this process as one of several, by its environment variables; None without one.
 
     These are the launchers that `jax.distributed.initialize()` asks by itself. Where JAX finds TPU chips it says so in
     TPU_ML_PLATFORM when it is imported: a command that came to a TPU VM by ssh has nothing else in its environment, and

@@ -116,7 +116,7 @@ class Layout:
 
     Attributes:
         mesh: the mesh.
-        spread: what the model is told.
+        spread: how the model is spread over devices.
         params: for each weight the axes that cut it, as a PartitionSpec.
         moments: the same for what is updated in parts: the optimizer's moments, and gradients. To the cut of the weight
             comes one of the largest dimension that can be cut by all batch axes which do not cut the weight yet.

@@ -50,7 +50,7 @@ A_NEW_LOG = "put it back, or move it away: the run goes on with a new log"
 
 
 NO_RECORD = "has no record (an earlier version wrote it), so changes of its files cannot be detected"
-"""What is said of a run of an earlier version."""
+"""The message for a run of an earlier version."""
 
 
 class Record(NamedTuple):

@@ -79,7 +79,7 @@ def report_routing(
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
     exchange = loss_ratio(exchange_experts(params, order))
     report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
-    if model.router in GROUPED:  # experts choose, or nobody does
+    if model.router in GROUPED:  # experts choose, or there is no choice
         return report
     found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
     token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in found)

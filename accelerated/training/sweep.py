@@ -53,7 +53,7 @@ NOT_IN_PROGRAMS = ("seed", "learning_rate", "corpus", "eval", "init_from")
 """Fields of a run that are inputs of its programs, or are in none: runs that differ in these alone share them."""
 
 STOPPED = "stopped"
-"""What a worker returns of a run that it was told to stop; no message of a failure is that short."""
+"""What a worker returns for a run that a signal stopped; no message of a failure is that short."""
 
 
 _number_trained = [0]  # runs, by this process
@@ -86,7 +86,7 @@ def run_sweep(
         jobs: runs at a time, each on one thread; as many as there are cores if None. On an accelerator always 1.
         watch: told what happens.
         later: hyper_ids of runs that are not trained now.
-        part: which runs this process trains; all of them, and nobody else any, if None.
+        part: which runs this process trains; None if it trains all of them.
 
     Raises:
         InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
@@ -133,7 +133,7 @@ class Task(NamedTuple):
 
 
 def _unfinished(tasks: list[Task], later: Collection[int], watch: Watch) -> list[Task]:
-    """Return the runs that are to be trained now; the watcher is told of those that are finished."""
+    """Return the runs that are to be trained now; report finished ones to the watcher."""
     todo = []
     for task in tasks:
         if is_finished(task.folder, task.config):
@@ -231,7 +231,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
         except BrokenProcessPool as error:
             raise WorkerDiedError("a training process was killed; start the sweep again and it goes on") from error
         except BaseException:
-            _kill_workers(pool)  # do not wait for runs that nobody wants any more
+            _kill_workers(pool)  # do not wait for runs whose results are no longer wanted
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -243,7 +243,7 @@ def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) ->
     """Hand the runs to the workers, wait for all of them, and return {hyper_id: message} of those that failed.
 
     Raises:
-        Resumable: a worker was told to stop.
+        Resumable: a worker got a signal to stop.
         BrokenProcessPool: a worker was killed.
     """
     failures = {}
@@ -251,7 +251,7 @@ def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) ->
     for future in concurrent.futures.as_completed(futures):
         message = future.result()
         if message == STOPPED:
-            raise Resumable("a training process was told to stop")
+            raise Resumable("a training process got a signal to stop")
         if message is not None:
             failures[futures[future].hyper_id] = message
     return failures

@@ -9,7 +9,7 @@ An entry of the cache is a folder whose name says what it was made from (`<conte
 
 An entry is written in a folder beside it and renamed once it is whole, so a run killed at any moment leaves no entry
 that a later run would take for whole, and two runs that build the same entry do not meet. An entry that was damaged
-later is told by its checksums and made again.
+later fails its checksums and is made again.
 """
 
 import json
@@ -205,7 +205,7 @@ def _publish(entry: Path, folder: Path) -> None:
         try:
             _read_entry(folder)
         except _Damaged:
-            # Out of the way by a rename, not by removing file after file: nobody is to see half an entry.
+            # Renamed away, not removed file by file: no process may see half an entry.
             os.rename(folder, entry.with_name("damaged"))
             os.rename(entry, folder)
 

@@ -1,4 +1,4 @@
-"""Who is told what happens while a model is trained."""
+"""The observers of a run: what happens while a model is trained."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ In a sweep every call has `run=hyper_id`.
 
 
 def silent(kind: str, **fields) -> None:
-    """The `Watch` of a run that nobody watches."""
+    """The `Watch` that ignores every event."""
 
 
 def telling(tell: Callable[[str], None]) -> Watch:

@@ -1,7 +1,7 @@
 """The model once more, in plain Python: lists, floats and `math`, nothing else.
 
 Two implementations that agree may share a mistake. This one is written from the papers' formulas and the stated choices
-alone, shares no line with the other two, and both of them are held to it. It is slow and it is meant to be read:
+alone, shares no line with the other two, and tests compare both with it. It is slow and it is meant to be read:
 
     settings.py     a configuration
     arithmetic.py   vectors and matrices as lists, LayerNorm, GELU, softmax

@@ -60,7 +60,7 @@ def attention_head(weights: dict, states: list, head: int, causal: bool, real: l
     read = []
     for i in range(length):
         seen = [j for j in range(length) if real[j] and (j <= i or not causal)]
-        if not seen:  # only where i itself is padding: nobody reads what is here
+        if not seen:  # only where i itself is padding: no token reads this entry
             read.append([0.0] * kqv)
             continue
         if rotary:

@@ -1,4 +1,4 @@
-"""A configuration for the plain model, and what a field means that nobody gave."""
+"""A configuration for the plain model, and the defaults of its fields."""
 
 import math
 from types import SimpleNamespace

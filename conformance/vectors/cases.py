@@ -209,7 +209,7 @@ def routed_ffn() -> Answer:
     for name, more in menu.items():
         inputs = dict(params=params, x=x, expert=CROWDED, gate=gate) | more
         found = call("experts.routed_ffn", inputs)
-        scale = size.sum(axis=1) * (found.output != 0)  # what nobody computed is exactly 0
+        scale = size.sum(axis=1) * (found.output != 0)  # rows that no expert computed are exactly 0
         dropped = found.dropped_fraction
         checks = [
             close("output", found.output, "experts.routed_ffn", scale),

@@ -174,5 +174,5 @@ def choices(z: np.ndarray, expert: np.ndarray, output: str = "expert", of: str =
 
 
 def title(inputs: dict) -> str:
-    """Return a name for a case that is told by its inputs."""
+    """Return a name for a case, made from its inputs."""
     return ", ".join(f"{name} {value}" for name, value in inputs.items())

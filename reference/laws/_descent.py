@@ -1,4 +1,4 @@
-"""The least sum of Huber terms of a law whose logarithm is no straight line: the fit, and its errors.
+"""Minimise the sum of Huber terms of a law whose logarithm is no straight line; then the errors of the fit.
 
 Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each say what their law predicts, ln L̂(θ), and
 how that changes with each unknown (`Form.bind`); all that follows is the same for all of them.
@@ -49,7 +49,7 @@ STEPS = (200, 3000)  # at most, of the first and of the second half of the searc
 OUTER_SHARE = (1.0, 1e-3)  # of the weight of a row beyond delta, in each half
 WORTH = (1e-6, 1e-14)  # a step that is to lower the sum by a smaller share than this ends each half
 ROUNDING = 1e-16  # a residual of 0 may come out as large as this
-REACHED = 1e-6  # relative excess over the least sum up to which a start has reached it
+REACHED = 1e-6  # relative excess over the best objective up to which a start has reached it
 ABSENT = -700.0  # ln of a multiplier whose term is not there: exp of it is 0 beside every other term
 PROMISE = 1e-6  # share of the sum that one more step may promise where a search has ended
 GONE = 1e-7  # what an unknown does to ln L̂ in any row, below which it has left the law

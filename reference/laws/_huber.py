@@ -20,9 +20,9 @@ with W the diagonal matrix that has 1 for a row within delta the step is the sol
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 
-It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter of
-it: of 1, 1/2, 1/4, ... of the step the one with the least sum is taken. Once the right rows are within delta one whole
-step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse. So rows beyond delta get a
+It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter:
+the fit tries 1, 1/2, 1/4, ... of it and takes the smallest sum. Once the right rows are within delta, one whole step
+ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse. So rows beyond delta get a
 small weight in W too, a millionth of delta/|r| (with delta/|r| itself the square of a row would pull as hard as its
 straight line does). That changes the path and not the end, since the path ends only where the derivatives are 0.
 
@@ -67,7 +67,7 @@ def terms(residual: np.ndarray, delta: float) -> np.ndarray:
 
 
 def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np.ndarray]:
-    """Find the least sum of Huber terms at one shape.
+    """Minimise the sum of Huber terms at one shape.
 
     Args:
         rows: the table, n rows.
@@ -75,7 +75,7 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         delta: log10 units, above 0.
 
     Returns:
-        The least sum, and the residuals [n] there.
+        The smallest sum, and the residuals [n] there.
 
     Raises:
         ArithmeticError: the derivatives did not reach 0, which would be a fault of this file.

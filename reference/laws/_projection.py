@@ -168,7 +168,7 @@ def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
 
 
 def residual_sum(rows: Rows, rise: float, bend: float) -> float:
-    """Return the least sum of squared residuals at one (rise, bend), log10 units squared.
+    """Return the smallest sum of squared residuals at one (rise, bend), log10 units squared.
 
     Example:
         Losses that rise and fall with the rows, which the law cannot follow.

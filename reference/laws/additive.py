@@ -77,14 +77,14 @@ class AdditiveFit(NamedTuple):
 
     Attributes:
         coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
-        objective: the least sum
+        objective: the smallest sum found
         rmsle: root mean squared difference of log10 losses, whatever was minimised
         status: "interior"; "not determined"; which coefficients have left the law; that the search did not end
         covariance: [p, p], order of the coefficients; see `_descent.covariance`
         rows: rows used, all that were given
         criterion: what was minimised, in words
         starts: how many starts there were
-        reached: how many of them ended within a millionth of the least sum
+        reached: how many of them ended within a millionth of the smallest sum
     """
 
     coefficients: tuple
@@ -99,7 +99,7 @@ class AdditiveFit(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Coefficients that somebody printed.
+    """Coefficients printed in a paper.
 
     Attributes:
         coefficients: a law's own NamedTuple

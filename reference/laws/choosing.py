@@ -1,6 +1,6 @@
 """Which model to train: every option at its best size for a budget, and how often each option is the best of all.
 
-An option is all of a model but its size and its training tokens: a law, and what the law is told besides N and D, such
+An option is all of a model but its size and its training tokens: a law, and its arguments besides N and D, such
 as the number of experts. It costs
 
     training     train(N) · D FLOPs

@@ -197,8 +197,8 @@ def _covariance(
 
     ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
     by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This is a
-    statement about small errors: the distribution of N_c is skewed. What is said of N_c is NaN where it is not a
-    number of float64, because α is nearly 0.
+    statement about small errors: the distribution of N_c is skewed. The entries of N_c are NaN where float64 cannot
+    hold N_c, because α is nearly 0.
     """
     alpha, critical = coefficients
     variance = squares / (rows - 2)

@@ -4,11 +4,11 @@ A law with more coefficients always fits better; whether it also predicts better
 have. A *fold* leaves some rows out, fits the law to the rest, and predicts the rows left out:
 
     leave one out          each row by itself: what a hole in the grid would have been, between its neighbours
-    leave one group out    all rows of one group, usually of one size N: what a size that nobody trained would be
+    leave one group out    all rows of one group, usually of one size N: what an untrained size would be
 
 The error is log10 L predicted less log10 L measured; the root of its mean square is RMSLE, as of a fit. Leaving whole
 sizes out is the harder and the more useful question, since a law is wanted where there are no runs; with the largest or
-smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) are said to score their forms by
+smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) reportedly score their forms by
 leaving one row out; leaving sizes out is our choice.
 
 What cannot be predicted is NaN and is counted, never guessed: rows of a fold whose rest cannot determine the law, and
@@ -119,7 +119,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))  # `law.fit` with what is given of the whole table, B_min for instance
-    fit(*columns, loss)  # what is wrong with the table is said here
+    fit(*columns, loss)  # raises what is wrong with the table
     errors = np.full(loss.size, np.nan)
     names = np.unique(groups)
     for name in names:

@@ -7,7 +7,7 @@ Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09
     3. PLACE    nothing to do: every expert has exactly C tokens
     4. COMBINE  hₜ = Σ over the experts e that took t of sₜₑ · FFNₑ(xₜ)                `expert_choice_ffn`
 
-A token is taken by any number of experts from 0 to E; one that nobody takes passes through the residual connection
+A token is taken by any number of experts from 0 to E; one that no expert takes passes through the residual connection
 alone. No loss for balance is needed.
 
 What leaks, in training and in evaluation alike: NOT CAUSAL within a sequence. Whether a token is taken depends on all
@@ -162,7 +162,7 @@ def expert_choice_ffn(
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
-        [T, d]; 0 for a token that nobody took.
+        [T, d]; 0 for a token that no expert took.
     """
     result = np.zeros_like(x)
     everyone = range(len(choice.token))
