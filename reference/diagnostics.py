@@ -25,6 +25,12 @@ import numpy as np
 from .balance import _real_rows, expert_counts
 from .notation import check_finite
 
+CHANCE = 0.05
+"""An agreement is one of chance if it is less than this share of the way from chance to 1. Our choice."""
+
+SAME = 1.001
+"""Experts are interchangeable if exchanging them leaves the loss below this many times itself. Our choice."""
+
 
 class Information(NamedTuple):
     """What the expert of a token says about a label of the token, such as its id or its position."""
@@ -182,3 +188,25 @@ def exchange_experts(params: dict, order: np.ndarray) -> dict:
     for name in {"up", "linear", "down"} & set(routed):
         routed[name] = np.stack([routed[name][i][order[i]] for i in range(len(order))])
     return {**params, "routed_ffn": routed}
+
+
+def not_learned(chance: float, agreement: float | None, exchange: float | None) -> list[str]:
+    """Return the reasons to say that a router has not learned; none for one that has.
+
+    Args:
+        chance: k/E, the agreement of two routings at random.
+        agreement: of the routings in training and in evaluation, mean over blocks; None if not measured.
+        exchange: loss with experts exchanged at random, over the loss; None if not measured.
+
+    Example:
+        >>> not_learned(chance=1 / 16, agreement=0.064, exchange=1.2)
+        ['training and evaluation choose the same expert for 6.4% of the tokens (by chance 6.2%)']
+    """
+    reasons = []
+    if agreement is not None and agreement - chance < CHANCE * (1 - chance):
+        reasons.append(
+            f"training and evaluation choose the same expert for {agreement:.1%} of the tokens (by chance {chance:.1%})"
+        )
+    if exchange is not None and exchange < SAME:
+        reasons.append(f"exchanging its experts multiplies the loss by {exchange:.4f}")
+    return reasons

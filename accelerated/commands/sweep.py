@@ -12,6 +12,8 @@ import tyro
 
 from ..errors import InputError, printable
 from ..report.engine import write_report
+from ..results.sweeps.folder import read_sweep
+from ..results.sweeps.learning import learning, not_learned_sentence
 from ..results.sweeps.registered import check_untouched, held_out, register
 from ..training.board import Board
 from ..training.grid import MOST_RUNS, Grid, read_grid
@@ -67,7 +69,10 @@ def sweep(
         print(printable(str(register(out))))
     with Progress(chosen.runs) as watch:
         run_sweep(chosen, out, jobs=jobs, watch=told(watch))
-    print(printable(str(write_report(out))))
+    report = write_report(out)
+    if sentence := not_learned_sentence(learning(read_sweep(out))):
+        say(f"{out}: {sentence}")
+    print(printable(str(report)))
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:

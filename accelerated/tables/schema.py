@@ -26,13 +26,14 @@ RELEASED_COLUMNS = (
 """The columns of the released table, in its order."""
 
 OWN_COLUMNS = (
-    "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "objective",
-    "model_options", "routing_options", "learning_rate", "dropped_fraction", "max_load", "idle_experts",
+    "granularity", "capacity_factor", "tokens", "unique_tokens", "epochs", "sequence_length", "batch_size",
+    "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "dropped_fraction", "max_load",
+    "idle_experts", "router_agreement", "router_information", "router_entropy", "expert_exchange",
     "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
-MORE_COLUMNS = ("training_flops", "unique_tokens", "epochs")
+MORE_COLUMNS = ("training_flops",)
 """The columns that only a table of a user's own has."""
 
 TABLE_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS, *MORE_COLUMNS)
@@ -113,6 +114,9 @@ RANGES = {
     "dropped_fraction": _SHARE,
     "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
+    **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
+    "router_information": Range("a number of bits", -20, high=20),  # less that of shuffled ids, so it may be below 0
+    "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
     "standard_error": _from_0(1e9),  # of loss_validation over documents, nats per token
     "wall_seconds": _from_0(1e12),

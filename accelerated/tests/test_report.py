@@ -74,7 +74,9 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
             dropped = 0.01 if config.model.router == "sinkhorn" else 0.0
             load = np.full((config.model.num_routed, config.model.experts), 1 / config.model.experts)
             windows = window_losses_about(loss, apart * config.model.experts)
-            rows.append(result_row(config, i, step, {"validation": loss}, windows, dropped, load, step / 10))
+            learned = learned_by(config) if step == STEPS and config.model.num_routed else None
+            losses = {"validation": loss}
+            rows.append(result_row(config, i, step, losses, windows, dropped, load, step / 10, learned=learned))
         path = folder_of_run(folder, i, config)
         path.mkdir(parents=True)
         write_window_losses(path, windows)
@@ -87,6 +89,14 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
     sessions = [{"started": 1000.0, "last": 1600.0, "jobs": 2}, {"started": 9000.0, "last": 9065.0, "jobs": 2}]
     write_atomically(folder / "sessions.json", json.dumps(sessions))
     return folder
+
+
+def learned_by(config) -> dict[str, float]:
+    """Return the columns of a router that has learned, but for S-BASE with 32 experts."""
+    experts = config.model.experts
+    if (config.model.router, experts) == ("sinkhorn", 32):
+        return {"router_agreement": 1.1 / experts, "router_information": 0.0, "expert_exchange": 1.0002}
+    return {"router_agreement": 0.9, "router_information": np.log2(experts) / 2, "expert_exchange": 1.25}
 
 
 def window_losses_about(loss: float, apart: float) -> WindowLosses:
@@ -386,6 +396,19 @@ def test_figures_are_the_same_each_time_and_change_no_settings(whole, first_figu
     matplotlib.rcParams["font.size"] = before["font.size"]
     assert dict(matplotlib.rcParams) == before
     assert {path.name: path.read_bytes() for path in (whole / "figures").iterdir()} == contents
+
+
+def test_the_report_names_the_routers_that_have_not_learned(whole):
+    runs = [run for run in read_sweep(whole).runs if (run.router, run.experts) == ("S-Base", 32)]
+    named = ", ".join(str(run.hyper_id) for run in runs)
+    text, routed = (whole / "report.md").read_text(), numbers(whole)["learning"]
+    said = (
+        f"The routers of {len(runs)} of {len(routed)} routed runs have not learned: S-Base with E = 32 (runs {named})"
+    )
+    assert said in " ".join(text.split())
+    table = [row for row in rows_of(text) if len(row) == 9 and row[-1] == "no"]
+    assert [int(row[0]) for row in table] == [run.hyper_id for run in runs] and table[0][4] == "0.03 (0.03)"
+    assert all(entry["reasons"] == [] for entry in routed if entry["hyper_id"] not in map(int, named.split(", ")))
 
 
 def test_the_load_is_that_of_the_last_evaluation(whole):

@@ -23,7 +23,8 @@ ROW = {
 """At step 0, where nothing was trained yet: of two columns that say one thing, neither is far off."""
 RAISABLE = [name for name, allowed in RANGES.items() if math.isfinite(allowed.limit)]
 FIXED = {
-    "hyper_id": 2**53, "step": 2**53, "seed": 2.0**64, "routing_frequency": 1, "dropped_fraction": 1, "idle_experts": 1
+    "hyper_id": 2**53, "step": 2**53, "seed": 2.0**64, "routing_frequency": 1, "dropped_fraction": 1, "idle_experts": 1,
+    "router_agreement": 1, "router_entropy": 1, "router_information": 20,
 }  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Run:
         note = attention_of(config).note
         if note:
             self._tell(f"{folder}: {note}")
-        self.own_rows = self._own_rows()
+        self.own_rows, self.unique_tokens = self._own_rows(), tokens.train_tokens
         self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
         self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
         self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
@@ -372,21 +372,26 @@ class Run:
             what = f"the validation loss is {losses['validation']} at step {step:,}"
             raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
-        if step == self.config.steps:
-            self._report_routing(evaluate, params, losses["validation"])
+        last = step == self.config.steps
+        learned = self._report_routing(evaluate, params, losses["validation"]) if last else None
+        more = {"learned": learned, "unique_tokens": self.unique_tokens}
         dropped, self.dropped = self.dropped[0] / max(1, self.dropped[1]), (0.0, 0)
         self.log.write(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
-        row = result_row(self.config, self.hyper_id, step, losses, by_window["validation"], dropped, load, self.seconds)
+        loss_of = losses, by_window["validation"]
+        row = result_row(self.config, self.hyper_id, step, *loss_of, dropped, load, self.seconds, **more)
         windows = as_csv(by_window["validation"])
         self.rows.append(as_text(row))
         self.windows.append(digest(windows.encode()))
         write_record(self.folder, self._record())  # before the files that it describes
         write_atomically(self.folder / WINDOWS, windows)
 
-    def _report_routing(self, evaluate, params: dict, loss: float) -> None:
-        """Log what the routers have learned, and say so where they have not. On a mesh nothing is measured."""
+    def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
+        """Return by column and log what the routers have learned, and say so where they have not.
+
+        None for a dense model, and on a mesh, where nothing is measured.
+        """
         if self.layout is not None or not self.config.model.num_routed:
-            return
+            return None
         text = self.evaluation_sets["validation"]
 
         def loss_ratio(changed: dict) -> float:
@@ -397,6 +402,7 @@ class Run:
         self.log.write(kind="routing", step=self.config.steps, **report._asdict())
         if verdict := report.verdict():
             self._tell(f"{self.folder}: {verdict}")
+        return report.columns()
 
     def _publish(self) -> None:
         """Write the table with the last row."""

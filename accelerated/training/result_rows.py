@@ -46,6 +46,9 @@ def result_row(
     dropped: float,
     load: np.ndarray,
     seconds: float,
+    *,
+    unique_tokens: int | None = None,
+    learned: dict[str, float] | None = None,
 ) -> dict:
     """Return the row of one evaluation.
 
@@ -58,13 +61,18 @@ def result_row(
         dropped: share of assignments dropped in training since the evaluation before.
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
+        unique_tokens: of the training text; None if not known.
+        learned: what the routers have learned, by column; None where it was not measured.
     """
     row = dict.fromkeys(COLUMNS, "") | run_columns(config)
     row |= {f"loss_{name}": value for name, value in losses.items()}
+    row |= learned or {}
+    tokens = step * config.batch_size * config.sequence_length
+    row |= {} if unique_tokens is None else {"unique_tokens": unique_tokens, "epochs": tokens / unique_tokens}
     row |= {
         "hyper_id": hyper_id,
         "step": step,
-        "tokens": step * config.batch_size * config.sequence_length,
+        "tokens": tokens,
         "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
         "idle_experts": float((load == 0).mean()) if load.size else "",

@@ -23,6 +23,7 @@ from ..reproduction.gather import gather
 from ..reproduction.table import with_main_loss
 from ..runs import Runs
 from .folder import Sweep, SweepRun, same_but_seed
+from .learning import learning, not_learned_sentence
 from .registered import score
 
 CHANCE = 1.96
@@ -77,12 +78,13 @@ def find(sweep: Sweep, results: dict) -> dict:
         results: of `gather_sweep`.
 
     Returns:
-        "comparisons" and "loads", as the functions of this file; "outcomes", the comparisons in short (see `outcome`);
+        "comparisons" and "loads", as the functions of this file; "learning" and "not_learned", see `learning`;
+        "outcomes", the comparisons in short (see `outcome`);
         "registered", of `registered.score`; and what was trained, on what, how long, and with what code.
     """
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
-    finished = {run.hyper_id for run in sweep.runs}
+    finished, learned = {run.hyper_id for run in sweep.runs}, learning(sweep)
     return {
         "name": sweep.name,
         "planned": len(sweep.planned),
@@ -94,6 +96,8 @@ def find(sweep: Sweep, results: dict) -> dict:
         "comparisons": comparisons,
         "outcomes": [outcome(selection.router, comparisons) for selection in sweep.selections],
         "loads": loads(sweep),
+        "learning": learned,
+        "not_learned": not_learned_sentence(learned),
         "runs": [_numbers(run) for run in sweep.runs],
         **_trained(sweep),
         **evaluation(sweep.runs),
@@ -318,6 +322,7 @@ def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, flo
         "seed_scatter_log10": None if scatter is None else scatter["deviation"],
         "does_routing_help": found["comparisons"],
         "load": found["loads"],
+        "learning": found["learning"],
         "registered": found["registered"],
         "runs": found["runs"],
     }
