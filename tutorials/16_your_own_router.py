@@ -402,7 +402,7 @@ same(fast.softmax(np.float32(z)), softmax(z))
 
 # %% [markdown]
 # The three functions of JAX itself, and layers of other libraries, were asked the same way; what was found is in
-# [`docs/adapters.md`](../docs/adapters.md).
+# [`docs/wild/README.md`](../docs/wild/README.md).
 #
 # ## Exercises
 #

@@ -1,26 +1,36 @@
-"""Other people's Mixture-of-Experts layers as backends: `--backend routelaws.conformance.adapters.<name>`.
+"""Adapters: how a stranger's router, fused gate or whole layer becomes a backend of the suite.
 
-    transformers_switch     the Switch layer of transformers (torch): top-1 router, capacity, experts, both losses
-    transformers_mixtral    the Mixtral layer of transformers (torch): top-k router, experts, pooled balance loss
-    attnax_moe              the layer of attnax (JAX, flax): router, experts and balance loss in one call
+    blocks               building blocks, NumPy alone: from (gates, ids), [T, E], [T, E, C] or y to what the suite asks
+    torch_modules        weights of torch modules, and experts that answer with their own number
+    transformers_modules every router and every routed layer of transformers, by its class name
 
-Each needs its library, which is not a dependency of this package. What a run of each says, and how to read it, is in
-docs/adapters.md.
+`--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` makes that backend. For another library write ten
+lines with `blocks`, as docs/wild/README.md shows.
 
-An adapter converts conventions: the layout of weights, the order and the names of arguments, a record for a tuple. It
-repairs nothing, so that what differs is seen. Where the library has no such option the adapter raises
-NotImplementedError with the reason; the suite leaves that call out and counts it. Options that a caller does not name
-have the library's default, not the reference's, so that a default that differs is seen too.
-
-What a library does not return is counted from what it does: the load and the plan of a routing from its experts, the
-slots of a dispatch from who was kept, the shares of a balance loss from its arguments. Each adapter says what it
-counts; where only such a field is right, nothing is proved.
+An adapter converts conventions: the layout of weights, the order of arguments, a record for a tuple. It repairs
+nothing. It declines what a library lacks with NotImplementedError and the reason; the suite counts those calls.
 """
 
 import importlib
 
-_MODULES = ("attnax_moe", "transformers_mixtral", "transformers_switch")
-__all__ = sorted(_MODULES)
+SCHEMES = {"transformers": "transformers_modules"}
+"""Libraries whose classes are backends by name: {what stands before the colon: the module here that has `find`}."""
+
+_MODULES = ("blocks", "torch_modules", *SCHEMES.values())
+__all__ = ["SCHEMES", "find", *sorted(_MODULES)]
+
+
+def find(name: str):
+    """Return the backend called "transformers:Class" or "transformers:Class,option=value"; None for another library.
+
+    Raises:
+        ImportError: the library is missing.
+        LookupError: it has no such class, or the class cannot be asked; the message says why.
+    """
+    scheme, _, rest = name.partition(":")
+    if scheme not in SCHEMES or not rest:
+        return None
+    return importlib.import_module(f"{__name__}.{SCHEMES[scheme]}").find(rest)
 
 
 def __getattr__(name):

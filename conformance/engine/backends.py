@@ -28,6 +28,7 @@ import jax
 import numpy as np
 import pytest
 
+from routelaws.conformance import adapters
 from routelaws.conformance.engine.names import (
     BackendError,
     chosen_options,
@@ -92,6 +93,9 @@ def load(name: str):
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.name == name:
             return _imported(name, point.value, point.load)
+    known = _imported(name, "its adapter", lambda: adapters.find(name))
+    if known is not None:
+        return known
     module, _, attribute = name.partition(":")
     found = _imported(name, module, functools.partial(importlib.import_module, module))
     for part in filter(None, attribute.split(".")):

@@ -1,0 +1,219 @@
+"""Building blocks of adapters: what a library returns, read as what the suite asks about. NumPy alone.
+
+A stranger writes one function, and says what it is:
+
+    from routelaws.conformance.adapters import blocks
+
+    def route(logits, k):                          # [T, E] -> whatever the library returns
+        router = mylib.Router(d=logits.shape[1], experts=logits.shape[1], k=k)
+        router.weight = identity                   # so that the input is the logits
+        return router(logits)
+
+    backend = blocks.backend(route, name="mylib", dispatch=route_with_capacity)
+
+    python -m routelaws.conformance --backend mine:backend
+
+What a route may return:
+
+    (gates, experts)   [T, k] each, in either order; the integers are the experts
+    gates              [T, E], 0 where an expert was not chosen
+    gates              [T, E, C], a fused gate: the slot is the last axis (GShard, DeepSpeed, fairscale, st-moe)
+
+A whole layer `(weights, x) -> y` becomes a route by `layer`: it gets experts that answer with their own number, so that
+the output of a token is its row of gates. Whoever is dropped has gate 0 there. Experts whose gate is 0 cannot be told
+apart in [T, E] and [T, E, C]; the lower index is named first.
+
+Fields of the suite's records that no library returns are counted here from those that it returns: load, plan and
+residual of a routing; slots and tokens of a dispatch; shares and probabilities of a balance loss.
+"""
+
+import inspect
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.engine.values import as_numpy
+from routelaws.reference import experts as reference
+from routelaws.reference.notation import one_hot, softmax
+
+ANSWER = 64.0
+"""What a planted expert has before its activation: GELU, SiLU and ReLU give 64 there to all digits of float32."""
+
+
+class Planted(NamedTuple):
+    """Weights of a layer that answers with its gates: y[:, :E] is the row of gates of each token."""
+
+    x: np.ndarray  # [T, E + 1], the logits, and a coordinate of ones
+    router: np.ndarray  # [E + 1, E], the identity, and 0 for the ones
+    up: np.ndarray  # [E, E + 1, f], `ANSWER` for the ones
+    linear: np.ndarray  # [E, E + 1, f], 1 for the ones: the second matrix of gated experts
+    down: np.ndarray  # [E, f, E + 1], 1 / ANSWER from the first hidden unit to coordinate e
+
+
+def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
+    """Return an input whose logits are given, and experts of which expert e answers with unit vector e.
+
+    Example:
+        >>> planted = plant(np.array([[2.0, -1.0]]))
+        >>> hidden = planted.x @ planted.up[1] * (planted.x @ planted.linear[1])
+        >>> (planted.x @ planted.router).tolist(), (np.maximum(hidden, 0) @ planted.down[1]).tolist()
+        ([[2.0, -1.0]], [[0.0, 1.0, 0.0]])
+    """
+    num_tokens, num_experts = logits.shape
+    kind = logits.dtype
+    ones = np.zeros((num_experts, num_experts + 1, d_ff), kind)
+    ones[:, -1] = 1
+    down = np.zeros((num_experts, d_ff, num_experts + 1), kind)
+    down[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / ANSWER
+    x = np.concatenate([logits, np.ones((num_tokens, 1), kind)], axis=1)
+    return Planted(x, np.eye(num_experts + 1, num_experts, dtype=kind), ANSWER * ones, ones, down)
+
+
+def layer(run: Callable, d_ff: int = 1) -> Callable:
+    """Return the route of a layer run(planted, k, ...) -> y [T, E + 1], or (y, anything); a capacity follows k."""
+
+    def route(logits, k, *more):
+        output = run(plant(as_numpy(logits), d_ff), k, *more)
+        output = as_numpy(output[0] if isinstance(output, tuple) else output)
+        return output.reshape(len(logits), -1)[:, : np.shape(logits)[1]]
+
+    return route
+
+
+def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (experts [T, k], gates [T, k]) of what a route returned.
+
+    Raises:
+        TypeError: it is none of the forms in the module docstring.
+
+    Example:
+        >>> experts, gates = read(np.array([[0.0, 0.25, 0.75], [0.5, 0.0, 0.0]]), 2)
+        >>> experts.tolist(), gates.tolist()
+        ([[2, 1], [0, 1]], [[0.75, 0.25], [0.5, 0.0]])
+    """
+    if isinstance(answer, list | tuple) and len(answer) == 2:
+        first, second = (as_numpy(part) for part in answer)
+        return (first, second) if np.issubdtype(first.dtype, np.integer) else (second, first)
+    gates = np.asarray(as_numpy(answer))
+    if gates.ndim not in (2, 3):
+        raise TypeError(f"a route returned shape {gates.shape}; allowed: (gates, experts), [T, E] or [T, E, C]")
+    gates = gates.sum(axis=2) if gates.ndim == 3 else gates
+    experts = np.argsort(-gates, axis=1, kind="stable")[:, :k]
+    return experts, np.take_along_axis(gates, experts, axis=1)
+
+
+def routing(experts, gates, num_experts: int) -> dict:
+    """Return the fields of a `Routing`; load, plan and residual are counted from the experts."""
+    inside = np.clip(experts, 0, num_experts - 1)
+    plan = one_hot(inside, num_experts).sum(axis=1).astype(gates.dtype) / max(experts.size, 1)
+    load = plan.sum(axis=0)
+    residual = np.abs(num_experts * load - 1).max()
+    return {"expert": experts, "gate": gates, "load": load, "plan": plan, "residual": residual}
+
+
+def kept(answer, experts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return (who is kept [T, k], the slots [T, k] or None) from gates [T, E] or [T, E, C] of a layer that drops."""
+    gates = np.asarray(as_numpy(answer))
+    if gates.ndim == 2:
+        return np.take_along_axis(gates, experts, axis=1) != 0, None
+    rows = gates[np.arange(len(gates))[:, None], experts]  # [T, k, C]
+    return (rows != 0).any(axis=2), (rows != 0).argmax(axis=2)
+
+
+def placement(answer, experts: np.ndarray, num_experts: int, capacity: int) -> dict:
+    """Return the fields of a `Placement`; slots that the library does not return follow the reference's queue."""
+    stays, slots = kept(answer, experts)
+    token = np.full((num_experts, capacity), len(experts))
+    slot = reference.dispatch(experts, num_experts, capacity).slot
+    for e in range(num_experts):
+        t, choice = np.nonzero((experts == e) & stays)
+        queue = np.argsort(slot[t, choice])
+        t, choice = t[queue], choice[queue]
+        places = np.arange(len(t)) if slots is None else slots[t, choice]
+        t, choice, places = (part[places < capacity] for part in (t, choice, places))
+        token[e, places], slot[t, choice] = t, places
+    return {"slot": slot, "kept": stays, "token": token}
+
+
+def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.ndarray:
+    """Return logits [T, E] of which each token's k largest are its experts, first choice first, 2 apart."""
+    logits = np.zeros((len(experts), num_experts), dtype)
+    steps = 2.0 * np.arange(experts.shape[1], 0, -1, dtype=dtype)
+    np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
+    return logits
+
+
+def balance(loss, logits, experts, mask=None) -> dict:
+    """Return the fields of a balance loss; the share of choices for each token and the mean softmax are counted."""
+    real = slice(None) if mask is None else np.asarray(mask)
+    logits, experts = np.asarray(logits)[real], np.asarray(experts)[real]
+    share = one_hot(experts, logits.shape[1]).sum(axis=1).mean(axis=0)
+    return {"loss": loss, "share": share, "probability": softmax(logits).mean(axis=0)}
+
+
+def decline(**options) -> None:
+    """Raise NotImplementedError for the first option that has a value other than None or False.
+
+    Example:
+        >>> decline(held=None, bias=0.5)
+        Traceback (most recent call last):
+        ...
+        NotImplementedError: option bias
+    """
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise NotImplementedError(f"option {name}")
+
+
+def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, convert=None, dtypes=("float32",), **more):
+    """Return a backend of the suite.
+
+    Args:
+        route: route(logits, k, **options) as in the module docstring; the suite asks for the options that it names,
+            such as `bias`, with the reference's meaning. None for a library without one.
+        name: what the report calls it, with the version.
+        dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for whoever is dropped; or None.
+        loss: loss(logits, experts) or loss(logits, experts, mask) -> number, a balance loss; or None.
+        z_loss: z_loss(logits) -> number; or None.
+        convert: convert(array, dtype name) makes the library's arrays of NumPy's; None leaves NumPy's.
+        dtypes: what the library computes in.
+        more: further functions under the reference's names, as they are.
+    """
+    functions = dict(more)
+    if route is not None:
+
+        def top_k_router(logits, k=1, **options):
+            return routing(*read(route(logits, k, **options), k), np.shape(logits)[1])
+
+        functions["top_k_router"] = _with_options(top_k_router, route, 2)
+    if dispatch is not None:
+
+        def place(expert, num_experts, capacity):
+            expert = as_numpy(expert)
+            logits = choice_logits(expert, num_experts)
+            logits = logits if convert is None else convert(logits, "float32")
+            return placement(dispatch(logits, expert.shape[1], capacity), expert, num_experts, capacity)
+
+        functions["dispatch"] = place
+    if loss is not None:
+
+        def auxiliary_loss(logits, expert, **options):
+            return balance(loss(logits, expert, **options), as_numpy(logits), as_numpy(expert), **options)
+
+        functions["auxiliary_loss"] = _with_options(auxiliary_loss, loss, 2)
+    if z_loss is not None:
+        functions["z_loss"] = lambda logits: z_loss(logits)
+    functions |= {} if convert is None else {"from_numpy": convert, "to_numpy": as_numpy}
+    return SimpleNamespace(__name__=name, __version__=name, dtypes=dtypes, capabilities=(), **functions)
+
+
+def _with_options(function, own, positional: int):
+    """Return a function that shows the options of `own`, so that the suite asks for these and no others."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [one for one in parameters if one.kind is not one.VAR_KEYWORD]
+    options = list(inspect.signature(own).parameters.values())[positional:]
+    options = [one.replace(kind=one.KEYWORD_ONLY) for one in options if one.kind is not one.VAR_KEYWORD]
+    function.__signature__ = inspect.Signature(named + options)
+    return function

@@ -1,0 +1,87 @@
+"""Torch modules as backends: arrays there and back, weights that are given, experts that answer with their number."""
+
+import numpy as np
+import torch
+
+from routelaws.conformance.adapters.blocks import ANSWER
+
+
+def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
+    """Return a tensor over the same memory, so that a library that writes into its input is seen to do so."""
+    tensor = torch.from_numpy(array)
+    return tensor.bfloat16() if dtype == "bfloat16" else tensor
+
+
+def put(module: torch.nn.Module, **weights) -> torch.nn.Module:
+    """Return a module in evaluation, with weights by the names of its parameters; "__" stands for a dot.
+
+    Raises:
+        ValueError: a weight has another shape than the parameter.
+    """
+    with torch.no_grad():
+        for path, value in weights.items():
+            parameter = module.get_parameter(path.replace("__", "."))
+            if tuple(parameter.shape) != tuple(value.shape):
+                raise ValueError(f"{path} has shape {tuple(parameter.shape)}, not {tuple(value.shape)}")
+            parameter.copy_(torch.as_tensor(value))
+    return module.eval()
+
+
+def identity(num_outputs: int, num_inputs: int) -> torch.Tensor:
+    """Return a router weight [E, d] that makes the first E coordinates of the input the logits."""
+    return torch.eye(num_outputs, num_inputs)
+
+
+def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> torch.nn.Module:
+    """Return a routed layer in evaluation whose output [T, d] is its row of gates: see `blocks.plant`.
+
+    The router is the matrix [E, d] or [d, E]; expert e answers with unit vector e. Experts may be one stacked
+    parameter (gate and up projection in one, whole or interleaved) or one module each. All else is 0: biases, shared
+    experts. E, d, f and 2 f have to differ.
+
+    Raises:
+        LookupError: no router or no experts are found by their shapes.
+    """
+    with torch.no_grad():
+        parameters = dict(layer.named_parameters())
+        for value in parameters.values():
+            value.zero_()
+        routers = [value for value in parameters.values() if sorted(value.shape) == sorted((num_experts, d_model))]
+        for value in routers:
+            value.copy_(torch.eye(*value.shape))
+        found = _plant_stacked(parameters.values(), num_experts, d_model, d_ff) or _plant_single(layer, d_model, d_ff)
+    if not routers or not found:
+        raise LookupError(f"no {'experts' if routers else 'router'} of {type(layer).__name__} found by shape")
+    return layer.eval()
+
+
+def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
+    """Set parameters [E, ., .]: those that read the model width, and the one that writes it; return whether any."""
+    stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
+    inner = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, 2 * d_ff))]
+    others = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, d_ff))]
+    inner += others[:-1] if others else []
+    if not others:
+        return False
+    for value in inner:
+        reads = value if value.shape[1] == d_model else value.transpose(1, 2)
+        reads[:, num_experts] = ANSWER
+    factor = ANSWER ** (sum(value.numel() for value in inner) / others[-1].numel())
+    writes = others[-1] if others[-1].shape[1] == d_ff else others[-1].transpose(1, 2)
+    writes[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / factor
+    return True
+
+
+def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
+    """Set experts that are modules with linear maps d -> f and f -> d; return whether there are any."""
+    holders = (one for one in layer.modules() if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict))
+    experts = next((list(one.values() if hasattr(one, "values") else one) for one in holders), [])
+    for e, expert in enumerate(experts):
+        linear = [one for one in expert.modules() if isinstance(one, torch.nn.Linear)]
+        inner = [one for one in linear if one.in_features == d_model]
+        for one in inner:
+            one.weight[:, -1] = ANSWER
+        for one in linear:
+            if one.out_features == d_model:
+                one.weight[e, 0] = ANSWER ** -len(inner)
+    return bool(experts)

@@ -1,0 +1,303 @@
+"""Every router of transformers as a backend, by the name of its class: `--backend transformers:Qwen3MoeTopKRouter`.
+
+One adapter for all: the class is made from the default configuration of its model with small numbers in it, its weight
+is the identity, so that the input is the logits, and what it returns is read by its form:
+
+    (logits, gates [T, k], experts [T, k])   59 of 62 classes
+    [T, E], 0 or a mask where not chosen     Llama4, Switch, NLLB-MoE
+
+Groups are one, since few experts cannot be divided into eight groups. Every other option has its default, or a value in
+the name, `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. Selection biases are 0 unless the suite gives one. If
+the model's file has a balance loss or a z-loss, or experts in one stacked parameter, these are asked too.
+
+A routed layer, `transformers:NllbMoeSparseMLP`, is asked by experts that answer with their own number: `blocks.layer`.
+"""
+
+import ast
+import contextlib
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import torch
+import transformers
+
+from routelaws.conformance.adapters import blocks
+from routelaws.conformance.adapters.torch_modules import from_numpy, identity, plant, put
+
+VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_selected_experts")
+WIDTHS = ("hidden_size", "d_model", "dim")
+INNER = ("intermediate_size", "moe_intermediate_size", "d_ff", "encoder_ffn_dim", "expert_ffn_dim", "ffn_dim")
+WHOLE = {"n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1, "zero_expert_num": 0}
+"""Options that small numbers of experts make meaningless."""
+QUIET = {
+    "router_bias": False,
+    "experts_implementation": "eager",
+    "hidden_act": "silu",
+    "mlp_hidden_act": "silu",
+    "swiglu_limit": 1e9,
+    "output_multiplier": 1.0,
+}
+"""Options without which planted experts would not answer with 1, or the logits would not be the input."""
+_SELECTION = "correction_bias|expert_bias"
+"""Biases that only the choice sees; GPT-OSS's `bias` is part of its logits."""
+_NOT_ASKABLE = {
+    "DbrxRouter": "it returns logits alone; the choice is made in DbrxFFN",
+    "DeepseekV4HashRouter": "its experts come from a table of token ids, not from logits",
+    "Dots3NoteVisionTopKRouter": "its configuration has a number of experts for each layer, not one",
+    "GraniteDoclingDensityRouter": "it returns one number, not a choice of experts",
+    "ZayaRouter": "its logits come from a network of three layers, not from one matrix",
+}
+
+
+def _files() -> list[Path]:
+    return sorted(Path(transformers.__file__).parent.glob("models/*/modeling_*.py"))
+
+
+def names(pattern: str = r"\w*(?:Router|TopKGating|MoEV1Gate)") -> dict[str, str]:
+    """Return {class: module} of the classes of transformers whose whole name fits a pattern; the sources are read."""
+    found = {}
+    for path in _files():
+        text = path.read_text(encoding="utf-8")
+        if "outer" in text or "Gat" in text or "MLP" in text:
+            for name in re.findall(rf"^class ({pattern})\(", text, re.M):
+                found[name] = f"transformers.models.{path.parent.name}.{path.stem}"
+    return found
+
+
+def find(text: str):
+    """Return the backend of "Class" or "Class,option=value,..."; see the module docstring.
+
+    Raises:
+        LookupError: there is no such class, or it cannot be asked.
+    """
+    name, *options = text.split(",")
+    known = names(re.escape(name))
+    if name not in known:
+        raise LookupError(f"transformers {transformers.__version__} has no class {name}")
+    if name in _NOT_ASKABLE:
+        raise LookupError(f"{name} is not askable: {_NOT_ASKABLE[name]}")
+    library = importlib.import_module(known[name])
+    overrides = {key: _value(value) for key, _, value in (option.partition("=") for option in options)}
+    is_router = re.fullmatch(r"\w*(?:Router|Gating|Gate)", name)
+    try:
+        route = (_router if is_router else _layer)(library, getattr(library, name), overrides)
+        _probe(route)
+    except Exception as error:
+        raise LookupError(f"{name} is not askable: {type(error).__name__}: {error}") from error
+    return blocks.backend(
+        route,
+        name=f"{text} of {VERSION}",
+        convert=from_numpy,
+        dispatch=_dispatch(library, name, overrides),
+        loss=_loss(library) if is_router else None,
+        z_loss=_z_loss(library) if is_router and hasattr(library, "router_z_loss_func") else None,
+        **_experts(library, overrides),
+    )
+
+
+def _probe(route) -> None:
+    """Raise unless a route answers for three tokens of eight experts."""
+    logits = torch.arange(8.0).roll(3)[None].repeat(3, 1) / 4
+    for k in (1, 2):
+        with contextlib.suppress(NotImplementedError):
+            if not blocks.read(route(logits, k), k)[1].any():
+                raise LookupError("its output does not scale with the gates")
+
+
+def _value(text: str):
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
+
+
+def _configurations(library, kind):
+    """Yield the default configurations with experts in a model's file, first the one that a class names, then text."""
+    package = library.__name__.rpartition(".")[0]
+    name = library.__name__.rpartition(".")[2].replace("modeling", "configuration")
+    module = importlib.import_module(f"{package}.{name}")
+    classes = [
+        value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
+    wanted = str(inspect.signature(kind).parameters.get("config"))
+    for one in sorted(classes, key=lambda one: (one.__name__ not in wanted, "Text" not in one.__name__)):
+        with contextlib.suppress(Exception):
+            config = one()
+            if any(hasattr(config, key) for key in EXPERTS):
+                yield config
+
+
+def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict, d_ff: int = 3):
+    """Return a module of a class, from the first configuration of its model that makes it."""
+    error = LookupError(f"{kind.__name__} has no configuration with experts")
+    for config in _configurations(library, kind):
+        sizes = dict.fromkeys(EXPERTS, num_experts) | dict.fromkeys(CHOSEN, k) | dict.fromkeys(WIDTHS, width)
+        sizes |= dict.fromkeys(INNER, d_ff) | WHOLE | QUIET
+        for key, value in {**{key: value for key, value in sizes.items() if hasattr(config, key)}, **overrides}.items():
+            with contextlib.suppress(Exception):  # strict types: a list for each layer, in some configurations
+                setattr(config, key, value)
+        known = {"config": config, "layer_idx": 0, "input_size": width, "num_experts": num_experts, "top_k": k}
+        known |= {"hidden_size": width, **dict.fromkeys(INNER, d_ff)}
+        try:
+            return kind(**{name: known[name] for name in inspect.signature(kind).parameters if name in known})
+        except (AttributeError, TypeError, KeyError) as problem:
+            error = problem
+    raise error
+
+
+def _router(library, kind, overrides: dict):
+    """Return the route of a router class; it names `bias` where the router adds one to its scores for the choice."""
+    normed = hasattr(_build(library, kind, 4, 2, 5, overrides), "norm")
+
+    def make(num_experts: int, k: int, bias):
+        router = _build(library, kind, num_experts, k, num_experts + normed, overrides).eval()
+        with torch.no_grad():
+            for name, value in [*router.named_parameters(), *router.named_buffers()]:
+                if value.ndim == 2 and value.shape[1] == num_experts + normed and "weight" in name:
+                    value.copy_(identity(*value.shape))
+                elif "bias" in name:
+                    given = bias is not None and re.search(_SELECTION, name)
+                    value.copy_(bias.to(value.dtype).expand_as(value) if given else torch.zeros_like(value))
+        return router
+
+    def route(logits, k):
+        return ask(logits, k, None)
+
+    def biased(logits, k, *, bias=None):
+        return ask(logits, k, bias)
+
+    def ask(logits, k, bias):
+        _check_k(kind, k)
+        router = make(logits.shape[1], k, bias)
+        groups = getattr(router, "num_group", 1) or 1
+        if logits.shape[1] % groups:
+            raise NotImplementedError(f"{logits.shape[1]} experts, no multiple of {groups} groups")
+        x = _constant_norm(router, logits) if normed else logits
+        extra = [name for name in list(inspect.signature(router.forward).parameters)[1:] if "bias" in name]
+        given = {name: torch.zeros(logits.shape[1]) if bias is None else bias.float() for name in extra}
+        with torch.no_grad():
+            return _read(router, x, given, logits.shape[1])
+
+    probe = make(4, 2, None)
+    names_of = [*probe.state_dict(), *inspect.signature(probe.forward).parameters]
+    return biased if re.search(_SELECTION, " ".join(names_of)) else route
+
+
+def _constant_norm(router, logits):
+    """Return [T, E + 1] of constant root mean square, and scale the router so that its norm gives the logits back."""
+    radius = 2 * logits.norm(dim=1).max().clamp(min=1.0)
+    rest = (radius**2 - (logits**2).sum(1, keepdim=True)).sqrt()
+    with torch.no_grad():
+        router.proj.weight.mul_(radius)
+    return torch.cat([logits, rest], dim=1)
+
+
+def _check_k(kind, k: int) -> None:
+    """Raise NotImplementedError for a k that a class without an option for it does not have."""
+    only = next((value for name, value in {"Switch": 1, "Nllb": 2}.items() if kind.__name__.startswith(name)), k)
+    if k != only:
+        raise NotImplementedError(f"k {k}, only {only}")
+
+
+def _read(router, x, given: dict, num_experts: int):
+    """Return what `blocks.read` takes of what a router gives; one that wants sequences gets one."""
+    name = type(router).__name__
+    if re.search("Switch|Afmoe", name):
+        x = x[None]
+    answer = router(x, **given)
+    if "Switch" in name:  # (mask [b, T, E], probability [b, T, 1], logits)
+        return (answer[0] * answer[1])[0]
+    if "Nllb" in name:  # (mask of first choices, gates [T, E], logits)
+        return answer[1]
+    if "Gating" in name:  # JetMoE: assignments sorted by expert, the token of each, their gates, expert sizes
+        dense = torch.zeros(len(x), num_experts)
+        expert = torch.repeat_interleave(torch.arange(num_experts), torch.tensor(answer[3]))
+        return dense.index_put((answer[1], expert), answer[2])
+    return answer[0] if len(answer) == 2 else (answer[1], answer[2])
+
+
+def _layer(library, kind, overrides: dict):
+    """Return the route of a whole routed layer by experts that answer with their number."""
+
+    def run(planted, k):
+        _check_k(kind, k)
+        num_experts = planted.router.shape[1]
+        d_model, d_ff = num_experts + 1, 2 * num_experts + 3
+        layer = _build(library, kind, num_experts, k, d_model, overrides, d_ff)
+        plant(layer, num_experts, d_model, d_ff)
+        with torch.no_grad():
+            output = layer(torch.from_numpy(planted.x)[None])
+        return max((one for one in output if one.shape[-1] == d_model), key=lambda one: one.ndim) if isinstance(
+            output, tuple) else output  # fmt: skip
+
+    return blocks.layer(run)
+
+
+def _experts(library, overrides: dict) -> dict:
+    """Return {"routed_ffn": ...} by the stacked experts [E, 2 f, d] of a model's file; {} where it has none.
+
+    They are gated, act(x V) (x W), and GELU(x U) is wanted: one more coordinate is 1, and W reads it alone.
+    """
+    kinds = [value for name, value in vars(library).items() if re.fullmatch(r"\w*Experts", name)]
+    kind = next((one for one in kinds if "top_k_index" in inspect.signature(one.forward).parameters), None)
+
+    @torch.no_grad()
+    def routed_ffn(params, x, expert, gate):
+        num_experts, d_model, d_ff = params["up"].shape
+        gelu = {**overrides, "hidden_act": "gelu_new"}
+        experts = _build(library, kind, num_experts, 1, d_model + 1, gelu, d_ff)
+        gated = torch.zeros(num_experts, 2 * d_ff, d_model + 1)
+        gated[:, :d_ff, :d_model], gated[:, d_ff:, d_model] = params["up"].transpose(1, 2), 1
+        down = torch.nn.functional.pad(params["down"].transpose(1, 2), (0, 0, 0, 1))  # nothing for the ones
+        put(experts, gate_up_proj=gated, down_proj=down)
+        output = experts(torch.nn.functional.pad(x, (0, 1), value=1.0), expert, gate)[:, :d_model]
+        return {"output": output, "dropped_fraction": torch.zeros((), dtype=x.dtype)}
+
+    with contextlib.suppress(Exception):
+        if _build(library, kind, 2, 1, 4, overrides, 3).gate_up_proj.shape == (2, 6, 4):
+            return {"routed_ffn": routed_ffn}
+    return {}
+
+
+def _dispatch(library, name: str, overrides: dict):
+    """Return gates of a router that drops by itself, the Switch router; None for others."""
+    if name != "SwitchTransformersTop1Router":
+        return None
+
+    def dispatch(logits, k, capacity):
+        route = _router(library, getattr(library, name), {**overrides, "expert_capacity": capacity})
+        return route(logits, k)
+
+    return dispatch
+
+
+def _loss(library):
+    """Return the balance loss of a model's file as (logits, experts, mask) -> number; None where it has none."""
+    function = getattr(library, "load_balancing_loss_func", None)
+    if function is None:
+        return None
+
+    def loss(logits, experts, *, mask=None):
+        with torch.no_grad():
+            if "top_k" not in inspect.signature(function).parameters:  # Switch: probabilities and experts
+                blocks.decline(mask=mask)
+                return function(logits.softmax(1)[None], experts[None])
+            k, own = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices
+            real = slice(None) if mask is None else mask
+            if not torch.equal(own.sort().values[real], experts.sort().values[real]):
+                raise NotImplementedError("experts other than its own choice")
+            padding = None if mask is None else mask[None].long()
+            return function((logits,), logits.shape[1], k, padding)
+
+    return loss
+
+
+def _z_loss(library):
+    def z_loss(logits):
+        with torch.no_grad():
+            return library.router_z_loss_func(logits[None])
+
+    return z_loss
