@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES
+from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES, _number_of_sequences
 from routelaws.reference.notation import _check_k
 
 from .errors import InputError
@@ -194,6 +194,64 @@ def auxiliary_loss(
     num_experts = _number_admitted(admitted, num_experts)
     scale = jnp.ones_like(share[0]) / num_experts if dialect == "gshard" else num_experts
     return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
+
+
+def sequence_loss(
+    logits: jax.Array,
+    expert: jax.Array,
+    sequence_length: int,
+    *,
+    dialect: str = "assignments",
+    score: str = "softmax",
+    held: AuxiliaryLoss | None = None,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+) -> AuxiliaryLoss:
+    """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
+
+    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), whose weight
+    is 1e-4. There shareₑ counts the k largest scores, before any bias and any groups; give those as `expert` for that
+    loss. A batch that is balanced as a whole can have a large one: see the example.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z, sequence by sequence.
+        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        sequence_length: S, which divides T.
+        dialect: see `auxiliary_loss`.
+        score: see `auxiliary_loss`.
+        held: an earlier result whose `share` is used instead of the share of `expert`.
+        mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
+
+    Returns:
+        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for one without a real token.
+
+    Raises:
+        ValueError: S does not divide T, or see `auxiliary_loss`.
+
+    Differs from the reference: see `auxiliary_loss`.
+    """
+    _check_group("logits", logits)
+    number = _number_of_sequences(len(logits), sequence_length)
+    mask = None if mask is None else _real_tokens(mask, len(logits))
+
+    def of_sequence(logits, expert, share, mask):
+        given = None if share is None else AuxiliaryLoss(None, share, None)
+        options = {"dialect": dialect, "score": score, "held": given, "expert_mask": expert_mask}
+        if mask is None:
+            return auxiliary_loss(logits, expert, **options), True
+        real = mask.any()  # in a sequence without a real token all count, with logits of 0, and their loss does not
+        logits = jnp.where(mask[:, None], logits, 0)
+        return auxiliary_loss(logits, expert, mask=mask | ~real, **options), real
+
+    parts = (
+        value if value is None else value.reshape(number, sequence_length, *value.shape[1:])
+        for value in (logits, expert, mask)
+    )
+    logits, expert, mask = parts
+    found, real = jax.vmap(of_sequence)(logits, expert, None if held is None else held.share, mask)
+    share, probability = (jnp.where(real[:, None], each, 0) for each in found[1:])
+    return AuxiliaryLoss(jnp.where(real, found.loss, 0).sum() / real.sum(), share, probability)
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:

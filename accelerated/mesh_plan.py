@@ -145,7 +145,7 @@ def parameter_axes(config: ModelConfig) -> dict:
         room, name = path[0], path[-1]
         if "attention" in path:
             return out if name == "output" else projection
-        if room in ("dense_ffn", "wide_ffn"):
+        if room in ("dense_ffn", "wide_ffn") or "shared" in path:
             return first if name == "down" else last
         if room == "routed_ffn" and name in ("up", "linear", "down"):
             return (None, "expert", *(first if name == "down" else last)[1:])
@@ -311,7 +311,8 @@ def activation_bytes(
                       4 A/model a               queries, keys, values, and their mixture
                       S H/model (4 + a)         the softmax of attention in float32, and its weights
         a dense FFN   n f/model a               `HIDDEN_ARRAYS` n: 6 for GELU and SwiGLU, 2 for ReLU
-        a routed one  r (2 d + n f/(G model)) a and 2 · 4 E G for scores and probabilities
+        a routed one  r (2 d + n f/(G model)) a and 2 · 4 E G for scores and probabilities; n s f/(G model) a of s
+                      shared experts
         the end       3 · 4 V                   logits, their probabilities, and the gradient
 
     In bfloat16 the weights that are multiplied are copied, too: a bytes for each parameter of the blocks.
@@ -326,6 +327,7 @@ def activation_bytes(
     plain = arrays * config.ffn_width / model * width
     rows = sent_rows(config, tokens) / tokens
     routed = rows * width * (2 * d + arrays * config.ffn_width / config.granularity / model) + 8 * config.expert_count
+    routed += plain * config.shared_experts / config.granularity
     special = config.num_routed + config.num_wide
     largest = attention + (routed if config.num_routed else plain * config.flop_increase)
     kept = config.blocks * attention + (config.blocks - special) * plain

@@ -22,6 +22,7 @@ from .errors import InputError
 from .experts import _matrices, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered
 from .parallel import Spread, routed_ffn_on_devices
+from .products import dense_ffn
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -99,7 +100,8 @@ def routed_block(
 
     Args:
         params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
-            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
+            "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
+            "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -125,13 +127,30 @@ def routed_block(
     if spread is not None and expert_mask is not None:
         raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
     if config.router == "mixture_of_tokens":
-        return _whole(_mixture_block(params, x, config, training, mask, expert_mask, spread), spread)
-    if config.router == "expert_choice":
-        return _whole(_expert_choice_block(params, x, config, training, held, mask, expert_mask, spread), spread)
+        done = _mixture_block(params, x, config, training, mask, expert_mask, spread)
+    elif config.router == "expert_choice":
+        done = _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread)
+    else:
+        options = {"noise": noise, "table": table, "held": held, "base_method": base_method}
+        options |= {"mask": None if mask is None else mask.reshape(-1), "expert_mask": expert_mask, "spread": spread}
+        done = _token_choice_block(params, x, tokens, config, training, options)
+    if config.shared_experts:
+        done = done._replace(output=done.output + _shared(params["shared"], x, config, mask))
+    return _whole(done, spread)
+
+
+def _shared(matrices, x, config, mask):
+    """Return what the shared experts give, [b, S, d]; 0 for padding."""
+    matrices = {name: matrix.astype(x.dtype) for name, matrix in matrices.items()}
+    output = dense_ffn(matrices, x.reshape(-1, config.d_model), config.activation).reshape(x.shape)
+    return output if mask is None else jnp.where(_as_bool(mask)[..., None], output, 0)
+
+
+def _token_choice_block(params, x, tokens, config, training, options):
+    """See reference; `options` of `decide`."""
     group = x.reshape(-1, config.d_model)  # [T, d]
-    asks = mask if mask is None else mask.reshape(-1)
-    options = {"training": training, "noise": noise, "table": table, "held": held, "spread": spread}
-    options |= {"mask": asks, "expert_mask": expert_mask, "base_method": base_method}
+    asks, expert_mask, spread = (options[name] for name in ("mask", "expert_mask", "spread"))
+    options = options | {"training": training}
     decided = decide(params, group, tokens, config, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
@@ -152,7 +171,7 @@ def routed_block(
         activation=config.activation,
     )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
-    return _whole(BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:]), spread)
+    return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:
@@ -176,7 +195,8 @@ def _logits(params, group):
     The product keeps all bits of its factors: by default GPUs keep 10 and TPUs 7, and near a tie the expert changes.
     """
     wide = _wide(group.dtype)
-    return jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")
+    logits = jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")
+    return logits + params["router_bias"].astype(wide) if "router_bias" in params else logits
 
 
 def _mixture_block(params, x, config, training, mask, expert_mask, spread):
@@ -278,7 +298,7 @@ def decide(
         return Decision(routing, bias=_quantile_bias(params, logits, config, training, masks, spread))
     if config.router == "reinforce":
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
-    return _decide_top_k(params, logits, config, training, noise, held, masks, spread)
+    return _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread)
 
 
 def _quantile_bias(params, logits, config, training, masks, spread):
@@ -292,24 +312,26 @@ def _quantile_bias(params, logits, config, training, masks, spread):
     return quantile_bias(logits, params["bias"], config.choices, axis_name=over, **masks)
 
 
-def _decide_top_k(params, logits, config, training, noise, held, masks, spread):
+def _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread):
     """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
         routing = gshard_router(logits, noise if training else None, held=held, **masks)
     else:
-        options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
-        routing = top_k_router(logits, config.choices, **options, held=held, **masks)
+        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, **masks)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
         everyone = None if spread is None else spread.batch
         counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"], axis_name=everyone)
         bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
-    dialect = "first_choice" if config.sample_second else "assignments"
+    options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate}
     over = masks | {"axis_name": None if spread is None else spread.balanced_over()}
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, **over).loss
+    if config.balance_scope == "sequence":  # each device has whole sequences
+        uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options, **masks).loss
+    else:
+        uneven = balance.auxiliary_loss(logits, routing.expert, **options, **over).loss
     added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **over)
     return Decision(routing, added, bias)
 

@@ -19,6 +19,9 @@ What later papers add (their models, counted in the manner of the table; our cho
   the query and the key of a token, 3 FLOPs for each entry.
 - LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N is that of the dense model.
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
+- s shared experts, each as wide as a routed one: s 8d² / G in P and s 16d² / G in F for each routed block; N does not
+  grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts them among the active ones.
+- a learned bias of the router: EG in P for each routed block. Adding it is not in F, as adding up outputs is not.
 
 Not in N and P: the embedding, the final norm, and the bias of routers that balance by one. In F: attention as if it
 were not causal (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and the
@@ -149,6 +152,8 @@ def count(
     positions: str = "relative",
     output_norm: bool = False,
     learned_temperature: bool = False,
+    shared_experts: int = 0,
+    router_bias: bool = False,
 ) -> Accounting:
     """Count the parameters and the FLOPs of a model.
 
@@ -171,6 +176,8 @@ def count(
         positions: "relative" or "rotary".
         output_norm: LayerNorm on the output of routed layers.
         learned_temperature: of a Mixture of Tokens.
+        shared_experts: s >= 0, experts of width 4d/G that work on every token, in each routed block.
+        router_bias: of Top-K, a learned number for each expert that is added to the logits.
 
     Returns:
         `Accounting`.
@@ -183,6 +190,14 @@ def count(
 
         >>> count(512, 6, 8, 32, "S-Base", 64)[:2]
         (16527360, 412987392)
+
+        Two shared experts of G = 4 have half of the 8 · 512² weights of a dense FFN in each of three routed blocks:
+
+        >>> more, less = (count(512, 6, 8, 32, "Top-K", 8, granularity=4, shared_experts=s) for s in (2, 0))
+        >>> more.total_parameters - less.total_parameters == 3 * 4 * 512**2
+        True
+        >>> more.flops_per_token - less.flops_per_token == 3 * 8 * 512**2
+        True
     """
     _check(router_type, num_experts, k, flop_increase, granularity, group_size)
     _check_options(router_type, activation, positions, output_norm, learned_temperature)
@@ -190,6 +205,7 @@ def count(
     rotary, S = positions == "rotary", sequence_length
     attention = (4 if rotary else 5) * d * a
     ffn = (9 if activation == "swiglu" else 8) * d * d
+    shared = _shared_weights(router_type, shared_experts, router_bias, ffn, granularity)
     dense = num_blocks * (attention + ffn + 4 * d)
     attention_flops = 2 * attention + ((4 * S + 6) if rotary else 6 * S) * a + 3 * S * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
@@ -202,11 +218,23 @@ def count(
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
     norm, norm_flops = (2 * d, 5 * d) if output_norm else (0, 0)
     temperatures = 2 if learned_temperature else 0
-    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + norm + temperatures)
-    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + norm_flops)
+    added = num_experts * granularity if router_bias else 0
+    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + norm + temperatures + shared + added)
+    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + norm_flops + 2 * shared)
     if router_type == "MoT":
         flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
+
+
+def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
+    """Return the weights of the shared experts of a routed block; InputError where the model cannot have them."""
+    if shared_experts < 0 or (router_type == "Dense" and shared_experts):
+        raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
+    if router_bias and router_type != "Top-K":
+        raise InputError("router_bias is True; it is an option of Top-K")
+    if shared_experts * ffn % granularity:
+        raise InputError(f"granularity is {granularity}; it has to divide the {shared_experts * ffn} shared weights")
+    return shared_experts * ffn // granularity
 
 
 def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:

@@ -6,6 +6,7 @@ token choice (`routers.top_k`): a balance loss, a loss that keeps logits small, 
     1. SHARE      shareₑ = share of the assignments that expert e received              no gradient
     2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
     3. LOSS       E Σₑ shareₑ · probₑ                                                   `auxiliary_loss`
+                  the mean over sequences of the same loss of each                      `sequence_loss`
                   mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
     or, without a loss, a bias that only the choice sees:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
@@ -26,7 +27,8 @@ Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensor
 so computes "first_choice". The default is our choice, since it keeps one weight right for every k.
 
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
-`held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.
+`held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch. A loss over the
+global batch (Qwen3) is `auxiliary_loss` with the shares of that batch.
 
 Padding: what takes a `mask` [T] bool, True for a real token, gives what it would give for the real tokens alone. What
 is in the other rows does not matter, not even NaN. Loads that are counted already (`update_bias`, `load_statistics`)
@@ -216,6 +218,70 @@ def auxiliary_loss(
         share = held.share
     scale = 1 / num_experts if dialect == "gshard" else num_experts
     return AuxiliaryLoss(float(scale * (share * probability).sum()), share, probability)
+
+
+def sequence_loss(
+    logits: np.ndarray,
+    expert: np.ndarray,
+    sequence_length: int,
+    *,
+    dialect: str = "assignments",
+    score: str = "softmax",
+    held: AuxiliaryLoss | None = None,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
+) -> AuxiliaryLoss:
+    """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
+
+    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), whose weight
+    is 1e-4. There shareₑ counts the k largest scores, before any bias and any groups; give those as `expert` for that
+    loss. A batch that is balanced as a whole can have a large one: see the example.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z, sequence by sequence.
+        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        sequence_length: S, which divides T.
+        dialect: see `auxiliary_loss`.
+        score: see `auxiliary_loss`.
+        held: an earlier result whose `share` is used instead of the share of `expert`.
+        mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
+
+    Returns:
+        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for one without a real token.
+
+    Raises:
+        ValueError: S does not divide T, or see `auxiliary_loss`.
+
+    Example:
+        Two sequences of two tokens. Each uses one expert alone, so that both losses are 2 · 0.9 = 1.8; all tokens
+        together are in balance:
+
+        >>> z, expert = np.log([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]), np.array([[0], [0], [1], [1]])
+        >>> round(sequence_loss(z, expert, 2).loss, 4), round(auxiliary_loss(z, expert).loss, 4)
+        (1.8, 1.0)
+    """
+    _check_group("logits", logits)
+    num_tokens, num_experts = logits.shape
+    number = _number_of_sequences(num_tokens, sequence_length)
+    real = np.ones(num_tokens, bool) if mask is None else _real_tokens(mask, num_tokens)
+    losses, share, probability = [], np.zeros((number, num_experts)), np.zeros((number, num_experts))
+    for i in range(number):
+        rows = slice(i * sequence_length, (i + 1) * sequence_length)
+        if real[rows].any():
+            held_here = None if held is None else held._replace(share=held.share[i])
+            options = {"held": held_here, "mask": real[rows], "expert_mask": expert_mask}
+            found = auxiliary_loss(logits[rows], expert[rows], dialect=dialect, score=score, **options)
+            losses.append(found.loss)
+            share[i], probability[i] = found.share, found.probability
+    return AuxiliaryLoss(sum(losses) / len(losses), share, probability)
+
+
+def _number_of_sequences(num_tokens, sequence_length):
+    """Return T / S; InputError where it is not whole."""
+    if sequence_length < 1 or num_tokens % sequence_length:
+        raise InputError(f"sequence_length is {sequence_length}; it has to divide the number of tokens, {num_tokens}")
+    return num_tokens // sequence_length
 
 
 def _share(expert, num_experts, dialect):

@@ -29,7 +29,7 @@ from .experts import DROP_ORDERS
 from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
 from .routers.sinkhorn import GATES
-from .routers.top_k import NORMALISATIONS
+from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _check_room, _groups_of_experts
 
 ROUTERS = (
     "dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce", "expert_choice", "mixture_of_tokens",
@@ -53,6 +53,9 @@ OBJECTIVES = ("causal", "masked")
 GROUPINGS = ("position", "sequence")
 """Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
 (mixture_of_tokens)."""
+
+BALANCE_SCOPES = ("group", "sequence")
+"""Over which tokens the balance loss of top_k counts: all of the group together, or each sequence by itself."""
 
 LAYOUTS = ("spread", "upper")
 """Which blocks are routed: every 1/R-th one, or the last R L."""
@@ -78,7 +81,10 @@ OPTIONS_OF = {
     "drop_order": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
     "gate": ("sinkhorn", "base", "quantile", "top_k", "expert_choice"),
     "balance_weight": ("top_k", "reinforce"),
-    **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
+    **dict.fromkeys(
+        ("normalisation", "sample_second", "z_weight", "bias_rate", "gate_scale", "router_bias"), ("top_k",)
+    ),
+    **dict.fromkeys(("expert_groups", "groups_per_token", "group_score", "balance_scope"), ("top_k",)),
     **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
     "hash": ("hash",),
     "grouping": GROUPED,
@@ -88,11 +94,15 @@ OPTIONS_OF = {
     "emit": ("mixture_of_tokens",),
     "learned_temperature": ("mixture_of_tokens",),
     "output_norm": tuple(router for router in ROUTERS if router != "dense"),
+    "shared_experts": tuple(router for router in ROUTERS if router != "dense"),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
 """Which routers an option is for. Elsewhere it has to keep its default."""
 
-_COUNTS = ("vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase")
+_COUNTS = (
+    "vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase", "expert_groups",
+    "groups_per_token",
+)  # fmt: skip
 """Fields that are whole numbers of at least 1."""
 
 _NAMES = {
@@ -105,6 +115,8 @@ _NAMES = {
     "positions": POSITIONS,
     "layout": LAYOUTS,
     "emit": EMITS,
+    "group_score": GROUP_SCORES,
+    "balance_scope": BALANCE_SCOPES,
 }
 """Fields that are one of several names."""
 
@@ -147,6 +159,14 @@ class ModelConfig:
             0.01, or 0 with a bias.
         z_weight: Of the z-loss of top_k.
         bias_rate: Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias.
+        balance_scope: Of the balance loss of top_k: over all tokens of the group (group), or for each sequence by
+            itself, and the mean over the sequences (sequence, DeepSeek-V3).
+        gate_scale: Of top_k: what every gate is multiplied by.
+        expert_groups: Of top_k: into how many equal groups the E G experts are cut; a token chooses groups first.
+        groups_per_token: Of top_k: of how many groups a token may take its experts.
+        group_score: Of top_k: a group counts as the sum of its two best experts (two_best) or as its best one (best).
+        router_bias: Of top_k: add a learned number for each expert to the logits.
+        shared_experts: Experts that work on every token beside the routed ones, each as wide as one of those.
         policy_weight: Of the policy gradient of reinforce.
         baseline_weight: Of the squared error of reinforce's baseline.
         entropy_weight: Of the entropy bonus of reinforce.
@@ -216,6 +236,13 @@ class ModelConfig:
     output_norm: bool = False
     emit: str = "mixing"
     learned_temperature: bool = False
+    balance_scope: str = "group"
+    gate_scale: float = 1.0
+    expert_groups: int = 1
+    groups_per_token: int = 1
+    group_score: str = "two_best"
+    router_bias: bool = False
+    shared_experts: int = 0
 
     def __post_init__(self):
         self._check_counts_and_names()
@@ -307,6 +334,10 @@ class ModelConfig:
         for name in ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
+        _check_gate_scale(self.gate_scale)
+        shared = self.shared_experts
+        if isinstance(shared, bool) or not isinstance(shared, int) or shared < 0:
+            raise InputError(f"shared_experts is {shared}; it has to be a whole number of at least 0")
         if not 0 < self.nucleus <= 1:
             raise InputError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
         if not 0 < self.temperature < math.inf:
@@ -347,7 +378,7 @@ class ModelConfig:
             self._check_groups()
 
     def _check_top_k(self):
-        """Check that gates are not constant, and that GShard's second expert has the form that it is defined for."""
+        """Check gates, groups, and that GShard's second expert has the form that it is defined for."""
         if self.choices == 1 and self.normalisation != "none":
             raise InputError(
                 f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
@@ -356,6 +387,12 @@ class ModelConfig:
         usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
         if self.sample_second and not usual:
             raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
+        if self.sample_second and (self.gate_scale, self.expert_groups) != (1, 1):
+            raise InputError("sample_second goes with gate_scale 1 and expert_groups 1")
+        groups = self.expert_groups, self.groups_per_token, self.group_score
+        if _groups_of_experts(self.expert_count, *groups) is not None:
+            size = self.expert_count // self.expert_groups
+            _check_room([size] * self.expert_groups, self.choices, self.groups_per_token)
 
     def _check_groups(self):
         """Check the groups: an expert of expert choice takes k g / E tokens of a group, and a mixture has no k."""
@@ -414,6 +451,11 @@ class ModelConfig:
         """k G, the number of experts of a token."""
         return self.k * self.granularity
 
+    def top_k_options(self) -> dict:
+        """Return the options of `top_k_router` that the model fixes."""
+        names = ("normalisation", "gate_scale", "expert_groups", "groups_per_token", "group_score")
+        return {"score": self.gate} | {name: getattr(self, name) for name in names}
+
     def groups_by_position(self, training: bool) -> bool:
         """Whether a group is one position of g sequences: if asked for, and in every evaluation of a causal model."""
         return self.grouping == "position" or (self.objective == "causal" and not training)
@@ -457,4 +499,6 @@ class ModelConfig:
             positions=self.positions,
             output_norm=self.output_norm,
             learned_temperature=self.learned_temperature,
+            shared_experts=self.shared_experts,
+            router_bias=self.router_bias,
         )

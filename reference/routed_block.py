@@ -18,6 +18,9 @@ Padding: with a `mask` real tokens get what they would get without the others, w
 A router with a bias per expert (quantile; top_k with a bias rate) keeps it among the parameters, where no gradient
 reaches it. `BlockOutput.bias` is the bias that this batch leaves for the next one.
 
+Shared experts (`ModelConfig.shared_experts`) work on every real token, without a router and without a gate, and are
+added to what the routed ones give. They are one FFN, as wide as all of them together.
+
 HASH with granularity, k > 1 or another hash than the remainder takes its experts from a table: `hash_table`.
 """
 
@@ -29,7 +32,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
-from .experts import expert_capacity, routed_ffn
+from .experts import expert_capacity, expert_ffn, routed_ffn
 from .notation import ExpertChoice, Routing, _admitted_experts, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
@@ -85,7 +88,8 @@ def routed_block(
 
     Args:
         params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
-            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
+            "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
+            "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -104,9 +108,20 @@ def routed_block(
             real, or fewer experts are there than a token has.
     """
     if config.router == "mixture_of_tokens":
-        return _mixture_block(params, x, config, training, mask, expert_mask)
-    if config.router == "expert_choice":
-        return _expert_choice_block(params, x, config, training, held, mask, expert_mask)
+        done = _mixture_block(params, x, config, training, mask, expert_mask)
+    elif config.router == "expert_choice":
+        done = _expert_choice_block(params, x, config, training, held, mask, expert_mask)
+    else:
+        options = {"noise": noise, "table": table, "held": held, "mask": mask, "expert_mask": expert_mask}
+        done = _token_choice_block(params, x, tokens, config, training, **options)
+    if not config.shared_experts:
+        return done
+    shared = expert_ffn(**params["shared"], x=x, activation=config.activation)
+    return done._replace(output=done.output + (shared if mask is None else np.where(mask[..., None], shared, 0)))
+
+
+def _token_choice_block(params, x, tokens, config, training, *, noise, table, held, mask, expert_mask):
+    """Run a block of a router that gives experts to tokens."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = None if mask is None else mask.reshape(-1)
     options = {"training": training, "noise": noise, "table": table, "held": held}
@@ -216,6 +231,8 @@ def decide(
     if config.router == "hash":
         return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
     logits = group @ params["router"]  # SCORE
+    if config.router_bias:
+        logits = logits + params["router_bias"]
     masks = {"mask": mask, "expert_mask": expert_mask}
     options = {"gate": config.gate, "held": held, **masks}
     if config.router == "sinkhorn":
@@ -228,25 +245,31 @@ def decide(
         return Decision(routing, bias=quantile_bias(logits, bias, config.choices, **masks) if training else bias)
     if config.router == "reinforce":
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
-    return _decide_top_k(params, logits, config, training, noise, held, masks)
+    return _decide_top_k(params, logits, tokens, config, training, noise, held, masks)
 
 
-def _decide_top_k(params, logits, config, training, noise, held, masks):
-    """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
+def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
+    """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step.
+
+    The balance loss of a sequence counts what was chosen, bias and groups included (our choice; DeepSeek-V3 counts the
+    largest scores), so that it follows from the routing that is held.
+    """
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
         routing = gshard_router(logits, noise if training else None, held=held, **masks)
     else:
-        options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
-        routing = top_k_router(logits, config.choices, **options, held=held, **masks)
+        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, **masks)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
         counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"])
         bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
-    dialect = "first_choice" if config.sample_second else "assignments"
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, **masks).loss
+    options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate} | masks
+    if config.balance_scope == "sequence":
+        uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options).loss
+    else:
+        uneven = balance.auxiliary_loss(logits, routing.expert, **options).loss
     added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **masks)
     return Decision(routing, added, bias)
 

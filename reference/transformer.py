@@ -101,8 +101,10 @@ def parameter_shapes(config: ModelConfig) -> dict:
         dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
-        dense_ffn, wide_ffn, routed_ffn / linear   as up, of SwiGLU, whose width is 3d in place of 4d
+        .../ linear                                beside each up, of SwiGLU, whose width is 3d in place of 4d
         routed_ffn / router                        [n_r, d, E G], not for HASH
+        routed_ffn / router_bias                   [n_r, E G], learned, added to the logits
+        routed_ffn / shared / up, down             [n_r, d, s 4d/G], [n_r, s 4d/G, d], of s shared experts
         routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
         routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
         routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
@@ -161,6 +163,10 @@ def _routed_shapes(config, output_scale):
     tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
         tree["router"] = ((routed, d, experts), d**-0.5)
+    if config.router_bias:
+        tree["router_bias"] = ((routed, experts), 0.0)
+    if config.shared_experts:
+        tree["shared"] = _ffn_shapes(config, (routed,), config.shared_experts * narrow, output_scale)
     if config.has_bias:
         tree["bias"] = ((routed, experts), 0.0)
     if config.router == "reinforce":

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from .counting import INPUTS, count_of
+from .counting import INPUTS, WORDS, count_of
 from .schema import DENSE, Problems, cell_text, groups_of
 from .units import PARAMETERS, amount
 
@@ -95,7 +95,7 @@ class Numbers:
 
     def _by_shape(self, name: str) -> np.ndarray:
         """Return N, P or the FLOPs of a step as counted from the shape of the model in the first row of each run."""
-        there = [column for column in (*INPUTS, "router_type", "model_options") if column in self.frame]
+        there = [column for column in (*INPUTS, "router_type", *WORDS) if column in self.frame]
         if "d_model" not in there:
             return np.full(len(self.frame), np.nan)
         run, first = groups_of(self.frame["hyper_id"].to_numpy())
@@ -115,7 +115,7 @@ def _counted(name: str, row: dict) -> float:
     if known["kqv_size"] is None and known["d_model"] and known["num_heads"]:
         known["kqv_size"] = known["d_model"] / known["num_heads"]
     try:
-        value = count_of(name, row["router_type"], known | {"model_options": row.get("model_options")})
+        value = count_of(name, row["router_type"], known | {column: row.get(column) for column in WORDS})
     except InputError:
         return math.nan
     return math.nan if value is None else value

@@ -1,6 +1,7 @@
 """N, P and the FLOPs of a step, counted from the shape of a row's model where the table does not say them."""
 
 import math
+import re
 
 from routelaws.reference.accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
 
@@ -14,6 +15,9 @@ _OF_STEP = ("batch_size", "sequence_length", "vocab_size")
 INPUTS = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
 """The numeric columns that counts are made of."""
 
+WORDS = ("model_options", "routing_options")
+"""The columns of words that change counts."""
+
 
 def fill_counts(table: Cells) -> None:
     """Fill in N, P and the FLOPs of a step where the shape of the model gives them."""
@@ -21,7 +25,8 @@ def fill_counts(table: Cells) -> None:
     split = [i for i in table.blank("kqv_size") if width[i] % heads[i] == 0]
     table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
     numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in INPUTS}
-    numbers["model_options"] = table.cells.get("model_options", [""] * table.rows)
+    for name in WORDS:
+        numbers[name] = table.cells.get(name, [""] * table.rows)
     given = table.number("dense_parameter_count").tolist()
     for name in _COUNTED:
         blank = table.blank(name)
@@ -88,7 +93,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
     Args:
         name: dense_parameter_count, total_parameter_count or flops_per_step.
         router: the router_type.
-        known: the numbers of the columns INPUTS, None where blank, and the text of model_options.
+        known: the numbers of the columns INPUTS, None where blank, and the texts of WORDS.
 
     Raises:
         InputError: there is no model of this shape.
@@ -115,12 +120,20 @@ def count_of(name: str, router: str, known: dict) -> float | None:
         vocab_size=vocabulary or 1,
         sequence_length=length or 1,
         **options,
+        **({} if router == DENSE else _routing_options(known["routing_options"])),
     )
     per_step = batch * length if name == "flops_per_step" else 0
     try:
         return float(counted.flops_per_token * per_step or counted.total_parameters)
     except OverflowError:  # numbers that `read_table` refuses
         return None
+
+
+def _routing_options(text: str | None) -> dict:
+    """Return what routing_options says of the layer: its shared experts and a bias of its router."""
+    words = (text or "").split()
+    shared = re.search(r"(?:^| )shared-([0-9]{1,9})(?: |$)", text or "")
+    return {"shared_experts": int(shared[1]) if shared else 0, "router_bias": "router-bias" in words}
 
 
 def _options(text: str | None) -> dict[str, str]:

@@ -50,6 +50,10 @@ CASES = {
         "rematerialise": True,
     },
     "GShard": SMALL | ROUTED | {"router": "top_k", "k": 2, "sample_second": True},
+    "groups": SMALL | ROUTED | {
+        "router": "top_k", "k": 2, "granularity": 2, "gate_scale": 2.5, "expert_groups": 4, "groups_per_token": 2,
+        "group_score": "best", "router_bias": True, "shared_experts": 1, "balance_scope": "sequence",
+    },
     "reinforce": SMALL | ROUTED | {
         "router": "reinforce", "policy_weight": 0.0078125, "baseline_weight": 0.00390625, "entropy_weight": 0.001953125,
         "nucleus": 0.875, "reward_to_go": True,
@@ -73,6 +77,8 @@ WITH = {
     ("top_k", "router"): {"router": "sinkhorn", "normalisation": None, "balance_weight": None}
     | {"z_weight": 0.0, "bias_rate": 0.0},
     ("dense", "flop_increase"): {"layout": "spread"},
+    ("groups", "expert_groups"): {"groups_per_token": 1},
+    ("groups", "groups_per_token"): {"expert_groups": 2},
     ("mixture", "objective"): {"grouping": "position"},
 }
 """Fields that have to go with another one."""
@@ -82,7 +88,7 @@ NOT_FLAGS = ("one_hot", "mask_token")
 
 LITERALS = (
     "balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight", "nucleus",
-    "temperature",
+    "temperature", "gate_scale",
 )  # fmt: skip
 """Fields whose number stands in the program."""
 

@@ -28,7 +28,7 @@ ROUTERS = {
     "quantile": {"k": 2, "capacity_factor": 1.0, "drop_order": "token"},
     "top_k": {
         "k": 2, "bias_rate": 0.01, "balance_weight": 0.1, "z_weight": 0.1, "capacity_factor": 1.0,
-        "drop_order": "priority",
+        "drop_order": "priority", "shared_experts": 1, "router_bias": True, "gate_scale": 2.5,
     },
     "expert_choice": {},
     "mixture_of_tokens": {"learned_temperature": True, "emit": "experts"},
@@ -40,7 +40,7 @@ UNGROUPED = ("dense", "expert_choice", "mixture_of_tokens")
 
 MESHES = ("data=8", "data=2,expert=4", "expert=8", "data=2,expert=2,model=2")
 
-DROPLESS = {"capacity_factor": "inf"}
+DROPLESS = {"capacity_factor": "inf", "balance_scope": "sequence", "balance_weight": 0.1, "expert_groups": 2}
 
 QUICK = [{"router": "top_k", "mesh": "data=2,expert=2,model=2", "group": "global", **ROUTERS["top_k"]}]
 

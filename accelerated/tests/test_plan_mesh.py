@@ -40,6 +40,7 @@ MODELS = {
     "wide": {"flop_increase": 2},
     "swiglu": {"activation": "swiglu", "positions": "rotary"},
     "granular": {"router": "top_k", "experts": 8, "k": 2, "granularity": 2, "bias_rate": 0.01, "output_norm": True},
+    "shared": {"router": "top_k", "experts": 8, "shared_experts": 1, "router_bias": True, "granularity": 2},
     "reinforce": {"router": "reinforce", "experts": 8, "routing_frequency": 0.25, "layout": "upper"},
     "mixture": {"router": "mixture_of_tokens", "experts": 8, "group_size": 2, "learned_temperature": True},
 }

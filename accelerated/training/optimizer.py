@@ -18,7 +18,7 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 """Added to the root of the second moment."""
 
-NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
+NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
 
 
@@ -61,7 +61,7 @@ def _is_decayed(path) -> bool:
 
 
 def _slowing(path, config) -> float:
-    return config.router_rate if path[-1].key == "router" else 1.0
+    return config.router_rate if path[-1].key in ("router", "router_bias") else 1.0
 
 
 def _clipping(norm, config):

@@ -28,10 +28,16 @@ COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
 
 
 def routing_options(model: ModelConfig) -> str:
-    """Return in words which blocks are routed, whether their outputs are normed, and how a mixture gives back."""
+    """Return in words which blocks are routed, the options of the layer, and how a mixture gives back."""
     if model.router == "dense":
         return ""
     words = [model.layout, "normed" if model.output_norm else ""]
+    words += [f"shared-{model.shared_experts}" if model.shared_experts else ""]
+    words += [f"scale-{model.gate_scale:g}" if model.gate_scale != 1 else ""]
+    if model.expert_groups > 1:
+        words += [f"groups-{model.groups_per_token}/{model.expert_groups}"]
+    words += ["by-best" if model.group_score == "best" else "", "router-bias" if model.router_bias else ""]
+    words += ["balance-by-sequence" if model.balance_scope == "sequence" else ""]
     if model.router == "mixture_of_tokens":
         words += [model.emit, "learned" if model.learned_temperature else ""]
     return " ".join(word for word in words if word)

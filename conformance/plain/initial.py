@@ -61,6 +61,11 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
     found = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
     if config.router != "hash":
         found["router"] = ((blocks, d, experts), 1 / math.sqrt(d))
+    if config.router_bias:
+        found["router_bias"] = ((blocks, experts), 0.0)
+    if config.shared_experts:
+        wide = config.shared_experts * hidden
+        found["shared"] = ffn((blocks,), d, wide, wide, smaller, config.activation == "swiglu")
     if config.router == "quantile" or config.bias_rate > 0:
         found["bias"] = ((blocks, experts), 0.0)
     if config.output_norm:

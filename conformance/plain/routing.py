@@ -92,19 +92,24 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
     else:
         if noise is not None:
             noise = [noise[s * len(inputs[0]) + i] for s, i in places]
-        decision = tokens_choose(weights, states, [tokens[s][i] for s, i in places], config, training, noise, table)
+        ids, sequences = [tokens[s][i] for s, i in places], [s for s, _ in places]
+        decision = tokens_choose(weights, states, ids, sequences, config, training, noise, table)
     output = [[[0.0] * len(x) for x in sequence] for sequence in inputs]
-    for (s, i), x in zip(places, decision.output, strict=True):
-        output[s][i] = x
+    for (s, i), state, x in zip(places, states, decision.output, strict=True):
+        output[s][i] = add(x, ffn(weights["shared"], state, config)) if config.shared_experts else x
     return output, decision
 
 
 # ---- each token chooses experts, or a plan chooses for all of them ---------------------------------------------------
 
 
-def tokens_choose(weights: dict, states: list, tokens: list, config, training: bool, noise, table) -> Decision:
-    """Return the decision of every router in which a token has k G experts."""
+def tokens_choose(
+    weights: dict, states: list, tokens: list, sequences: list, config, training: bool, noise, table
+) -> Decision:
+    """Return the decision of every router in which a token has k G experts; `sequences` has the one of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
+    if config.router_bias:
+        logits = [add(row, weights["router_bias"]) for row in logits]
     extra = {}
     if config.router == "hash":
         chosen = [[token % experts_of(config)] if table is None else list(table[token]) for token in tokens]
@@ -120,7 +125,7 @@ def tokens_choose(weights: dict, states: list, tokens: list, config, training: b
         gates = gates_of(logits, chosen, config.gate)
         extra["bias"] = quantile_step(logits, weights["bias"], choices_of(config))
     elif config.router == "top_k":
-        chosen, gates, extra = top_k(weights, logits, config, training, noise)
+        chosen, gates, extra = top_k(weights, logits, sequences, config, training, noise)
     else:
         chosen, extra = reinforce(weights, states, logits, config, training, noise)
         gates = [[1 / config.k] * choices_of(config) for _ in states]
@@ -216,18 +221,35 @@ def quantile_step(scores: list, bias: list, k: int) -> list:
     return [b - mean(new) for b in new]
 
 
-def top_k(weights: dict, logits: list, config, training: bool, uniforms) -> tuple:
+def in_best_groups(scores: list, config) -> list:
+    """Return the scores of a token with −∞ outside of the groups of experts that it chooses."""
+    size = len(scores) // config.expert_groups
+    groups = [scores[g * size : (g + 1) * size] for g in range(config.expert_groups)]
+    counted = 2 if config.group_score == "two_best" else 1
+    best = largest([sum(sorted(group)[::-1][:counted]) for group in groups], config.groups_per_token)
+    return [score if e // size in best else -math.inf for e, score in enumerate(scores)]
+
+
+def top_k(weights: dict, logits: list, sequences: list, config, training: bool, uniforms) -> tuple:
     """Return experts, gates and losses of the router in which the best k scores win."""
     scores = scores_of(logits, config.gate)
     pushed = [add(row, weights["bias"]) for row in scores] if config.bias_rate else scores
+    if config.expert_groups > 1:
+        pushed = [in_best_groups(row, config) for row in pushed]
     chosen = by_score(pushed, config)
     gates = [[row[e] for e in experts] for row, experts in zip(scores, chosen, strict=True)]
     if config.normalisation == "sum":
         gates = [times(1 / sum(row), row) for row in gates]
     elif config.normalisation == "softmax":
         gates = [softmax([row[e] for e in experts]) for row, experts in zip(logits, chosen, strict=True)]
+    gates = [times(config.gate_scale, row) for row in gates]
     counted = [row[:1] for row in chosen] if config.sample_second else chosen  # GShard counts first choices
-    auxiliary = config.balance_weight * balance_loss(scores, counted)
+    parts = sequences if config.balance_scope == "sequence" else [0] * len(scores)
+    losses = []
+    for part in sorted(set(parts)):
+        inside = [t for t, name in enumerate(parts) if name == part]
+        losses.append(balance_loss([scores[t] for t in inside], [counted[t] for t in inside]))
+    auxiliary = config.balance_weight * mean(losses)
     auxiliary += config.z_weight * mean([log_sum_exp(row) ** 2 for row in logits])
     extra = {"auxiliary": auxiliary}
     if config.bias_rate:

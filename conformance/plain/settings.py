@@ -35,6 +35,13 @@ USUAL = dict(
     output_norm=False,
     emit="mixing",
     learned_temperature=False,
+    balance_scope="group",
+    gate_scale=1.0,
+    expert_groups=1,
+    groups_per_token=1,
+    group_score="two_best",
+    router_bias=False,
+    shared_experts=0,
 )
 """Fields whose usual value does not depend on others."""
 

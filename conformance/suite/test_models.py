@@ -53,6 +53,12 @@ MODELS = {
                                            capacity_factor=0.7),
     "top_k, G = 2, largest gate first": dict(router="top_k", experts=4, granularity=2, drop_order="priority",
                                              capacity_factor=0.6, normalisation="softmax", gate="sigmoid"),
+    "DeepSeek-V3": dict(router="top_k", experts=4, granularity=2, gate="sigmoid", bias_rate=0.01, gate_scale=2.5,
+                        expert_groups=4, groups_per_token=2, shared_experts=1, balance_scope="sequence", kqv_size=4,
+                        balance_weight=0.1, activation="swiglu", positions="rotary", capacity_factor=math.inf),
+    "GPT-OSS": dict(router="top_k", experts=4, k=2, normalisation="softmax", router_bias=True, kqv_size=4,
+                    activation="swiglu", positions="rotary", capacity_factor=math.inf, routing_frequency=1.0),
+    "mixture, shared experts": dict(router="mixture_of_tokens", experts=3, shared_experts=2),
     "GShard": dict(router="top_k", experts=4, k=2, sample_second=True),
     "reinforce": dict(router="reinforce", experts=4),
     "reinforce with everything": dict(router="reinforce", experts=4, k=2, granularity=2, nucleus=0.9,
@@ -78,8 +84,8 @@ MODELS = {
 
 QUICK = (
     "wide", "hash of the token before, k = 2, G = 2", "base, k = 2, G = 2", "quantile, drops",
-    "top_k with a bias, token order", "reinforce with everything", "expert_choice", "mixture", "fine-grained",
-    "mixture in the upper blocks",
+    "top_k with a bias, token order", "DeepSeek-V3", "reinforce with everything", "expert_choice", "mixture",
+    "fine-grained", "mixture in the upper blocks",
 )  # fmt: skip
 """One of each kind; `make test-all` has all of them."""
 
@@ -666,6 +672,16 @@ BAD = {
     "upper blocks of no routing": (dict(layout="upper"), "layout is 'upper'; a dense model has no routed blocks"),
     "upper blocks that are not whole": (dict(router="hash", experts=2, layout="upper", routing_frequency=0.3),
                                         "it has to be a whole number of routed blocks"),
+    "groups that hold too few": (dict(router="top_k", experts=4, k=2, expert_groups=4), "smallest groups hold 1"),
+    "groups that do not divide": (dict(router="top_k", experts=4, expert_groups=3), "expert_groups is 3; it has to"),
+    "more groups than there are": (dict(router="top_k", experts=4, groups_per_token=2), "groups_per_token is 2"),
+    "score of groups": (dict(router="top_k", experts=4, group_score="mean"), "group_score is 'mean'; allowed"),
+    "scale of gates": (dict(router="top_k", experts=4, gate_scale=0.0), "gate_scale is 0.0"),
+    "scope": (dict(router="top_k", experts=4, balance_scope="batch"), "balance_scope is 'batch'; allowed: group"),
+    "shared experts": (dict(router="top_k", experts=4, shared_experts=-1), "shared_experts is -1"),
+    "shared experts of dense": (dict(shared_experts=1), "shared_experts is 1; it is an option of"),
+    "GShard with groups": (dict(router="top_k", experts=4, k=2, sample_second=True, expert_groups=2),
+                           "sample_second goes with"),
     "GShard without normalisation": (dict(router="top_k", experts=2, k=2, sample_second=True,
                                           normalisation="none"), "normalised gates"),
 }  # fmt: skip
@@ -693,6 +709,12 @@ OTHERS = dict(
     emit="experts",
     learned_temperature=True,
     output_norm=True,
+    balance_scope="sequence",
+    gate_scale=2.5,
+    expert_groups=3,
+    group_score="best",
+    router_bias=True,
+    shared_experts=1,
     layout="upper",
     flop_increase=2,
     routing_frequency=0.25,
@@ -708,14 +730,16 @@ TAKEN = {
     "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
     "base": {"capacity_factor", "drop_order", "gate", "k"},
     "quantile": {"capacity_factor", "drop_order", "gate", "k"},
-    "top_k": {"capacity_factor", "drop_order", "gate", "k", "balance_weight", "z_weight", "bias_rate"},
+    "top_k": {"capacity_factor", "drop_order", "gate", "k", "balance_weight", "z_weight", "bias_rate", "balance_scope",
+              "gate_scale", "expert_groups", "group_score", "router_bias"},
     "reinforce": {"capacity_factor", "drop_order", "k", "balance_weight", "policy_weight", "baseline_weight",
                   "entropy_weight", "nucleus", "reward_to_go"},
     "expert_choice": {"gate", "grouping", "group_size", "k"},
     "mixture_of_tokens": {"group_size", "temperature", "one_hot", "emit", "learned_temperature"},
 }  # fmt: skip
 """By hand: the options that a router with one expert per token has. What needs another option too is not among them:
-normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
+normalisation and sample_second of top_k (k = 2), groups_per_token (expert_groups), and groups in sequences of
+mixture_of_tokens (the masked objective)."""
 
 
 @pytest.mark.asks(because="a configuration is no function")
@@ -725,7 +749,7 @@ normalisation and sample_second of top_k (k = 2), groups in sequences of mixture
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
     """Each option alone, at a value that is not the default: taken, or an error that names it."""
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
-    shared = set(routed) | ({"granularity", "layout", "output_norm"} if routed else set())
+    shared = set(routed) | ({"granularity", "layout", "output_norm", "shared_experts"} if routed else set())
     for module in (backend.configuration, configuration):
         usual = SMALL | dict(blocks=4, router=router) | routed
         gate = module.ModelConfig(**usual).gate

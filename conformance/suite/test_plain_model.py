@@ -7,6 +7,7 @@ so that a backend routes for itself in float32 and has to find the same model.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,15 @@ MODELS = {
         capacity_factor=0.6, drop_order="priority"),
     "top 2, drops second choices": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, normalisation="softmax"),
     "top 2 with a bias": dict(FOUR, router="top_k", k=2, gate="sigmoid", bias_rate=0.1),
+    "DeepSeek-V3": dict(
+        FOUR, router="top_k", k=1, granularity=2, gate="sigmoid", bias_rate=0.1, gate_scale=2.5, expert_groups=4,
+        groups_per_token=2, shared_experts=1, balance_scope="sequence", balance_weight=0.3, activation="swiglu",
+        positions="rotary", capacity_factor=math.inf, blocks=3, routing_frequency=2 / 3, layout="upper"),
+    "GPT-OSS": dict(
+        FOUR, router="top_k", k=2, normalisation="softmax", router_bias=True, activation="swiglu",
+        positions="rotary", capacity_factor=math.inf, routing_frequency=1.0),
+    "groups by their best, shared experts": dict(
+        FOUR, router="top_k", k=2, expert_groups=2, group_score="best", shared_experts=2, gate_scale=0.5),
     "GShard": dict(FOUR, router="top_k", k=2, sample_second=True, balance_weight=0.2, capacity_factor=0.6),
     "RL-R": dict(WIDER, router="reinforce", experts=4, capacity_factor=1.0),
     "RL-R with everything": dict(
@@ -72,6 +82,8 @@ MODELS = {
         positions="rotary", objective="masked"),
     "masked": dict(FOUR, router="top_k", objective="masked", mask_token=3),
     "padding": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, balance_weight=0.3, z_weight=0.1),
+    "padding, by sequence, shared experts": dict(
+        FOUR, router="top_k", k=2, balance_scope="sequence", balance_weight=0.3, shared_experts=1),
     "padding, RL-R": dict(WIDER, router="reinforce", experts=4, reward_to_go=True),
     "padding, masked, S-BASE": dict(FOUR, router="sinkhorn", objective="masked", mask_token=1),
 }  # fmt: skip
@@ -79,7 +91,8 @@ MODELS = {
 
 IN_TRAINING = (
     "dense", "wide FFNs", "hash, k = 2, G = 2, drops", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
-    "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "GShard", "RL-R with everything", "expert choice",
+    "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "DeepSeek-V3", "GPT-OSS", "GShard",
+    "RL-R with everything", "expert choice",
     "Mixture of Tokens", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "masked", "padding",
 )  # fmt: skip
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
@@ -107,7 +120,7 @@ class Batch(NamedTuple):
 
 def weights(fields: dict, random: np.random.Generator) -> dict:
     """Return weights of size 1/2, scales about 1 and offsets about 0."""
-    spread = {"scale": 0.3, "offset": 0.4, "bias": 0.2, "router": 1.0}
+    spread = {"scale": 0.3, "offset": 0.4, "bias": 0.2, "router_bias": 0.5, "router": 1.0}
 
     def draw(name, node):
         if isinstance(node, dict):

@@ -244,14 +244,29 @@ def auxiliary_loss() -> Answer:
     )
 
 
-def _auxiliary(name: str, inputs: dict) -> Case:
-    found, size = call("balance.auxiliary_loss", inputs), spread(inputs["logits"]).max()
+def _auxiliary(name: str, inputs: dict, path: str = "balance.auxiliary_loss") -> Case:
+    found, size = call(path, inputs), spread(inputs["logits"]).max()
     checks = [
         close("loss", found.loss, "balance.loss", size * found.loss),
         close("share", found.share, "balance.share", found.share),
         close("probability", found.probability, "balance.probability", size * found.probability),
     ]
     return Case(name, inputs, checks)
+
+
+def sequence_loss() -> Answer:
+    menu = (
+        ("7 sequences of a token", dict(logits=SEVEN, expert=CROWDED, sequence_length=1)),
+        ("one sequence", dict(logits=SEVEN, expert=CROWDED, sequence_length=7, dialect="first_choice")),
+        ("sigmoid", dict(logits=SEVEN[:6], expert=CROWDED[:6], sequence_length=3, score="sigmoid")),
+        ("padding", dict(logits=SEVEN[:6], expert=CROWDED[:6], sequence_length=2, mask=MASK[[0, 1, 1, 4, 2, 3]])),
+        ("masked experts", dict(logits=SEVEN[:6], expert=CROWDED[:6], sequence_length=2, expert_mask=WITHOUT_3)),
+    )
+    return Answer(
+        "balance.sequence_loss",
+        "The mean loss of the sequences, and the shares and mean probabilities of each, within its bound.",
+        [_auxiliary(name, inputs, "balance.sequence_loss") for name, inputs in menu],
+    )
 
 
 def z_loss() -> Answer:
@@ -308,6 +323,8 @@ def count() -> Answer:
         dict(router_type="Top-K", num_experts=8, routing_frequency=1.0, activation="swiglu", positions="rotary"),
         dict(router_type="Expert-Choice", num_experts=8, granularity=4, activation="relu", output_norm=True),
         dict(router_type="MoT", num_experts=16, learned_temperature=True),
+        dict(router_type="Top-K", num_experts=8, granularity=8, shared_experts=1, activation="swiglu"),
+        dict(router_type="Top-K", num_experts=8, k=4, router_bias=True),
     )
     cases = []
     for more in menu:
@@ -352,7 +369,7 @@ FAMILIES = {
     "notation": (top_k_indices, softmax),
     "experts": (expert_capacity, dispatch, routed_ffn),
     "routers": (hash_layer, modulo_table, balanced_table, *router_cases.ANSWERS),
-    "balance": (auxiliary_loss, z_loss, update_bias),
+    "balance": (auxiliary_loss, sequence_loss, z_loss, update_bias),
     "accounting": (count,),
     "model": (loss,),
     "laws_predict": law_cases.PREDICTIONS,
