@@ -11,7 +11,8 @@ from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
 from ..results.fit_text import fits_blocks
-from ..results.runs import Fits, fit_groups, law_of, read, with_options
+from ..results.rows import law_of
+from ..results.runs import Fits, fit_groups, read, with_options
 from .working import Working
 
 

@@ -1,26 +1,23 @@
-"""What `routelaws plan` does: rank the models that a budget pays for, and say how sure each ranking is."""
+"""What `routelaws plan` does: rank the models that a budget pays for, or with --next the runs that could be added."""
 
 import math
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import tyro
 
-from routelaws.reference.laws.intervals import Range
-
 from ..errors import InputError
-from ..files import write_atomically
-from ..findings.plan import published_rankings, table_ranking
-from ..findings.ranking import Line, Ranking
+from ..laws.catalogue import Law
 from ..laws.planning import Budget
-from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
-from ..results.blocks import Block, Table, show
-from ..results.encoding import dumps, plain
+from ..results.blocks import show
+from ..results.encoding import dumps
 from ..results.fit import LEVEL
-from ..results.prediction import extrapolation
-from ..results.runs import law_of, rows_of_released
+from ..results.planning.next_run import NextRuns, next_blocks
+from ..results.planning.plan import Plan, plan_blocks, plan_of
+from ..results.planning.rankings import check_resamples, published_rankings
+from ..results.rows import law_of, rows_of_released
+from ..results.runs import LOSS, Runs, read
 from ..tables.released import released_table
-from ..tables.several import named, naming, read_tables
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
 from .working import Working
@@ -29,162 +26,86 @@ DTYPE = "bf16"
 """Numbers of parameters and cache if nothing else is said."""
 
 
-class PlanReport(NamedTuple):
-    """The rankings of one budget."""
+@dataclass(frozen=True)
+class BudgetFlags:
+    """What a model may cost."""
 
-    budget: Budget
-    tokens: float | None
-    level: float
-    table: str  # the paths, as they are shown
-    loss_column: str
-    rankings: list[Ranking]  # that of the table first
-    remarks: list[str]
+    flops: str | None = None
+    """FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days"."""
 
+    memory: str | None = None
+    """Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB."""
 
-def plan_report(
-    paths,
-    budget: Budget,
-    tokens: float | None = None,
-    law: str = "routed-bounded",
-    loss_column: str = "loss_validation",
-    rows: str | None = None,
-    level: float = LEVEL,
-    resamples: int | None = None,
-    published: bool = True,
-) -> PlanReport:
-    """Rank what a budget pays for: by a law fitted to a table, and by printed coefficients.
+    inference_tokens: str | None = None
+    """Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10."""
 
-    Args:
-        paths: a table or several, see `read_tables`; None for the released table and its rows clark.
-        budget: what may be spent.
-        tokens: D; None for what the FLOPs pay for, or that of the runs where a law does not know of tokens.
-        law, loss_column, rows: as `fit_report`.
-        level: of the intervals, between 0 and 1.
-        resamples: how many are drawn for the shares; None for as many as `table_ranking` has by default.
-        published: whether the laws with printed coefficients are asked too.
+    tokens: str | None = None
+    """Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know of tokens keeps those of its runs."""  # noqa: E501
 
-    Raises:
-        InputError: one line that says what is wrong with the table, or why nothing at all fits the budget.
-    """
-    check_level(level)
-    if resamples is not None and not 0 <= resamples <= 100_000:
-        raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to 100000")
-    rankings, remarks, asked = [], [], law_of(law, "plan")
-    if paths is None:
-        rows = rows_of_released(asked, rows)
-        try:
-            paths = (released_table(),)
-        except InputError as error:
-            if not published:
-                raise
-            remarks.append(f"without the released table: {error}")
-    if paths is not None:
-        frame = read_tables(paths)
-        remarks += frame.attrs.get("remarks", [])
-        with naming(paths):
-            rankings.append(table_ranking(frame, asked, budget, tokens, rows, loss_column, level, resamples))
-    if published:
-        rankings += published_rankings(budget, tokens)
-    if not any(ranking.lines for ranking in rankings):
-        reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
-        said = f"; the first reason: {reasons[0]}" if reasons else ""
-        raise InputError(f"nothing fits {budget_words(budget, tokens)}{said}")
-    return PlanReport(budget, tokens, level, "" if paths is None else named(paths), loss_column, rankings, remarks)
+    cached_tokens: str | None = None
+    """Tokens that the key-value cache has to hold."""
+
+    dtype: str = DTYPE
+    """Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each."""
+
+    def budget(self) -> Budget:
+        """Return the budget; InputError where a limit is no amount, or there are no FLOPs."""
+        if self.flops is None:
+            raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
+        return Budget(
+            flops_of(self.flops),
+            math.inf if self.memory is None else bytes_of(self.memory),
+            0.0 if self.cached_tokens is None else tokens_of(self.cached_tokens, "--cached-tokens", 0.0),
+            0.0 if self.inference_tokens is None else tokens_of(self.inference_tokens, "--inference-tokens", 0.0),
+            number_bytes_of(self.dtype),
+        )
 
 
-def as_dict(report: PlanReport) -> dict:
-    """Return what `routelaws plan --json` prints.
+@dataclass(frozen=True)
+class FitFlags:
+    """The law, and the runs that it is fitted to."""
 
-    Returns:
-        {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
-        "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
-        {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P", "tokens",
-        "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins", "inside_data",
-        "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason}, "notes": [text]}]}.
-        Options stand with the least loss first. What is not known is None. `inside_data` is None
-        where the runs are not at hand and no number is outside what is known of them.
-    """
-    rankings = [
-        {
-            "law": ranking.law,
-            "data": heading(ranking, report.table, report.loss_column),
-            "kind": "table" if ranking.rows else "printed",
-            "rows": ranking.rows,
-            "resamples": ranking.resamples,
-            "options": [_option(line) for line in ranking.lines],
-            "left_out": ranking.left_out,
-            "notes": notes(ranking),
-        }
-        for ranking in report.rankings
-    ]
-    budget, said = report.budget._asdict() | {"tokens": report.tokens}, {"remarks": report.remarks}
-    return plain(
-        {"budget": budget, "level": report.level, "comparable": NOT_COMPARABLE} | said | {"rankings": rankings}
-    )
+    table: tuple[Path, ...] = ()
+    """As the tables without a flag."""
+
+    law: str = "routed-bounded"
+    """The law that is fitted to the table, as in `routelaws fit`."""
+
+    loss: str = LOSS
+    """Column of the loss."""
+
+    rows: str | None = None
+    """As in `routelaws fit`."""
+
+    def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
+        """Return the runs of the tables; of the released one, which is taken where none is named, the paper's rows."""
+        rows = self.rows if self.table else rows_of_released(law, self.rows)
+        return read(tables).where(rows).of_loss(self.loss)
 
 
-def _option(line: Line) -> dict:
-    """Return one line of a ranking as the entry of the JSON object."""
-    choice, names = line.choice, ("law", "run", "by_size")
-    ends = (line.law_interval, line.run_interval, line.by_size)
-    return {
-        "router": line.router,
-        "law": line.law,
-        "num_experts": line.num_experts,
-        "granularity": line.granularity,
-        "k": line.k,
-        "N": line.dense_parameters,
-        "P": line.total_parameters,
-        "tokens": choice.tokens,
-        "flops": choice.flops,
-        "memory": None if line.total_parameters is None else choice.memory,
-        "value": choice.loss,
-        "intervals": {
-            name: own and Range(name, None, choice.loss, *own, "") for name, own in zip(names, ends, strict=True)
-        },
-        "wins": line.wins,
-        "inside_data": False if line.beyond else line.surrounded,
-        "beyond": line.beyond,
-        "beyond_in_words": "; ".join(extrapolation(line.beyond, line.surrounded)),
-    }
+@dataclass(frozen=True)
+class NextFlags:
+    """A run that could be added to the table."""
 
+    next: str | None = None
+    """Rank runs that could be added to the table instead, by how narrow each makes the interval of this number: prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as N_cutoff. With --flops, a run may cost so much."""  # noqa: E501
 
-def plan_blocks(report: PlanReport, top: int = 10) -> list[Block]:
-    """Return what `routelaws plan` prints; `top` options of each ranking are shown."""
-    blocks: list[Block] = [
-        f"budget: {budget_words(report.budget, report.tokens)}",
-        memory_words(report.budget),
-        *report.remarks,
-    ]
-    for ranking in report.rankings:
-        blocks += ["", heading(ranking, report.table, report.loss_column)]
-        if ranking.lines:
-            rows = [cells(ranking, i + 1, line) for i, line in enumerate(ranking.lines[:top])]
-            heads = titles(ranking, report.level)
-            blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
-        else:
-            blocks.append("no options")
-        blocks += [f"  {note}" for note in notes(ranking, top)]
-    return [*blocks, "", NOT_COMPARABLE]
+    n: str | None = None
+    """N of the number that --next asks for, such as 1e9 or 370M."""
+
+    experts: int | None = None
+    """E of the number that --next asks for."""
+
+    router: str | None = None
+    """The router_type for --next, where the table has several."""
 
 
 def plan(
     tables: tyro.conf.Positional[tuple[Path, ...]] = (),
-    flops: str | None = None,
-    memory: str | None = None,
-    inference_tokens: str | None = None,
-    tokens: str | None = None,
-    cached_tokens: str | None = None,
-    dtype: str = DTYPE,
-    table: tuple[Path, ...] = (),
-    law: str = "routed-bounded",
-    loss: str = "loss_validation",
-    rows: str | None = None,
+    budget: tyro.conf.OmitArgPrefixes[BudgetFlags] = BudgetFlags(),  # noqa: B008
+    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    next_run: tyro.conf.OmitArgPrefixes[NextFlags] = NextFlags(),  # noqa: B008
     published: bool = True,
-    next: str | None = None,
-    n: str | None = None,
-    experts: int | None = None,
-    router: str | None = None,
     level: float = LEVEL,
     resamples: int | None = None,
     top: int = 10,
@@ -196,24 +117,10 @@ def plan(
     Args:
         tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
             paper's authors released, and of it the rows clark.
-        flops: FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days".
-        memory: Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB.
-        inference_tokens: Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10.
-        tokens: Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know
-            of tokens keeps those of its runs.
-        cached_tokens: Tokens that the key-value cache has to hold.
-        dtype: Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each.
-        table: As the tables without a flag.
-        law: The law that is fitted to the table, as in `routelaws fit`.
-        loss: Column of the loss.
-        rows: As in `routelaws fit`.
+        budget: What a model may cost.
+        fit: The law, and the runs that it is fitted to.
+        next_run: A run that could be added to the table.
         published: Rank by the printed coefficients of later papers too, each on its own.
-        next: Rank runs that could be added to the table instead, by how narrow each makes the interval of this number:
-            prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as
-            N_cutoff. With --flops, a run may cost so much.
-        n: N of the number that --next asks for, such as 1e9 or 370M.
-        experts: E of the number that --next asks for.
-        router: The router_type for --next, where the table has several.
         level: Confidence level of the intervals.
         resamples: Resamples of the runs for the share that an option wins; 0 for none. 500 if not given, 50 for a law
             that knows of tokens, whose fits take longer.
@@ -223,64 +130,63 @@ def plan(
     """
     if top < 1:
         raise InputError(f"--top {top}: needed: at least 1")
-    paths = (*tables, *table)
-    if next is not None:
-        unused = {"memory": memory, "inference-tokens": inference_tokens, "tokens": tokens, "out": out}
-        unused |= {"cached-tokens": cached_tokens, "resamples": resamples, "dtype": None if dtype == DTYPE else dtype}
-        refuse(unused, "--next does not take it")
-        if not published:
-            raise InputError("--no-published: --next asks the table alone")
-        size = None if n is None else parameters_of(n)
-        _plan_next(paths, next, size, experts, router, law, loss, rows, level, flops, top, json)
-        return
-    refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
-    budget = _budget(flops, memory, cached_tokens, inference_tokens, dtype)
-    data = None if tokens is None else tokens_of(tokens, "--tokens")
-    with Working("fitting the law and ranking the models, again for each resample of the runs"):
-        report = plan_report(paths or None, budget, data, law, loss, rows, level, resamples, published)
+    fit = replace(fit, table=(*tables, *fit.table))
+    if next_run.next is not None:
+        _refuse_budget(budget, resamples, out, published)
+        found = _next_runs(fit, next_run, budget.flops, level)
+        blocks = next_blocks(found, top)
+    else:
+        refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it is for --next")
+        found = _ranked(fit, budget, published, level, resamples)
+        blocks = plan_blocks(found, top)
     if out is not None:
-        _write(report, out)
-    if json:
-        print(dumps(as_dict(report)))
-    else:
-        show(plan_blocks(report, top))
+        _write(found, out)
+    print(dumps(found.to_dict())) if json else show(blocks)
 
 
-def _budget(
-    flops: str | None, memory: str | None, cached_tokens: str | None, inference_tokens: str | None, dtype: str
-) -> Budget:
-    """Return the budget that the flags say; InputError where one is no amount, or there are no FLOPs."""
-    if flops is None:
-        raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
-    return Budget(
-        flops_of(flops),
-        math.inf if memory is None else bytes_of(memory),
-        0.0 if cached_tokens is None else tokens_of(cached_tokens, "--cached-tokens", 0.0),
-        0.0 if inference_tokens is None else tokens_of(inference_tokens, "--inference-tokens", 0.0),
-        number_bytes_of(dtype),
-    )
+def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool) -> None:
+    """Raise InputError where a flag is given that --next does not take."""
+    unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
+    unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
+    refuse(unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "--next does not take it")
+    if not published:
+        raise InputError("--no-published: --next asks the table alone")
 
 
-def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, top, json) -> None:
-    from . import next_run
+def _ranked(fit: FitFlags, flags: BudgetFlags, published: bool, level: float, resamples: int | None) -> Plan:
+    """Return the plan; by printed coefficients alone where no table is named and the released one is not here."""
+    budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
+    check_level(level)
+    check_resamples(resamples)
+    with Working("fitting the law and ranking the models, again for each resample of the runs"):
+        law = law_of(fit.law, "plan")
+        try:
+            tables = fit.table or (released_table(),)
+        except InputError as error:
+            if not published:
+                raise
+            remarks = [f"without the released table: {error}"]
+            return plan_of(budget, tokens, level, published_rankings(budget, tokens), "", fit.loss, remarks)
+        return fit.runs(law, tables).plan(budget, tokens, law, level, resamples, published)
 
-    dearest = math.inf if flops is None else flops_of(flops)
+
+def _next_runs(fit: FitFlags, asked: NextFlags, flops: str | None, level: float) -> NextRuns:
+    size = None if asked.n is None else parameters_of(asked.n)
+    most = math.inf if flops is None else flops_of(flops)
+    check_level(level)
+    if asked.experts is not None and asked.experts < 1:
+        raise InputError(f"--experts {asked.experts}: needed: a finite number at least 1")
     with Working("fitting the law and ranking the runs that could be added"):
-        report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
-    if json:
-        print(dumps(next_run.as_dict(report)))
-    else:
-        show(next_run.next_blocks(report, top))
+        law = law_of(fit.law, "plan --next")
+        runs = fit.runs(law, fit.table or (released_table(),))
+        return runs.next_run(asked.next, size, asked.experts, asked.router, law, level, most)
 
 
-def _write(report: PlanReport, folder: Path) -> None:
+def _write(plan: Plan, folder: Path) -> None:
     """Write plan.md, plan.json and the figure; InputError where the folder cannot be made."""
     from ..report.plan_report import write_plan
 
     try:
-        write_plan(
-            folder, report.rankings, report.budget, report.tokens, report.table, report.loss_column, report.level
-        )
-        write_atomically(folder / "plan.json", dumps(as_dict(report), indent=1) + "\n")
+        write_plan(plan, folder)
     except OSError as error:
         raise InputError(f"--out {folder}: {error.strerror or error}") from None

@@ -14,7 +14,8 @@ from ..results.encoding import dumps
 from ..results.fit import LEVEL, check_huber
 from ..results.fit_text import prediction_blocks, published_blocks
 from ..results.prediction import input_of, point_of, predict_all
-from ..results.runs import law_of, rows_of_released, with_options
+from ..results.rows import law_of, rows_of_released
+from ..results.runs import with_options
 from ..tables.released import released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of

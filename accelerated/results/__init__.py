@@ -6,10 +6,16 @@ fits.predict(n=370e6, experts=64)
 fits["S-Base"].coefficients["E_max"]
 fits.plot()
 fits.to_dict()
+runs.plan(results.Budget(flops=1e21))           # which model to train
+runs.next_run("slope", router="S-Base")         # which run to add
 """
 
 from routelaws.reference._lazy import lazy
 
-_MODULES = ("blocks", "cautions", "encoding", "fit", "numbers", "prediction", "runs")
-_NAMES = {"runs": ("Fits", "Runs", "read"), "fit": ("Fit",), "prediction": ("Prediction", "Predictions")}
+_MODULES = ("blocks", "cautions", "encoding", "fit", "numbers", "planning", "prediction", "runs")
+_NAMES = {
+    "runs": ("Budget", "Fits", "NextRuns", "Plan", "Runs", "read"),
+    "fit": ("Fit",),
+    "prediction": ("Prediction", "Predictions"),
+}
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES, _NAMES)

@@ -45,7 +45,21 @@ class Table(NamedTuple):
     words: tuple[int, ...] = ()
 
 
-Block = str | Table
+class Heading(NamedTuple):
+    """The title of what follows; on a terminal a line with a blank one above."""
+
+    text: str
+    level: int = 2
+
+
+class Notes(NamedTuple):
+    """A list of sentences; on a terminal indented lines."""
+
+    lines: list[str]
+
+
+Block = str | Table | Heading | Notes
+"""A line, or one of the others; an empty line only separates on a terminal."""
 
 
 def show(blocks: Iterable[Block], console=None) -> None:
@@ -57,13 +71,20 @@ def show(blocks: Iterable[Block], console=None) -> None:
     """
     console = console or Terminal()
     for block in blocks:
-        if isinstance(block, str):
-            console.print(block, markup=False)
-        else:
-            if block.title:
-                console.print(block.title, markup=False)
+        for line in _lines(block):
+            console.print(line, markup=False)
+        if isinstance(block, Table):
             for columns in split(block, console.width):
                 console.print(_rich(block, columns, console.width))
+
+
+def _lines(block: Block) -> list[str]:
+    """Return the lines of a block on a terminal, of a table the title."""
+    if isinstance(block, Table):
+        return [block.title] * bool(block.title)
+    if isinstance(block, Heading):
+        return ["", block.text]
+    return [block] if isinstance(block, str) else [f"  {line}" for line in block.lines]
 
 
 def text(blocks: Iterable[Block], width: int = 120) -> str:
@@ -131,7 +152,15 @@ def _cell(row: list[str], column: int) -> str:
 
 def markdown(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown, a paragraph for each line."""
-    return "\n\n".join(block if isinstance(block, str) else _markdown_table(block) for block in blocks) + "\n"
+    return "\n\n".join(_markdown_of(block) for block in blocks if block) + "\n"
+
+
+def _markdown_of(block: Block) -> str:
+    if isinstance(block, Table):
+        return _markdown_table(block)
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {block.text}"
+    return block if isinstance(block, str) else "\n".join(f"- {line}" for line in block.lines)
 
 
 def _markdown_table(table: Table) -> str:
@@ -145,9 +174,18 @@ def _markdown_table(table: Table) -> str:
 
 def to_html(blocks: Iterable[Block]) -> str:
     """Return blocks as HTML, as a notebook shows them."""
-    return "\n".join(
-        f"<p>{html.escape(in_line(block))}</p>" if isinstance(block, str) else _html_table(block) for block in blocks
-    )
+    return "\n".join(_html_of(block) for block in blocks if block)
+
+
+def _html_of(block: Block) -> str:
+    def tagged(tag: str, line: str) -> str:
+        return f"<{tag}>{html.escape(in_line(line))}</{tag}>"
+
+    if isinstance(block, Table):
+        return _html_table(block)
+    if isinstance(block, Heading):
+        return tagged(f"h{block.level + 1}", block.text)
+    return tagged("p", block) if isinstance(block, str) else f"<ul>{''.join(tagged('li', n) for n in block.lines)}</ul>"
 
 
 def _html_table(table: Table) -> str:

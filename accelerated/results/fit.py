@@ -4,12 +4,14 @@
     2. FIT        `Fit`         the law; all else is computed when it is asked for, and kept
     3. KNOWN      `is_known`    whether the rows determine the law (`is_determined`) and each of its coefficients
     4. DOUBT      `misfit_of`   where the law misses its own rows, and `Fit.cautions`, what can make it wrong unseen
+    5. ROUTERS    `fit_each`    what can be fitted to each router, and why others cannot
 
 Intervals are the law's own (`Law.intervals`). A fit with Huber's criterion instead of least squares has none, since it
 assumes no distribution; that by least squares stands beside it.
 """
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -20,11 +22,14 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.catalogue import Fit as LawFit
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
+from ..tables.schema import DENSE
+from ..tables.table import RouterRows
+from ..wording import by_reason, plural
 from .blocks import text, to_html
 from .cautions import difference_words, warnings
 from .encoding import fit_dict, plain
 from .fit_text import fit_blocks
-from .misfit import Misfit, misfit_of, sizes_of
+from .misfit import Misfit, is_determined, is_known, misfit_of, sizes_of, steepness
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
 from .row_differences import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
@@ -38,15 +43,6 @@ SIZE = "dense_parameters"
 
 MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
-
-LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
-"""Sizes and numbers of experts, which are known well if they are known to a factor."""
-
-OUTLIER = 4.0
-"""Beyond how many robust standard deviations of the fit a row is left out in `_steepness`."""
-
-FAR = 10.0
-"""How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
@@ -146,7 +142,7 @@ class Fit:
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
-        return is_determined(self.slopes or _steepness(self.law, *known, LEVEL))
+        return is_determined(self.slopes or steepness(self.law, *known, LEVEL))
 
     @cached_property
     def misfit(self) -> Misfit | None:
@@ -262,46 +258,59 @@ def _optimum_words(fit: Fit) -> list[str]:
     return said
 
 
-def is_determined(slopes: list[Range]) -> bool:
-    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every size given.
+def fit_some(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit_each` does, where one router at least can be fitted.
 
-    Known means to a factor of FAR: no end of its interval is infinite, and the farther one is at most so many times the
-    nearer one away from 0, or so many times the best value where 0 lies between them. If it is not, the rows cannot
-    tell the law from a limit in which its coefficients run away together, and no coefficient should be read. Our
-    choice.
+    Raises:
+        InputError: none can be; one line for each reason, with the routers that it holds for.
     """
-    for slope in slopes:
-        far = max(abs(slope.low), abs(slope.high))
-        near = abs(slope.value) if slope.low <= 0 <= slope.high else min(abs(slope.low), abs(slope.high))
-        if not far <= FAR * near:
-            return False
-    return True
+    found, reasons = fit_each(selections, loss_column, fit, tell)
+    if not found:
+        lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
+        raise InputError(*lines)
+    return found, reasons
 
 
-def is_known(name: str, value: float, words: str) -> bool:
-    """Return whether a coefficient, or a number derived from them, is determined by its own interval.
-
-    Both ends have to be there and, but for sizes and numbers of experts, at most a factor of ten apart: beyond that the
-    best value is one of many that run away together. A law that is not determined as a whole can have coefficients
-    that are: their intervals hold for every law that the rows allow. Our choice.
+def fit_each(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
 
     Args:
-        name: of the coefficient.
-        value: the best value.
-        words: of `laws.uncertainty.verdict`; "" where the interval is exact.
+        selections: of `select_rows`.
+        loss_column: which loss is fitted.
+        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
+        tell: is called with a line on what is being done, if given.
     """
-    open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
-    return math.isfinite(value) and not words.startswith(open_ended)
+    found, reasons = [], {}
+    for number, selection in enumerate(selections, 1):
+        if tell is not None:
+            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
+        try:
+            _check_losses_differ(selection, loss_column)
+            found.append(fit(selection))
+        except ValueError as error:
+            left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
+            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
+    return found, reasons
 
 
-def _steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
-    """Return the slopes by which a law is judged to be determined; none of a law that always is.
+def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
+    """Raise InputError where all rows have one loss, which a law would fit as a constant."""
+    losses = selection.frame[loss_column]
+    if len(losses) > 1 and losses.nunique() == 1:
+        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+        raise InputError(f"{what}; needed: losses that differ")
 
-    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where
-    the fit's own slopes are there already (the law in (N, E) by least squares).
-    """
-    if law.slopes is None:
-        return []
-    residual = np.abs(np.log10(law.predict(fit, *columns) / loss))
-    near = residual <= max(OUTLIER * 1.4826 * float(np.median(residual)), 1e-9)
-    return law.slopes(fit, [column[near] for column in columns], loss[near], level)
+
+def _perhaps_dense(selection: RouterRows) -> str:
+    """Return what to do where a router of the user's own has one expert in all of its rows."""
+    own = selection.frame[selection.frame["router_type"] == selection.router]
+    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
+        return ""
+    return (
+        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
+    )

@@ -5,7 +5,7 @@ import numpy as np
 from ..laws.catalogue import LAWS, Law
 from ..laws.held_out import HeldOut
 from ..wording import by_reason, in_short, once
-from .blocks import Block, Table
+from .blocks import Block, Notes, Table
 from .cautions import NO_FLOOR, has_no_floor, left_out_lines, misfit_lines
 from .numbers import figure, span
 
@@ -50,13 +50,14 @@ def fits_blocks(fits) -> list[Block]:
 
 def fit_blocks(fit) -> list[Block]:
     """Return one `Fit`: its coefficients and slopes, where it misses, and which runs are left out."""
-    blocks: list[Block] = [_coefficients_table(fit), f"  {_error_words(fit)}"]
+    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_DETERMINED}.")
     if fit.slopes:
         blocks.append(_slopes_table(fit))
     lines = [] if fit.misfit is None else misfit_lines(fit.misfit)
-    return blocks + [f"  {line}" for line in [*lines, *left_out_lines(fit.rows.left_out)]]
+    lines += left_out_lines(fit.rows.left_out)
+    return [*blocks, Notes(lines)] if lines else blocks
 
 
 def _law_lines(fits) -> list[str]:

@@ -7,6 +7,7 @@
     OUTLIERS   `outliers`      single runs that are far from the law
                `pulls`         whether one run has pulled the law so far that no run seems to be
     ALL        `misfit_of`     all of these, of a `Fit`
+    KNOWN      `is_determined` whether the rows determine the law, and `is_known` each of its coefficients
     RISE       `rise`          whether larger models are worse by the law, so that no dense size stands for a loss
 
 A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws.intervals import Range
+
 from ..tables.schema import run_names
 from .row_differences import row_differences
 
@@ -32,6 +35,16 @@ LEAST = 0.01
 
 PULLED = 1e-3
 """Below which p, times the number of rows, one run is said to have pulled the law."""
+
+
+LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
+"""Sizes and numbers of experts, which are known well if they are known to a factor."""
+
+OUTLIER = 4.0
+"""Beyond how many robust standard deviations of the fit a row is left out in `steepness`."""
+
+UNCERTAIN = 10.0
+"""How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
 
 
 class SizeMiss(NamedTuple):
@@ -270,3 +283,48 @@ def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | No
         return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle
     except ValueError:
         return None
+
+
+def is_determined(slopes: list[Range]) -> bool:
+    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every size given.
+
+    Known means to a factor of UNCERTAIN: no end of its interval is infinite, and the farther one is at most so many
+    times the nearer one away from 0, or so many times the best value where 0 lies between them. If it is not, the rows
+    cannot tell the law from a limit in which its coefficients run away together, and no coefficient should be read. Our
+    choice.
+    """
+    for slope in slopes:
+        far = max(abs(slope.low), abs(slope.high))
+        near = abs(slope.value) if slope.low <= 0 <= slope.high else min(abs(slope.low), abs(slope.high))
+        if not far <= UNCERTAIN * near:
+            return False
+    return True
+
+
+def is_known(name: str, value: float, words: str) -> bool:
+    """Return whether a coefficient, or a number derived from them, is determined by its own interval.
+
+    Both ends have to be there and, but for sizes and numbers of experts, at most a factor of ten apart: beyond that the
+    best value is one of many that run away together. A law that is not determined as a whole can have coefficients
+    that are: their intervals hold for every law that the rows allow. Our choice.
+
+    Args:
+        name: of the coefficient.
+        value: the best value.
+        words: of `laws.uncertainty.verdict`; "" where the interval is exact.
+    """
+    open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
+    return math.isfinite(value) and not words.startswith(open_ended)
+
+
+def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
+    """Return the slopes by which a law is judged to be determined; none of a law that always is.
+
+    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where
+    the fit's own slopes are there already (the law in (N, E) by least squares).
+    """
+    if law.slopes is None:
+        return []
+    residual = np.abs(np.log10(law.predict(fit, *columns) / loss))
+    near = residual <= max(OUTLIER * 1.4826 * float(np.median(residual)), 1e-9)
+    return law.slopes(fit, [column[near] for column in columns], loss[near], level)

@@ -1,8 +1,10 @@
-"""A fit as a figure: the rows and the law, for a notebook."""
+"""Figures for a notebook: a fit with its rows, and the frontiers of a plan."""
 
 import math
 
 import numpy as np
+
+from .numbers import exponent
 
 LABELS = {
     "dense_parameters": "N, dense parameters", "num_experts": "E, experts", "tokens": "D, training tokens",
@@ -70,3 +72,36 @@ def _draw_diagonal(panel, fit) -> None:
     ends = [min(law.min(), fit.rows.measured.min()), max(law.max(), fit.rows.measured.max())]
     panel.plot(ends, ends, "-", color="#888888")
     panel.set(xlabel="by the law", ylabel=f"measured {UNITS[fit.law.measured]}")
+
+
+def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: dict[str, str]):
+    """Draw the least loss of routers against FLOPs; return the matplotlib figure.
+
+    Args:
+        frontiers: of each panel its title and, for each router, [(FLOPs, loss, whether it lies beyond the runs)].
+        budget: FLOPs, an upright line.
+        colours: {router: colour}; others take those of matplotlib.
+    """
+    from matplotlib import pyplot
+
+    columns = min(len(frontiers), 2)
+    rows, width = math.ceil(len(frontiers) / columns), 4.6 * columns if columns > 1 else 6.0
+    figure, panels = pyplot.subplots(rows, columns, figsize=(width, 3.2 * rows), squeeze=False, layout="constrained")
+    for panel, (title, routers) in zip(panels.flat, frontiers, strict=False):
+        for router, points in routers.items():
+            _draw_frontier(panel, router, points, colours.get(router))
+        panel.axvline(budget, color="#888888", linewidth=1, zorder=1)
+        panel.set(xscale="log", xlabel="FLOPs", ylabel="least loss (nats per token)")
+        panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # reports do not set mathematics
+        panel.set_title(title)
+        panel.legend(fontsize=9)
+    for panel in panels.flat[len(frontiers) :]:
+        panel.set_axis_off()
+    return figure
+
+
+def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:
+    """Draw one router's line, dashed where an end of a piece lies beyond the runs; a single point as a dot."""
+    [line] = panel.plot(*points[0][:2], "o" if len(points) == 1 else "-", color=colour, label=router)
+    for (x, y, out), (next_x, next_y, next_out) in zip(points, points[1:], strict=False):
+        panel.plot([x, next_x], [y, next_y], "--" if out or next_out else "-", color=line.get_color())

@@ -160,17 +160,27 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     at, law, rows = tuple(point.values()), fit.law, fit.rows
     if fit.huber is not None:
         return _predict_without_intervals(fit, point)
-    known = fit.best, rows.columns, rows.measured
-    value, of_law, of_run = law.predict_interval(*known, at, level)
-    ends = None if law.by_size is None else law.by_size(*known, at, level)
-    by_size = None if ends is None else Range("by_size", None, value, *ends, "")
+    value, of_law, of_run, by_size = intervals_at(fit, at, level)
     dense = None
     if law.dense_equivalent is not None and fit.misfit.rise is None:  # else no dense size stands for a loss
-        dense = law.dense_equivalent(*known, at, level)
-    law_range, run_range = (Range(name, None, value, *own, "") for name, own in (("law", of_law), ("run", of_run)))
-    impossible = _impossible(fit, value, of_law, of_run)
-    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *impossible]
-    return Prediction(fit, value, law_range, run_range, by_size, dense, None, cautions)
+        dense = law.dense_equivalent(fit.best, rows.columns, rows.measured, at, level)
+    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *_impossible(fit, of_law, of_run)]
+    return Prediction(fit, value, of_law, of_run, by_size, dense, None, cautions)
+
+
+def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
+    """Return the value of a fit at a point with its intervals: of the law, of one more run, and by sizes left out.
+
+    Args:
+        fit: by its own criterion, see `Fit.intervals`.
+        at: the columns of its law.
+        level: of the intervals, between 0 and 1.
+    """
+    known = fit.best, fit.rows.columns, fit.rows.measured
+    value, of_law, of_run = fit.law.predict_interval(*known, at, level)
+    by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)
+    ends = {"law": of_law, "run": of_run, "by_size": by_size}
+    return value, *(own and Range(name, None, value, *own, "") for name, own in ends.items())
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
@@ -230,13 +240,14 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
     return [f"{said}: the intervals, which take the law as right, are too narrow here"]
 
 
-def _impossible(fit, value: float, *ends: tuple[float, float]) -> list[str]:
+def _impossible(fit, *intervals: Range) -> list[str]:
     """Return a warning where an accuracy, or an end of its interval, is no share of right answers."""
     if fit.law.measured != "accuracy":
         return []
+    value = intervals[0].value
     if not 0 <= value <= 1:
         return [f"the law gives {value:.4f}, which is no share of right answers: it does not hold there"]
-    if not all(0 <= end <= 1 for pair in ends for end in pair if np.isfinite(end)):
+    if not all(0 <= end <= 1 for item in intervals for end in (item.low, item.high) if np.isfinite(end)):
         return ["an interval goes beyond 0 or 1, where no share of right answers is: read 0 or 1 there"]
     return []
 

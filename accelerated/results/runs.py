@@ -1,31 +1,35 @@
 """`Runs`: a table that is read and checked once, the choice of its rows, and the fits of a law to each of its routers.
 
-law_of            a law by its name, or from a file of the user's own
 read              files and folders -> `Runs`
 Runs.where        a condition on the columns, or the preset clark
 Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
+Runs.plan         the models that a budget pays for -> `Plan`
+Runs.next_run     the runs that could be added -> `NextRuns`
 fit_groups        a law of accuracy or of leverage, one for each task or router -> `Fits`
 """
 
-import functools
-import runpy
+import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
+from ..laws.planning import Budget
 from ..tables.schema import DENSE
 from ..tables.several import named, naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import by_reason, in_short, once, plural
 from .blocks import text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, check_huber, fit_with_intervals
+from .fit import LEVEL, Fit, check_huber, fit_each, fit_some, fit_with_intervals
 from .fit_text import fits_blocks
+from .planning.next_run import FLAGS, NextRuns, propose
+from .planning.plan import Plan, plan_of
+from .planning.rankings import check_resamples, published_rankings, table_ranking
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import Rows, column_remarks, rows_of_runs
+from .rows import Rows, column_remarks, law_of, rows_of_runs
 
 LOSS = "loss_validation"
 """The column of the loss, unless another is asked for."""
@@ -117,6 +121,92 @@ class Runs:
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
         remarks = self.remarks + column_remarks([fit.rows.runs for fit in fits], law)
         return Fits(law, fits, not_fitted, remarks, named(self.paths), self.loss)
+
+    def plan(
+        self,
+        budget: Budget,
+        tokens: float | None = None,
+        law: str | Law = "routed-bounded",
+        level: float = LEVEL,
+        resamples: int | None = None,
+        published: bool = True,
+    ) -> Plan:
+        """Rank the models that a budget pays for, by a law fitted to each router and to the dense runs.
+
+        Args:
+            budget: FLOPs, and what else limits a model.
+            tokens: D of every model; None for what the FLOPs pay for, or that of the runs where the law does not know
+                of tokens.
+            law: of the loss, as `fit`.
+            level: of the intervals, between 0 and 1.
+            resamples: of the runs, for the share that a model wins; 0 for none, None for 500, or 50 for a slow law.
+            published: rank by the printed coefficients of later papers too, each on its own.
+
+        Raises:
+            InputError: as `fit`; nothing fits the budget, or the table does not say what the budget asks for.
+        """
+        law = law_of(law, "plan") if isinstance(law, str) else law
+        check_resamples(resamples)
+        with naming(self.paths):
+            fits, not_fitted = self._fits_with_dense(law, level)
+            rankings = [table_ranking(law, fits, not_fitted, budget, tokens, level, resamples)]
+        rankings += published_rankings(budget, tokens) if published else []
+        return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
+
+    def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
+        """Return the fits of the routers, with one of dense runs beside them, and why some routers have none.
+
+        A law that knows of tokens has the dense runs as E = 1, and needs no fit of theirs.
+        """
+
+        def fitted(selection: RouterRows, law: Law) -> Fit:
+            return Fit(rows_of_runs(selection, law, self.loss), law, level)
+
+        fits, not_fitted = fit_some(self.selections(law.axes), self.loss, partial(fitted, law=law))
+        if law.axes == "dense" or "tokens" in law.columns:
+            return fits, not_fitted
+        try:
+            selections = self.selections("dense")
+        except ValueError as error:  # no dense run is left
+            return fits, not_fitted | {DENSE: str(error)}
+        dense, without = fit_each(selections, self.loss, partial(fitted, law=LAWS["dense"]))
+        return fits + dense, not_fitted | without
+
+    def next_run(
+        self,
+        number: str,
+        n: float | None = None,
+        experts: float | None = None,
+        router: str | None = None,
+        law: str | Law = "routed-bounded",
+        level: float = LEVEL,
+        flops: float = math.inf,
+    ) -> NextRuns:
+        """Return the runs that could be added, the one that narrows the interval of a number most first.
+
+        Args:
+            number: "prediction", which takes n and experts; "slope", which takes n, or else that of the largest size;
+                or a coefficient or derived number of the law.
+            n, experts: N and E.
+            router: its router_type; not needed where the table has one.
+            law: of the loss in N, or in N and E, as `fit`.
+            level: of the interval, between 0 and 1.
+            flops: the most that a run may cost.
+
+        Raises:
+            InputError: as `fit`; the law has no such number there, or no run costs so little.
+        """
+        law = law_of(law, "plan --next") if isinstance(law, str) else law
+        selections = of_router(self.selections(law.axes), router)
+        if len(selections) != 1:
+            there = ", ".join(selection.router for selection in selections)
+            raise InputError(f"--router is missing: there are several; there: {there}")
+        [fit] = self.fit(law, selections[0].router, level)
+        at = dict(zip(FLAGS, (n, experts), strict=True))
+        try:
+            return propose(fit, named(self.paths), number, at, flops, level)
+        except ValueError as error:
+            raise InputError(f"{named(self.paths)}: router {fit.name}: {error}") from None
 
     def __len__(self) -> int:
         return self.frame["hyper_id"].nunique()
@@ -224,108 +314,9 @@ def fit_groups(
     return Fits(law, fits, reasons, remarks, named(path))
 
 
-def law_of(text: str, command: str | None = None) -> Law:
-    """Return a law.
-
-    Args:
-        text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
-            file is run once, as Python code.
-        command: that takes laws of the loss alone; any law will do if None.
-
-    Raises:
-        InputError: no such law, or the file cannot be run; or the law is not of the loss where it has to be.
-    """
-    path, _, name = text.rpartition(":")
-    if path:
-        _run(Path(path).absolute())
-    if name not in LAWS:
-        where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
-        raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
-    law = LAWS[name]
-    if command is not None and law.measured != "loss":
-        raise InputError(f"the law {name} is of {law.measured}; {command} takes laws of the loss")
-    return law
-
-
-def rows_of_released(law: Law, rows: str | None) -> str | None:
-    """Return which rows of the released table a law is fitted to: those that are chosen, or else the paper's own.
-
-    A law in compute takes every share of routed blocks and every k, which the paper's rows leave out.
-    """
-    return "clark" if rows is None and law.axes != "compute" else rows
-
-
-@functools.cache  # a law can be registered once
-def _run(path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
-    try:
-        runpy.run_path(str(path))
-    except Exception as error:  # whatever a file of the user's own does
-        raise InputError(f"{path}: {type(error).__name__}: {error}") from None
-
-
 def with_options(law: Law, options: dict | None) -> Law:
     """Return a law with options of its fit set; InputError where it takes none of that name."""
     try:
         return law.with_options(**(options or {}))
     except ValueError as error:
         raise InputError(*str(error).split("\n")) from None
-
-
-def fit_some(
-    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
-) -> tuple[list, dict[str, str]]:
-    """Return what `fit_each` does, where one router at least can be fitted.
-
-    Raises:
-        InputError: none can be; one line for each reason, with the routers that it holds for.
-    """
-    found, reasons = fit_each(selections, loss_column, fit, tell)
-    if not found:
-        lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
-        raise InputError(*lines)
-    return found, reasons
-
-
-def fit_each(
-    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
-) -> tuple[list, dict[str, str]]:
-    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
-
-    Args:
-        selections: of `select_rows`.
-        loss_column: which loss is fitted.
-        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
-        tell: is called with a line on what is being done, if given.
-    """
-    found, reasons = [], {}
-    for number, selection in enumerate(selections, 1):
-        if tell is not None:
-            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
-        try:
-            _check_losses_differ(selection, loss_column)
-            found.append(fit(selection))
-        except ValueError as error:
-            left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
-            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
-    return found, reasons
-
-
-def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    """Raise InputError where all rows have one loss, which a law would fit as a constant."""
-    losses = selection.frame[loss_column]
-    if len(losses) > 1 and losses.nunique() == 1:
-        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-        raise InputError(f"{what}; needed: losses that differ")
-
-
-def _perhaps_dense(selection: RouterRows) -> str:
-    """Return what to do where a router of the user's own has one expert in all of its rows."""
-    own = selection.frame[selection.frame["router_type"] == selection.router]
-    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
-        return ""
-    return (
-        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
-        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
-    )

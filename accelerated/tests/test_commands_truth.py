@@ -14,7 +14,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import next_run, plan, predict
+from routelaws.accelerated.commands import plan, predict
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
@@ -170,7 +170,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
     frame = frame.assign(routing_frequency=0.5, k=1, seed=42)
     frame.loc[[1, 2], "k"] = 4
     path = save(frame, tmp_path)
-    for command in (next_run, plan, predict):
+    for command in (plan, predict):
         monkeypatch.setattr(command, "released_table", lambda: path)
     assert main(["predict", "--law", law, *where, "--json"]) == 0
     assert [found["rows"] for found in json.loads(capsys.readouterr().out)["predictions"]] == [rows]

@@ -22,7 +22,6 @@ from scipy import stats
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands import fit as fit_command
-from routelaws.accelerated.commands import next_run
 from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.commands import predict as predict_command
 from routelaws.accelerated.laws.catalogue import LAWS
@@ -555,7 +554,7 @@ def plan_writes_files(said):
     assert sorted(path.name for path in folder.iterdir()) == ["frontier.png", "frontier.svg", "plan.json", "plan.md"]
     assert json.loads((folder / "plan.json").read_text()) == found
     written = (folder / "plan.md").read_text()
-    assert "loss_c4" in written and "Budget: 1e16 FLOPs, 100M tokens of inference, 32M training tokens" in written
+    assert "loss_c4" in written and "budget: 1e16 FLOPs, 100M tokens of inference, 32M training tokens" in written
     rows = [line.split(" | ") for line in written.splitlines() if line.startswith("|")]
     assert "80 %" in rows[0] and len(rows) == 2 + len(lines_of(found))
     for row, option in zip(rows[2:], lines_of(found), strict=True):
@@ -765,7 +764,7 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
 def test_without_a_table_the_released_one_and_its_rows_are_taken(said, monkeypatch, words):
     """Those of the preset clark, here all but two; --rows takes others."""
     save(Path("curves.csv"), [row | {"seed": 42 if row["seed"] == 1 else 7} for row in ROWS])
-    for command in (next_run, plan_command, predict_command):
+    for command in (plan_command, predict_command):
         monkeypatch.setattr(command, "released_table", lambda: Path("curves.csv"))
     alone = [word for word in words if word != "table.csv"]
     named = [word.replace("table.csv", "curves.csv") for word in words]

@@ -13,7 +13,8 @@ from scipy import stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import catalogue
-from routelaws.accelerated.results.runs import law_of, read
+from routelaws.accelerated.results.rows import law_of
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import selection
 from routelaws.reference.laws import catalogue as reference
 

@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import downstream, next_run, plan, predict, reproduce
+from routelaws.accelerated.commands import downstream, plan, predict, reproduce
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.fit_text import prediction_blocks
@@ -133,7 +133,7 @@ WRONG_FLAGS = {
 @pytest.mark.parametrize("words", WRONG_FLAGS)
 def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    for command in (downstream, next_run, plan, predict, reproduce):
+    for command in (downstream, plan, predict, reproduce):
         monkeypatch.setattr(command, "released_table", lambda *name: pytest.fail("a table was fetched"))
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")

@@ -8,8 +8,8 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings.model_costs import _at_experts
 from routelaws.accelerated.laws import compute
+from routelaws.accelerated.results.planning.costs import _at_experts
 from routelaws.accelerated.tables import reading
 from routelaws.accelerated.tables.limits import limited
 from routelaws.accelerated.tables.schema import RANGES

@@ -12,8 +12,8 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
-from ..results.row_differences import SAME
-from ..results.rows import (
+from ..row_differences import SAME
+from ..rows import (
     FLOPS_PER_PARAMETER,
     TRAINING,
     column_or_nan,

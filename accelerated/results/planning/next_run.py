@@ -1,0 +1,205 @@
+"""Which run to add to a table: every size and number of experts that could be trained, and what each makes of a number.
+
+The sizes are those of the table and twice its largest, the numbers of experts those of the table, 1, and twice the
+largest. What a run would cost is read from the table, see `costs.py`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
+
+from ..blocks import Block, Table, text, to_html
+from ..encoding import plain
+from ..fit import LEVEL, Fit
+from ..numbers import count, exponent, figure, percent
+from ..rows import TRAINING
+from .costs import costs_of
+
+FLAGS = {"dense_parameters": "--n", "num_experts": "--experts"}
+"""The columns of the laws that can be asked, and the flag of each."""
+
+BEST_GUESS = (
+    "Each run is given the loss that the law predicts for it, and the law is fitted again: a guess of what the run "
+    "would do, not a promise. It trusts the form of the law, and says nothing of runs that could show the form to be "
+    "wrong. One row more narrows every interval by a little, wherever the run is."
+)
+
+
+class Proposal(NamedTuple):
+    """A run that could be added."""
+
+    run: NextRun
+    flops: float  # of its training
+    trained: bool  # whether the table has a run of this size and number of experts already
+
+
+class NextRuns(NamedTuple):
+    """What each run that could be added makes of one number.
+
+    Attributes:
+        fit: of the law to the rows as they are
+        table: its paths as they are shown
+        asked: the number
+        level: of the interval
+        now: the interval without a further run
+        proposals: the narrowest first
+        flops: the most that a run may cost
+        too_dear: how many runs cost more
+    """
+
+    fit: Fit
+    table: str
+    asked: Asked
+    level: float
+    now: NextRun
+    proposals: list[Proposal]
+    flops: float
+    too_dear: int
+
+    def to_dict(self) -> dict:
+        """Return what `routelaws plan --next --json` prints.
+
+        Returns:
+            {"law", "table", "router", "rows", "asked": {"name", "at"}, "level", "now": {"low", "high", "width"},
+            "runs": [{"at": {column: number}, "flops", "low", "high", "width", "of_now", "trained"}], "too_dear",
+            "note", "cautions"}. Runs stand with the narrowest first. An open end is "inf" or "-inf".
+        """
+        fit, head = self.fit, {"law": self.fit.law.name, "table": self.table}
+        head |= {"router": fit.name, "rows": fit.best.rows, "asked": self.asked, "level": self.level}
+        runs = {"now": _ends(self.now), "runs": [self._proposal(each) for each in self.proposals]}
+        return plain(head | runs | {"too_dear": self.too_dear, "note": BEST_GUESS, "cautions": fit.cautions})
+
+    def _proposal(self, each: Proposal) -> dict:
+        at = dict(zip(self.fit.law.columns, each.run.at, strict=True))
+        of_now = each.run.width / self.now.width if math.isfinite(self.now.width) else None
+        return {"at": at, "flops": each.flops} | _ends(each.run) | {"of_now": of_now, "trained": each.trained}
+
+    def __repr__(self) -> str:
+        return text(next_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(next_blocks(self))
+
+
+def propose(
+    fit: Fit, table: str, name: str, at: dict[str, float | None], flops: float = math.inf, level: float = LEVEL
+) -> NextRuns:
+    """Return every run that could be added to the rows of a fit, the one that narrows the interval most first.
+
+    Args:
+        fit: by least squares; of a law in N, or in N and E.
+        table: its paths as they are shown.
+        name: "prediction", which takes N and E; "slope", which takes N, or else that of the largest size; or a
+            coefficient or derived number of the law.
+        at: {column of the law: number or None}.
+        flops: the most that a run may cost.
+        level: of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: the law is one in other columns, it has no such number, or no run costs so little.
+    """
+    asked, (law, frame, rows) = _asked(fit, name, at), (fit.law, fit.rows.runs.frame, fit.rows)
+    if not set(law.columns) <= set(FLAGS):
+        raise ValueError(f"the law {law.name} is one in {', '.join(law.columns)}; a next run needs one in N and E")
+    now = NextRun((), *interval_of(law, fit.best, rows.columns, rows.measured, asked, level))
+    costs = {cell: _cost(frame, *cell) for cell in _cells(fit)}
+    paid = [cell for cell, cost in costs.items() if not cost > flops]
+    if not paid:
+        raise ValueError(f"{flops:.3g} FLOPs: no run costs so little; the cheapest takes {min(costs.values()):.3g}")
+    points = [cell[: len(law.columns)] for cell in paid]
+    there = set(zip(frame["dense_parameter_count"], frame["num_experts"], strict=True))
+    proposals = []
+    for run in next_runs(law, rows.columns, rows.measured, points, asked, level):
+        cell = run.at if len(run.at) == 2 else (*run.at, 1.0)
+        proposals.append(Proposal(run, costs[cell], cell in there))
+    return NextRuns(fit, table, asked, level, now, proposals, flops, len(costs) - len(paid))
+
+
+def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
+    """Return the number that is asked for, with its point; ValueError where the point does not belong to it."""
+    wanted = {}
+    if name == "prediction":
+        wanted = {column: at.get(column) for column in fit.law.columns}
+    if name == "slope":
+        n = at.get("dense_parameters")
+        largest = float(fit.rows.runs.frame["dense_parameter_count"].max())
+        wanted = {"dense_parameters": largest if n is None else n}
+    for column, value in wanted.items():
+        if value is None:
+            raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law in N and E')}")
+    for column, value in at.items():
+        if value is not None and column not in wanted:
+            raise ValueError(f"{FLAGS[column]} {value:g}: --next {name} does not take it")
+    return Asked(name, tuple(float(value) for value in wanted.values()))
+
+
+def _cells(fit: Fit) -> list[tuple[float, float]]:
+    """Return the N and E of every run that could be added."""
+    frame, experts = fit.rows.runs.frame, [1.0]
+    if "num_experts" in fit.law.columns:
+        experts = sorted({1.0, *_with_twice(frame["num_experts"])})
+    return [(n, e) for n in _with_twice(frame["dense_parameter_count"]) for e in experts]
+
+
+def _with_twice(values) -> list[float]:
+    known = sorted({float(value) for value in values})
+    return [*known, 2 * known[-1]]
+
+
+def _cost(frame, n: float, experts: float) -> float:
+    """Return the training FLOPs of a run; NaN where the table does not know its tokens."""
+    costs = costs_of(frame, experts)
+    return float(TRAINING * costs.flops(n) * costs.tokens(n)) if costs.tokens else np.nan
+
+
+def _ends(run: NextRun) -> dict:
+    return {"low": run.low, "high": run.high, "width": run.width}
+
+
+def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
+    """Return what `routelaws plan --next` prints; `top` runs are shown."""
+    asked, fit = found.asked, found.fit
+    where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", asked.at, strict=False))
+    blocks: list[Block] = [
+        f"{asked.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
+        f"now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
+        _runs_table(found, top),
+    ]
+    if len(found.proposals) > top:
+        blocks.append(f"{top} of {len(found.proposals)} runs are shown; --top shows more")
+    if found.too_dear:
+        blocks.append(f"{found.too_dear} runs cost more than {exponent(found.flops)} FLOPs")
+    if not any(math.isfinite(each.run.width) for each in found.proposals):
+        blocks.append("no single run gives the interval two ends")
+    return [*blocks, BEST_GUESS, *(f"warning: {caution}" for caution in fit.cautions)]
+
+
+def _runs_table(found: NextRuns, top: int) -> Table:
+    """Return a table of the runs that could be added, the narrowest interval first."""
+    unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
+    heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "of now", "in the table"]
+    rows = [[str(i + 1), *_row(each, found.now.width)] for i, each in enumerate(found.proposals[:top])]
+    return Table(heads, rows, keys=3)
+
+
+def _row(each: Proposal, now: float) -> list[str]:
+    """Return one run as text: N, E, cost, interval, its width, that beside the width `now`, and whether it is new."""
+    run = each.run
+    return [
+        count(run.at[0]),
+        f"{run.at[1]:g}" if len(run.at) > 1 else "1",
+        "not known" if math.isnan(each.flops) else exponent(each.flops),
+        _interval(run),
+        f"{run.width:.3g}" if math.isfinite(run.width) else "open",
+        percent(run.width / now, ".0f") if math.isfinite(now + run.width) else "",
+        "again" if each.trained else "new",
+    ]
+
+
+def _interval(run: NextRun) -> str:
+    """Return an interval as text; an end that is open says so."""
+    low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (run.low, run.high))
+    return f"{low} to {high}"

@@ -1,0 +1,322 @@
+"""The kinds of models that a budget can be spent on: those of the runs of a table, and those of printed coefficients.
+
+    runs           each number of experts that a router was trained with, and the dense model, by a fitted law
+    hoffmann       6 N FLOPs of training a token and 2 N of inference, whatever the shape of the model
+    fine-grained   the FLOPs of `fine_grained.py`; models of E = 64, of E = 16 and dense, each by its own coefficients
+    joint          6 N and 2 N FLOPs, N with embeddings
+
+Parameters in memory are all of a model: experts, routers, and the embeddings on both ends where the law fixes the
+width (V = 50,257, the tokenizer of both papers; our choice for the fine-grained models, whose N leaves them out).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ...laws import fine_grained, hoffmann, joint
+from ...laws.catalogue import Law
+from ...laws.choosing import Choice, Option
+from ...laws.planning import EXPERT_COUNTS, GRANULARITIES, LEAST_WIDTH, Budget
+from ...tables.schema import DENSE
+from ..fit import Fit
+from ..prediction import Beyond, beyond
+from ..rows import TRAINING, or_one
+from .costs import Costs, costs_of, says_tokens, tokens_of_runs
+
+REACH = 10.0
+"""How many times the largest N of a table an option may have. Our choice: further out a law is not asked."""
+
+GIVEN_TOKENS = 1.05
+"""Up to which ratio the tokens that are asked for are those of the runs, where a law does not know of tokens."""
+
+WIDEST = 1e6
+"""The widest model that is looked at, of a law in the width."""
+
+SERVED_ROUTER_FLOPS = 6.0
+"""Of the 14 FLOPs of training for each router parameter, those of a forward pass: matrix product, dispatch, combine."""
+
+RANGES = {
+    "hoffmann": {"active_parameters": (5.7e7, 1.62e10), "tokens": (8.2e8, 3.2e11)},
+    "fine-grained": {"active_parameters": (3e6, 8.5e7), "tokens": (1.6e10, 1.3e11), "granularity": (1.0, 16.0)},
+    "joint": {"active_parameters": (2.9e7, 2.7e9), "num_experts": (1.0, 32.0)},
+}
+"""Where the runs lay that the coefficients were fitted to: from the 240 points themselves, and from the runs that the
+two papers list. The tokens of the joint law's runs are not at hand."""
+
+
+COUNTS = ("flops", "embedding", "tokens")
+"""What a table can say of the costs of its runs; where it does not, something is taken in its place."""
+
+
+class Model(NamedTuple):
+    """A kind of model, before its size is known.
+
+    Attributes:
+        name: for messages
+        router: router_type
+        law: name of the law of its loss
+        num_experts: E
+        k: experts of a token
+        granularity: G; None where the law has none
+        option: loss and costs, as functions of the size
+        tokens: D, or a function of the size; None for all that the FLOPs pay for
+        active: size -> N, in the count of the law
+        total: size -> P; None where it is not known
+        point: (size, D) -> the columns of the law by name, [n] each
+        runs: the same columns of the runs, [n] each, or the ends of their ranges
+        counts: of COUNTS those that the table says
+        fit: of the law; None for printed coefficients
+    """
+
+    name: str
+    router: str
+    law: str
+    num_experts: float
+    k: int
+    granularity: float | None
+    option: Option
+    tokens: float | Callable | None
+    active: Callable
+    total: Callable | None
+    point: Callable
+    runs: dict[str, np.ndarray]
+    counts: tuple[str, ...]
+    fit: Fit | None
+
+    def at(self, choice: Choice) -> tuple[float, ...]:
+        """Return the columns of the law at a size, those that are known of the runs, in their order."""
+        point = self.point(choice.size, choice.tokens)
+        return tuple(float(np.ravel(point[name])[0]) for name in self.runs)
+
+    def beyond(self, choice: Choice) -> list[Beyond]:
+        """Return the numbers of a model that no run reaches."""
+        return beyond(list(self.runs), list(self.runs.values()), self.at(choice))
+
+
+# Runs of a table.
+
+
+def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
+    """Return the kinds of models that a router was trained with, dense first where the law has it as E = 1.
+
+    Raises:
+        ValueError: the budget has a limit that the table says nothing of, or tokens are asked for that the runs did not
+            have and the law does not know of.
+    """
+    frame = fit.rows.runs.frame
+    routed = frame[frame["router_type"] != DENSE]
+    of_runs = zip(routed["num_experts"], or_one(routed, "k"), or_one(routed, "granularity"), strict=True)
+    kinds = sorted({tuple(map(float, kind)) for kind in of_runs})
+    with_dense = not kinds or ("tokens" in fit.law.columns and len(routed) < len(frame))
+    return [_model_of_runs(fit, kind, budget, tokens) for kind in [(1.0, 1.0, 1.0)] * with_dense + kinds]
+
+
+def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
+    """Return one kind of model, as E, k and G."""
+    experts, k, granularity = kind
+    costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
+
+    def point(N, D) -> dict[str, np.ndarray]:
+        return law_point(fit.law, costs, kind, N, D)
+
+    says = {"flops": costs.counted, "embedding": costs.embedding is not None}
+    says["tokens"] = says_tokens(fit.rows.runs.frame)
+    name = f"{router}, " + (f"E = {experts:g}" if router == fit.name else f"by the law of {fit.name}")
+    name += f", k = {k:g}" * (k != 1) + f", G = {granularity:g}" * (granularity != 1)
+    return Model(
+        name, router, fit.law.name, float(experts), int(k), None if router == DENSE else float(granularity),
+        _option_of_runs(fit, costs, point, budget), _tokens(fit, costs, tokens), lambda N: N, costs.total, point,
+        dict(zip(fit.law.columns, fit.rows.columns, strict=False)), tuple(key for key in says if says[key]), fit,
+    )  # fmt: skip
+
+
+def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
+    """Return the costs of models that have k and G of the runs, and E experts."""
+    frame = fit.rows.runs.frame
+    same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
+    return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
+
+
+def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
+    """Return the columns of a law at sizes N and tokens D, [n] each; ValueError where a plan does not know one.
+
+    Args:
+        law: of the loss.
+        costs: of the kind.
+        kind: E, k and G.
+        N, D: numbers, or [n].
+    """
+    N, (experts, k, granularity) = np.atleast_1d(np.asarray(N, dtype=np.float64)), kind
+    known = {
+        "dense_parameters": lambda: N,
+        "num_experts": lambda: np.full(N.shape, float(experts)),
+        "tokens": lambda: np.broadcast_to(D, N.shape),
+        "teraflops": lambda: costs.flops(N) * 2048 / 1e12,
+        "utilisation": lambda: costs.total(N) / costs.flops(N),
+        "total_parameters": lambda: costs.total(N),
+        "active_parameters": lambda: N + 2 * costs.embedding(N),
+        "granularity": lambda: np.full(N.shape, float(granularity)),
+        "sparsity": lambda: np.full(N.shape, 1 - k / experts),
+    }
+    unknown = [name for name in law.columns if name not in known]
+    if unknown:
+        raise ValueError(f"the law {law.name} has the column {unknown[0]}; a plan knows {', '.join(known)}")
+    return {name: known[name]() for name in law.columns}
+
+
+def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
+    """Return the loss and the costs of a kind; ValueError where the budget has a limit that the table does not know."""
+    if costs.total is None and math.isfinite(budget.memory):
+        raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
+    if costs.cache is None and budget.cached_tokens > 0:
+        raise ValueError("columns num_blocks, num_heads and kqv_size are not known; a key-value cache needs them")
+
+    def held(N):
+        embedding = 0.0 if costs.embedding is None else costs.embedding(N)
+        return (1.0 * N if costs.total is None else costs.total(N)) + embedding
+
+    sizes = fit.rows.runs.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    return Option(
+        lambda N, D: np.asarray(fit.law.predict(fit.best, *point(N, D).values())),
+        lambda N: TRAINING * costs.flops(N),
+        costs.flops,
+        held,
+        costs.cache or (lambda N: 0.0 * N),
+        float(sizes.min()),
+        REACH * float(sizes.max()),
+    )
+
+
+def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | None:
+    """Return D of the models: what is asked for, or, where the law does not know of tokens, that of the runs."""
+    if "tokens" in fit.law.columns:
+        return tokens
+    if tokens is None and costs.tokens is None:
+        raise ValueError("the training tokens of the runs are not known; needed: a column tokens or step, or --tokens")
+    if tokens is None:
+        return costs.tokens
+    of_runs = tokens_of_runs(fit.rows.runs.frame)
+    of_runs = of_runs[of_runs > 0]
+    if not of_runs.size:
+        return tokens
+    low, high = of_runs.min(), of_runs.max()
+    if tokens > GIVEN_TOKENS * high or tokens * GIVEN_TOKENS < low or not costs.same_tokens:
+        words = f"{high:.4g}" if costs.same_tokens else f"{low:.4g} to {high:.4g}, by size"
+        raise ValueError(
+            f"{tokens:.4g} training tokens are asked for; the runs had {words}, and the law {fit.law.name} does not "
+            "know of tokens: it holds for those alone"
+        )
+    return tokens
+
+
+# Printed coefficients.
+
+
+class Printed(NamedTuple):
+    """The models of one paper, by its law."""
+
+    law: str
+    source: str
+    attested: str
+    models: list[Model]
+
+
+def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
+    """Return the laws; Hoffmann's has no models where a key-value cache has to fit, since it knows of no width."""
+    dense, sparse, both = (
+        laws[name] for laws, name in
+        ((hoffmann.PUBLISHED, "besiroglu"), (fine_grained.PUBLISHED, "E=64"), (joint.PUBLISHED, "joint"))
+    )  # fmt: skip
+    kinds = [(expansion, float(G)) for expansion in (64.0, 16.0) for G in GRANULARITIES]
+    of_experts = [_of_experts(*kind, tokens) for kind in kinds]
+    of_joint = [_of_joint(float(count), tokens) for count in EXPERT_COUNTS]
+    return [
+        Printed("hoffmann", dense.source, dense.attested, [_dense(budget.cached_tokens > 0, tokens)]),
+        Printed("fine-grained", sparse.source, sparse.attested, [*of_experts, _without_experts(tokens)]),
+        Printed("joint", both.source, both.attested, of_joint),
+    ]
+
+
+def _printed(law: str, name: str, router: str, experts: float, granularity, option: Option, active, tokens) -> Model:
+    """Return a kind of model of a paper, of whose runs no more than their ranges are known."""
+
+    def point(size, D) -> dict:
+        return {"active_parameters": active(size), "tokens": D, "granularity": granularity, "num_experts": experts}
+
+    runs = {column: np.array(ends) for column, ends in RANGES[law].items() if column != "granularity" or granularity}
+    k = 1 if granularity is None else int(granularity)
+    return Model(
+        name, router, law, experts, k, granularity, option, tokens, active, option.held, point, runs, COUNTS, None
+    )  # fmt: skip
+
+
+def _dense(with_cache: bool, tokens: float | None) -> Model:
+    law = hoffmann.PUBLISHED["besiroglu"].coefficients
+
+    def cache(N):
+        if with_cache:
+            raise ValueError("this law knows of no width, so that the key-value cache cannot be counted")
+        return 0.0 * N
+
+    option = Option(
+        lambda N, D: hoffmann.predict_hoffmann(N, D, law),
+        lambda N: 6.0 * N, lambda N: 2.0 * N, lambda N: 1.0 * N, cache, 1e6, 1e14,
+    )  # fmt: skip
+    return _printed("hoffmann", "dense", DENSE, 1.0, None, option, lambda N: N, tokens)
+
+
+def _in_width(loss: Callable, train: Callable, serve: Callable, held: Callable) -> Option:
+    """Return an option whose size is the width d."""
+    cache = partial(joint.joint_cache, cached_tokens=1.0)
+    return Option(loss, train, serve, held, cache, LEAST_WIDTH, WIDEST, "width d")
+
+
+def _of_experts(expansion: float, granularity: float, tokens: float | None) -> Model:
+    """Return the model of the fine-grained law with E = `expansion` and G = `granularity`, in terms of the width d."""
+    law, per_block = fine_grained.PUBLISHED[f"E={expansion:g}"].coefficients, fine_grained.WIDTH_PER_BLOCK
+    active = fine_grained.fine_grained_active
+
+    def router(d):
+        return expansion * granularity * d**2 / per_block
+
+    def size(d):
+        return fine_grained.fine_grained_parameters(d, expansion)
+
+    option = _in_width(
+        lambda d, D: fine_grained.predict_fine_grained(size(d), D, granularity, law),
+        partial(fine_grained.fine_grained_flops, expansion=expansion, granularity=granularity),
+        lambda d: 2.0 * active(d) + SERVED_ROUTER_FLOPS * router(d),
+        lambda d: size(d) + router(d) + _embeddings(d),
+    )
+    name = f"E = {expansion:g}, G = {granularity:g}"
+    return _printed("fine-grained", name, "Expert-Choice", expansion, granularity, option, active, tokens)
+
+
+def _without_experts(tokens: float | None) -> Model:
+    law, active = fine_grained.PUBLISHED["dense"].coefficients, fine_grained.fine_grained_active
+    option = _in_width(
+        lambda d, D: hoffmann.predict_hoffmann(active(d), D, law),
+        lambda d: 6.0 * active(d),
+        lambda d: 2.0 * active(d),
+        lambda d: active(d) + _embeddings(d),
+    )
+    return _printed("fine-grained", "dense", DENSE, 1.0, None, option, active, tokens)
+
+
+def _embeddings(d: np.ndarray) -> np.ndarray:
+    return 2.0 * joint.VOCABULARY * np.asarray(d, dtype=np.float64)
+
+
+def _of_joint(experts: float, tokens: float | None) -> Model:
+    law, active = joint.PUBLISHED["joint"].coefficients, joint.joint_active
+    option = _in_width(
+        lambda d, D: joint.predict_joint(active(d), D, experts, law),
+        lambda d: 6.0 * active(d),
+        lambda d: 2.0 * active(d),
+        lambda d: joint.joint_total(d, experts),
+    )
+    router = DENSE if experts == 1 else "Top-K"
+    return _printed("joint", f"E = {experts:g}", router, experts, None, option, active, tokens)

@@ -1,0 +1,325 @@
+"""`Plan`: the rankings of one budget, for a reader and as JSON, each with its law and how far to trust it."""
+
+import math
+from typing import NamedTuple
+
+from ...errors import InputError
+from ...laws.catalogue import LAWS
+from ...laws.planning import Budget
+from ...tables.schema import DENSE
+from ...wording import by_reason, plural
+from ..blocks import Block, Heading, Notes, Table, text, to_html
+from ..cautions import NO_FLOOR, has_no_floor
+from ..encoding import plain
+from ..numbers import count, exponent, percent, span
+from ..plotting import plot_frontiers
+from ..prediction import extrapolation
+from .options import REACH
+from .rankings import SEED, Line, Ranking, frontier
+
+NOT_COMPARABLE = (
+    "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
+    "its tokenizer and its text."
+)
+
+BEYOND = (
+    "beyond runs: N 2x is 2 times the largest N of the runs, N 0.5x half of the smallest, a gap: no runs surround the "
+    "option; each is an extrapolation, whose loss rests on the form of the law"
+)
+
+TAKEN = {
+    "flops": "the table does not count FLOPs: 6 N for each token of training and 2 N of inference are taken",
+    "tokens": "the table does not say how many tokens a step has: 524,288 are taken, as in the released one",
+    "embedding": "memory is without the embeddings: the table has no column d_model",
+}
+"""What is taken where a table does not say what a model costs, by `Model.counts`."""
+
+REASONS = 3
+"""Reasons, and options for each, that are listed of what is left out."""
+
+NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not at hand"
+
+
+class Plan(NamedTuple):
+    """The rankings of one budget.
+
+    Attributes:
+        budget: what may be spent
+        tokens: D of every model; None for what the FLOPs pay for
+        level: of the intervals
+        rankings: that of the table first
+        table: its paths as they are shown; "" without one
+        loss: column of the loss
+        remarks: what of the table was left out when it was read
+    """
+
+    budget: Budget
+    tokens: float | None
+    level: float
+    rankings: list[Ranking]
+    table: str
+    loss: str
+    remarks: list[str]
+
+    def to_dict(self) -> dict:
+        """Return what `routelaws plan --json` prints.
+
+        Returns:
+            {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
+            "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
+            {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
+            "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
+            "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
+            "notes": [text]}]}. Options stand with the least loss first. What is not known is None. `inside_data` is
+            None where the runs are not at hand and no number is outside what is known of them.
+        """
+        head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
+        head |= {"comparable": NOT_COMPARABLE, "remarks": self.remarks}
+        return plain(head | {"rankings": [_ranking_dict(ranking, self) for ranking in self.rankings]})
+
+    def plot(self, colours: dict[str, str] | None = None):
+        """Draw the least loss of each router against FLOPs, a panel for each ranking; return the matplotlib figure.
+
+        Args:
+            colours: {router: colour}; those of matplotlib where none is given.
+        """
+        shown = [ranking for ranking in self.rankings if ranking.lines]
+        panels = [(_panel_title(ranking), frontier(ranking, self.budget)) for ranking in shown]
+        return plot_frontiers(panels, self.budget.flops, colours or {})
+
+    def __repr__(self) -> str:
+        return text(plan_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(plan_blocks(self))
+
+
+def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[Ranking], *of_table) -> Plan:
+    """Return the plan of some rankings; InputError where nothing fits the budget, with the first reason."""
+    if not any(ranking.lines for ranking in rankings):
+        reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
+        first = f"; the first reason: {reasons[0]}" if reasons else ""
+        raise InputError(f"nothing fits {budget_words(budget, tokens)}{first}")
+    return Plan(budget, tokens, level, rankings, *of_table)
+
+
+def _ranking_dict(ranking: Ranking, plan: Plan) -> dict:
+    return {
+        "law": ranking.law,
+        "data": heading(ranking, plan.table, plan.loss),
+        "kind": "table" if ranking.rows else "printed",
+        "rows": ranking.rows,
+        "resamples": ranking.resamples,
+        "options": [_line_dict(line) for line in ranking.lines],
+        "left_out": ranking.left_out,
+        "notes": notes(ranking),
+    }
+
+
+def _line_dict(line: Line) -> dict:
+    model, choice = line.model, line.choice
+    return {
+        "router": model.router,
+        "law": model.law,
+        "num_experts": model.num_experts,
+        "granularity": model.granularity,
+        "k": model.k,
+        "N": line.dense_parameters,
+        "P": line.total_parameters,
+        "tokens": choice.tokens,
+        "flops": choice.flops,
+        "memory": None if line.total_parameters is None else choice.memory,
+        "value": choice.loss,
+        "intervals": {"law": line.law_interval, "run": line.run_interval, "by_size": line.by_size},
+        "wins": line.wins,
+        "inside_data": False if line.beyond else line.surrounded,
+        "beyond": line.beyond,
+        "beyond_in_words": "; ".join(extrapolation(line.beyond, line.surrounded)),
+    }
+
+
+def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
+    """Return what `routelaws plan` prints; `top` options of each ranking are shown, all if None."""
+    budget = f"budget: {budget_words(plan.budget, plan.tokens)}"
+    blocks: list[Block] = [budget, memory_words(plan.budget), *plan.remarks]
+    for ranking in plan.rankings:
+        blocks.append(Heading(heading(ranking, plan.table, plan.loss)))
+        if ranking.lines:
+            heads = _titles(ranking, plan.level)
+            rows = [_cells(ranking, i + 1, line) for i, line in enumerate(ranking.lines[:top])]
+            blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
+        else:
+            blocks.append("no options")
+        blocks.append(Notes(notes(ranking, top)))
+    return [*blocks, "", NOT_COMPARABLE]
+
+
+def _panel_title(ranking: Ranking) -> str:
+    return f"{ranking.law}, {'own fit' if ranking.rows else 'printed coefficients'}"
+
+
+def heading(ranking: Ranking, table: str, loss: str) -> str:
+    """Return the law of a ranking and the data behind it."""
+    if not ranking.rows:
+        return f"law {ranking.law}: printed coefficients of {ranking.source}"
+    runs = ", ".join(f"{router} {rows}" for router, rows in ranking.rows.items())
+    shared = "" if list(ranking.rows) == [DENSE] else "; each router with the dense ones"
+    return f"law {ranking.law}: fitted to {table}, {loss} ({runs} runs{shared})"
+
+
+def _titles(ranking: Ranking, level: float) -> list[str]:
+    """Return the heads of the columns of a ranking."""
+    shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
+    shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
+    if ranking.rows:
+        shown += [percent(level), "wins"]
+    return [*shown, "beyond runs"]
+
+
+def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
+    """Return one option as text, a cell for each of `_titles`."""
+    shown = [str(place), line.model.router, f"{line.model.num_experts:g}"]
+    if _has_many(ranking):
+        shown.append(f"{line.model.k}")
+    if _has_granularity(ranking):
+        shown.append("" if line.model.granularity is None else f"{line.model.granularity:g}")
+    choice = line.choice
+    total = "" if line.total_parameters is None else count(line.total_parameters)
+    memory = "" if line.total_parameters is None else f"{choice.memory / 1e9:.3g}GB"
+    shown += [count(line.dense_parameters), total, count(choice.tokens), exponent(choice.flops), memory]
+    shown.append(f"{choice.loss:.4f}")
+    if ranking.rows:
+        shown.append(span(line.law_interval, ".3f"))
+        shown.append("" if line.wins is None else percent(line.wins, ".0f"))
+    return [*shown, _beyond_words(line)]
+
+
+def _beyond_words(line: Line) -> str:
+    """Return as one cell what `prediction.extrapolation` says in sentences; "" among the runs. `BEYOND` explains it."""
+    words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
+    if not words and line.surrounded is False:
+        words = ["a gap"]
+    return ", ".join(words)
+
+
+def notes(ranking: Ranking, most: int | None = None) -> list[str]:
+    """Return what else has to be known of a ranking, a sentence each.
+
+    Args:
+        ranking: of `rankings.py`.
+        most: how many options are shown.
+    """
+    sentences = []
+    if most is not None and len(ranking.lines) > most:
+        sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
+    sentences += _of_left_out(ranking.left_out)
+    if any(_beyond_words(line) for line in ranking.lines):
+        sentences.append(BEYOND)
+    if not ranking.rows:
+        return [*sentences, f"{NO_RUNS}; the coefficients: {ranking.attested}"]
+    sentences += _of_dense(ranking)
+    if ranking.lines:
+        sentences += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
+    if any(line.at_reach for line in ranking.lines):
+        sentences.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
+    return sentences + _of_counts(ranking) + _of_law(ranking) + _of_fits(ranking)
+
+
+def _of_left_out(left_out: dict[str, str]) -> list[str]:
+    """Return the first reasons for which options are left out, each with the first of these."""
+    sentences, reasons = [], by_reason(left_out)
+    for reason, names in list(reasons.items())[:REASONS]:
+        shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
+        sentences.append(f"left out: {shown}: {reason}")
+    if len(reasons) > REASONS:
+        sentences.append(f"{len(left_out)} options are left out in all; --json has the reason of each")
+    return sentences
+
+
+def _of_dense(ranking: Ranking) -> list[str]:
+    """Return by which law the losses of dense options are."""
+    sentences = []
+    by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
+    if by_routers and DENSE not in ranking.rows:
+        sentences.append("Dense: by the law of each router, at E = 1")
+    if any(line.model.law != ranking.law for line in ranking.lines):
+        sentences.append("Dense: by the law dense, fitted to the dense runs alone")
+    return sentences
+
+
+def _of_counts(ranking: Ranking) -> list[str]:
+    """Return what is taken where the table does not say what a model costs."""
+    return [sentence for name, sentence in TAKEN.items() if not all(name in model.counts for model in ranking.models)]
+
+
+def _of_law(ranking: Ranking) -> list[str]:
+    """Return what the form of the law leaves out."""
+    sentences, law = [], LAWS[ranking.law]
+    if "tokens" not in law.columns:
+        sentences.append(f"the law {law.name} does not know of tokens: options have those of the runs")
+    if has_no_floor(law, [fit.misfit for fit in ranking.fits]) and any(line.beyond for line in ranking.lines):
+        sentences.append(NO_FLOOR)
+    return sentences
+
+
+def _of_fits(ranking: Ranking) -> list[str]:
+    """Return what can make the fit of each router wrong without showing."""
+    sentences = []
+    for fit in ranking.fits:
+        doubts = [] if fit.determined else ["the runs do not determine the law's coefficients"]
+        sentences += [f"{fit.name}: {each}" for each in [*doubts, *fit.cautions]]
+    return sentences
+
+
+def _of_intervals(best: Line) -> list[str]:
+    """Return what the intervals take for granted."""
+    sentence = "intervals are of the law's value there, and take its form as right"
+    if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
+        low, high = best.by_size.low, best.by_size.high
+        sentence += f"; by leaving out one size at a time the first option has {low:.3f} to {high:.3f}"
+    return [sentence]
+
+
+def _of_resamples(ranking: Ranking) -> list[str]:
+    """Return what the shares were counted over."""
+    if not ranking.resamples:
+        return ["no resample of the runs determines every law, so there are no shares"] if ranking.drawn else []
+    sentence = (
+        f"wins: the share of {ranking.resamples} resamples of the runs (seed {SEED}) in which the option has the "
+        "least loss"
+    )
+    if ranking.resamples < ranking.drawn:
+        sentence += f"; {ranking.drawn - ranking.resamples} more did not determine every law"
+    return [sentence]
+
+
+def _has_many(ranking: Ranking) -> bool:
+    """Return whether some options have to be told apart by k, being alike in router, E and G."""
+    models = [line.model for line in ranking.lines]
+    kinds = {(model.router, model.num_experts, model.granularity, model.k) for model in models}
+    return len(kinds) > len({kind[:3] for kind in kinds})
+
+
+def _has_granularity(ranking: Ranking) -> bool:
+    return any(line.model.granularity not in (None, 1.0) for line in ranking.lines)
+
+
+def budget_words(budget, tokens: float | None) -> str:
+    """Return a budget as one line."""
+    limits = [f"{exponent(budget.flops)} FLOPs"]
+    if math.isfinite(budget.memory):
+        limits.append(f"{budget.memory / 1e9:.4g} GB of memory")
+    if budget.cached_tokens:
+        limits.append(f"a key-value cache of {count(budget.cached_tokens)} tokens")
+    if budget.inference_tokens:
+        limits.append(f"{count(budget.inference_tokens)} tokens of inference")
+    if tokens is not None:
+        limits.append(f"{count(tokens)} training tokens")
+    return ", ".join(limits)
+
+
+def memory_words(budget) -> str:
+    """Return as one line what the column of memory counts, and with how many bytes."""
+    cache = " and the key-value cache," * (budget.cached_tokens > 0)
+    size = plural(budget.bytes_per_number, "byte", "g")
+    return f"memory: all parameters, those of idle experts too,{cache} at {size} a number (--dtype)"

@@ -1,0 +1,228 @@
+"""Rankings of a plan: the models of one data set at their best sizes, the least loss first, and their frontier.
+
+    1. MODELS     `options.py`: what a table or a paper offers
+    2. RANKING    `ranked`: each model at its best size. What fits no budget, or makes no sense there, is left out.
+    3. SHARES     `_shares`: in how many resamples of the runs each has the least loss; the resamples are the same for
+                  all routers, which share their dense runs
+    4. FRONTIER   `frontier`: the least loss of each router at other numbers of FLOPs
+
+Losses of different data are not comparable (tokenizer, corpus): every ranking stands alone.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.laws.intervals import Range
+
+from ...errors import InputError
+from ...laws.catalogue import Law
+from ...laws.choosing import Choice, best_choice, resampled_losses, win_shares
+from ...laws.planning import Budget
+from ...laws.resampling import bootstrap_weights
+from ..fit import LEVEL, Fit
+from ..prediction import Beyond, inside_hull, intervals_at
+from .options import Model, Printed, models_of_runs, printed_laws
+
+RESAMPLES = 500
+SLOW_RESAMPLES = 50
+"""Resamples by default; fewer for laws that know of tokens, whose fits take a search of many starts each."""
+
+MOST_RESAMPLES = 100_000
+
+SEED = 0
+
+TOO_FAR = (1e-2, 1e5)
+"""How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained
+paper itself goes to 12,000 times its largest run. Our choice."""
+
+KNOWS_NOTHING = math.log(50_257)
+"""Nats per token of a guess that is the same for every token of GPT-2's tokenizer; no law is believed above it."""
+
+DECADES = (-2.0, 1.0)
+"""Over which powers of ten of the FLOPs of a budget a frontier goes."""
+
+
+class Line(NamedTuple):
+    """One model of a ranking, at its best size.
+
+    Attributes:
+        model: what it is
+        choice: its size, training tokens, costs and loss
+        dense_parameters: N, in the count of the law
+        total_parameters: P; None where it is not known
+        law_interval: of the law's own value; None without runs, as the next two
+        run_interval: of one more run
+        by_size: by leaving out one size at a time; None for a law without
+        wins: share of the resamples in which it has the least loss; None without
+        beyond: its numbers that no run reaches
+        surrounded: whether runs are on all sides; None without runs
+        at_reach: whether the budget would pay for more than the largest size that is looked at
+    """
+
+    model: Model
+    choice: Choice
+    dense_parameters: float
+    total_parameters: float | None
+    law_interval: Range | None
+    run_interval: Range | None
+    by_size: Range | None
+    wins: float | None
+    beyond: list[Beyond]
+    surrounded: bool | None
+    at_reach: bool
+
+
+class Ranking(NamedTuple):
+    """The models of one data set, the least loss first."""
+
+    law: str
+    source: str  # of printed coefficients; "" of a table
+    attested: str
+    rows: dict[str, int]  # runs by router; empty for printed coefficients
+    lines: list[Line]
+    left_out: dict[str, str]  # model or router: why
+    resamples: int  # that were counted
+    drawn: int
+    fits: list[Fit]
+    models: list[Model]
+
+
+def published_rankings(budget: Budget, tokens: float | None = None) -> list[Ranking]:
+    """Return the rankings by printed coefficients, one for each data set.
+
+    Args:
+        budget: what may be spent.
+        tokens: D; None for what the FLOPs pay for.
+    """
+    return [_published(printed, budget) for printed in printed_laws(budget, tokens)]
+
+
+def _published(printed: Printed, budget: Budget) -> Ranking:
+    found, left_out = ranked(printed.models, budget)
+    lines = _least_first([_line(model, choice) for model, choice in found])
+    return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], printed.models)
+
+
+def table_ranking(
+    law: Law,
+    fits: list[Fit],
+    not_fitted: dict[str, str],
+    budget: Budget,
+    tokens: float | None = None,
+    level: float = LEVEL,
+    resamples: int | None = None,
+) -> Ranking:
+    """Return the models of a table, ranked: each router with each of its numbers of experts, and dense.
+
+    Args:
+        law: of the loss, in columns that follow from N, E and D.
+        fits: of it, one for each router, and where it does not know of tokens that of the dense runs by the law dense.
+        not_fitted: {router: why it has no fit}.
+        budget: what may be spent.
+        tokens: D; None for that of the runs, or for what the FLOPs pay for where the law knows of tokens.
+        level: of the intervals.
+        resamples: how many are drawn; None for `RESAMPLES` or `SLOW_RESAMPLES`.
+
+    Raises:
+        ValueError: the table lacks a column that the budget asks for, or tokens are asked for that the runs did not
+            have and the law does not know of.
+    """
+    if resamples is None:
+        resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
+    models = [model for fit in fits for model in models_of_runs(fit, budget, tokens)]
+    found, left_out = ranked(models, budget)
+    drawn = resamples if len(found) > 1 else 0
+    shares, counted = _shares(found, drawn)
+    lines = _least_first([_line(*pair, share, level) for pair, share in zip(found, shares, strict=True)])
+    rows = {fit.name: fit.best.rows for fit in fits}
+    return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models)
+
+
+def _least_first(lines: list[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: line.choice.loss)
+
+
+def check_resamples(resamples: int | None) -> None:
+    """Raise InputError where so many resamples cannot be drawn."""
+    if resamples is not None and not 0 <= resamples <= MOST_RESAMPLES:
+        raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to {MOST_RESAMPLES}")
+
+
+def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choice]], dict[str, str]]:
+    """Return each model with its best choice, and why others are left out, by name."""
+    found, left_out = [], {}
+    for model in models:
+        try:
+            found.append((model, _sensible_choice(model, budget)))
+        except ValueError as error:
+            left_out[model.name] = str(error)
+    return found, left_out
+
+
+def _sensible_choice(model: Model, budget: Budget) -> Choice:
+    """Return a model at its best size; ValueError where none fits, or it is absurdly far from all runs."""
+    choice = best_choice(model.option, budget, model.tokens)
+    for each in model.beyond(choice):
+        if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
+            end = "smallest" if each.value < each.end else "largest"
+            raise ValueError(f"{each.column} {each.value:.3g} is too far from the {end} of the runs, {each.end:.3g}")
+    if choice.loss > KNOWS_NOTHING:
+        raise ValueError(f"the law says {choice.loss:.3g} nats, more than a guess that knows nothing")
+    return choice
+
+
+def _line(model: Model, choice: Choice, share: float = math.nan, level: float = LEVEL) -> Line:
+    """Return the line of a model at its best size; without runs behind its law it has no intervals."""
+    active = float(model.active(choice.size))
+    total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
+    if model.fit is None:
+        return Line(model, choice, active, total, None, None, None, None, outside, None, False)
+    at = model.at(choice)
+    intervals = (item and item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
+    wins, at_reach = None if math.isnan(share) else float(share), choice.size > (1 - 1e-6) * model.option.most
+    surrounded = inside_hull(model.fit.rows.columns, at)
+    return Line(model, choice, active, total, *intervals, wins, outside, surrounded, at_reach)
+
+
+def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarray, int]:
+    """Return the share of resamples that each model wins, and how many were counted.
+
+    Runs are drawn with replacement from all runs that any of the laws was fitted to.
+    """
+    if not resamples:
+        return np.full(len(found), np.nan), 0
+    fits = {model.fit.name: model.fit for model, _ in found}
+    names = sorted({run for fit in fits.values() for run in fit.rows.runs.frame["hyper_id"]})
+    drawn = bootstrap_weights(np.random.default_rng(SEED).random((resamples, len(names))))
+    losses = np.full((resamples, len(found)), np.nan)
+    for router, fit in fits.items():
+        here = [i for i, (model, _) in enumerate(found) if model.fit.name == router]
+        points = [found[i][0].at(found[i][1]) for i in here]
+        of_fit = drawn[:, np.searchsorted(names, fit.rows.runs.frame["hyper_id"].to_numpy())]
+        columns = [np.array(column) for column in zip(*points, strict=True)]
+        losses[:, here] = resampled_losses(fit.law, fit.rows.columns, fit.rows.measured, of_fit, columns)
+    return win_shares(losses)
+
+
+def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:
+    """Return the least loss of each router at other numbers of FLOPs, all else of the budget as it is.
+
+    Args:
+        ranking: of `published_rankings` or `table_ranking`.
+        budget: as there.
+        points: how many numbers of FLOPs, in equal ratios over `DECADES`.
+
+    Returns:
+        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without the FLOPs that nothing fits.
+    """
+    found: dict[str, list] = {}
+    for flops in budget.flops * np.logspace(*DECADES, points):
+        best: dict[str, tuple[Model, Choice]] = {}
+        for model, choice in ranked(ranking.models, budget._replace(flops=float(flops)))[0]:
+            if model.router not in best or choice.loss < best[model.router][1].loss:
+                best[model.router] = model, choice
+        for router, (model, choice) in best.items():
+            found.setdefault(router, []).append((float(flops), choice.loss, bool(model.beyond(choice))))
+    return found
