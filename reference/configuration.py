@@ -67,6 +67,13 @@ A fair share is all that BASE needs: its assignment is balanced, so that nothing
 for any router.
 """
 
+DEFAULT_ROUTER_SCALE = {"reinforce": 8.0}
+"""Deviation of a router's initial weights in units of 1/√d where it is not 1; our choice, measured.
+
+A fresh policy of RL-R with scale 1 draws nearly at random. Its layer is then noise to the model, which shrinks the norm
+before it; that makes the policy uniform, and nothing is left to learn from.
+"""
+
 DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
 """Where a router's gate is not a softmax by default."""
 
@@ -93,6 +100,7 @@ OPTIONS_OF = {
     "one_hot": ("mixture_of_tokens",),
     "emit": ("mixture_of_tokens",),
     "learned_temperature": ("mixture_of_tokens",),
+    "router_scale": tuple(router for router in ROUTERS if router not in ("dense", "hash")),
     "output_norm": tuple(router for router in ROUTERS if router != "dense"),
     "shared_experts": tuple(router for router in ROUTERS if router != "dense"),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
@@ -121,7 +129,7 @@ _NAMES = {
 """Fields that are one of several names."""
 
 
-_FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size")
+_FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
 """Options whose default, None, stands for a value that other fields decide."""
 
 
@@ -167,6 +175,8 @@ class ModelConfig:
         group_score: Of top_k: a group counts as the sum of its two best experts (two_best) or as its best one (best).
         router_bias: Of top_k: add a learned number for each expert to the logits.
         shared_experts: Experts that work on every token beside the routed ones, each as wide as one of those.
+        router_scale: Standard deviation of a router's initial weights, in units of 1/sqrt(d). Default: 8 for reinforce,
+            1 for the others; hash has no router weights.
         policy_weight: Of the policy gradient of reinforce.
         baseline_weight: Of the squared error of reinforce's baseline.
         entropy_weight: Of the entropy bonus of reinforce.
@@ -217,6 +227,7 @@ class ModelConfig:
     balance_weight: float | None = None
     z_weight: float = 0.0
     bias_rate: float = 0.0
+    router_scale: float | None = None
     policy_weight: float = 0.01
     baseline_weight: float = 0.01
     entropy_weight: float = 0.0
@@ -306,6 +317,7 @@ class ModelConfig:
             "gate": DEFAULT_GATE.get(self.router, "softmax"),
             "normalisation": "sum" if several else "none",
             "balance_weight": 0.0 if self.bias_rate else 0.01,
+            "router_scale": DEFAULT_ROUTER_SCALE.get(self.router, 1.0),
             "group_size": self.experts if self.router in GROUPED else 1,
         }.get(name)
 
@@ -338,6 +350,8 @@ class ModelConfig:
         shared = self.shared_experts
         if isinstance(shared, bool) or not isinstance(shared, int) or shared < 0:
             raise InputError(f"shared_experts is {shared}; it has to be a whole number of at least 0")
+        if not 0 < self.router_scale < math.inf:
+            raise InputError(f"router_scale is {self.router_scale}; it has to be above 0 and finite")
         if not 0 < self.nucleus <= 1:
             raise InputError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
         if not 0 < self.temperature < math.inf:

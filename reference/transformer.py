@@ -32,9 +32,9 @@ Our choices. Norms are LayerNorm, before attention and before the FFN; that on t
 the residual connection, and a token without an expert gets its offset. The activation is GELU in its tanh form unless
 another is asked for. There are no biases. Initial weights are drawn from a normal distribution of standard deviation
 1/√fan_in, cut at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`); those of output projections are
-divided by √(2L) besides. Where the outputs of narrow experts are added without a gate (HASH and RL-R with G > 1), the
-fan-in of their second matrices is that of the expert they are parts of. A wide FFN has no router, though the table
-counts one, as for HASH.
+divided by √(2L) besides, and those of routers multiplied by `router_scale`. Where the outputs of narrow experts are
+added without a gate (HASH and RL-R with G > 1), the fan-in of their second matrices is that of the expert they are
+parts of. A wide FFN has no router, though the table counts one, as for HASH.
 """
 
 import math
@@ -162,7 +162,7 @@ def _routed_shapes(config, output_scale):
     fan_in = config.ffn_width if config.router in UNGATED else narrow
     tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
-        tree["router"] = ((routed, d, experts), d**-0.5)
+        tree["router"] = ((routed, d, experts), d**-0.5 * config.router_scale)
     if config.router_bias:
         tree["router_bias"] = ((routed, experts), 0.0)
     if config.shared_experts:

@@ -60,7 +60,7 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
     ungated = config.router in ("hash", "reinforce")
     found = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
     if config.router != "hash":
-        found["router"] = ((blocks, d, experts), 1 / math.sqrt(d))
+        found["router"] = ((blocks, d, experts), config.router_scale / math.sqrt(d))
     if config.router_bias:
         found["router_bias"] = ((blocks, experts), 0.0)
     if config.shared_experts:

@@ -500,13 +500,14 @@ DEVIATIONS = {
                        "offset": 0}),  # a hidden width of 64
     "wide": (dict(flop_increase=4), {"wide_ffn/up": 1 / 4, "wide_ffn/down": 1 / 16 / 4, "dense_ffn/down": 1 / 8 / 4}),
     # Experts of width 64/4: gated ones are experts of that width, of others four are parts of one of width 64.
-    "gated": (dict(router="quantile", experts=2, granularity=4),
-              {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4, "bias": 0}),
+    "gated": (dict(router="quantile", experts=2, granularity=4, router_scale=3.0),
+              {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 3 / 4, "bias": 0}),
     "ungated": (dict(router="reinforce", experts=2, granularity=4),
-                {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5}),
+                {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5,
+                 "router": 8 / 4}),
     # SwiGLU has a width of 3d = 48, which 3 experts cut into 16 each.
     "swiglu": (dict(router="top_k", experts=2, granularity=3, activation="swiglu", output_norm=True),
-               {"routed_ffn/up": 1 / 4, "routed_ffn/linear": 1 / 4, "routed_ffn/down": 1 / 4 / 4,
+               {"routed_ffn/up": 1 / 4, "routed_ffn/linear": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4,
                 "dense_ffn/linear": 1 / 4, "dense_ffn/down": 48**-0.5 / 4, "output_norm/scale": 0}),
     "temperatures": (dict(router="mixture_of_tokens", experts=2, learned_temperature=True), {"log_temperature": 0}),
 }  # fmt: skip
@@ -696,6 +697,7 @@ OTHERS = dict(
     balance_weight=0.3,
     z_weight=0.1,
     bias_rate=0.1,
+    router_scale=2.0,
     policy_weight=0.5,
     baseline_weight=0.5,
     entropy_weight=0.5,
@@ -750,6 +752,7 @@ def test_an_option_that_a_router_does_not_have_is_named(backend, router):
     """Each option alone, at a value that is not the default: taken, or an error that names it."""
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
     shared = set(routed) | ({"granularity", "layout", "output_norm", "shared_experts"} if routed else set())
+    shared |= set() if router in ("dense", "hash") else {"router_scale"}
     for module in (backend.configuration, configuration):
         usual = SMALL | dict(blocks=4, router=router) | routed
         gate = module.ModelConfig(**usual).gate
