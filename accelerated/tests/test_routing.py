@@ -89,14 +89,16 @@ def logged(run):
 
 
 def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
-    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same."""
+    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same, from
+    a policy that draws nearly at random."""
     fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}
     said = []
     hashed = make_run(fields, tmp_path / "hash", router="hash")
     hashed.train()
     (line,) = logged(hashed)
     assert line["step"] == 8 and line["agreement"] == [1.0] and line["information"][0] > 1
-    chance = make_run(fields, tmp_path / "reinforce", lambda kind, line="", **_: said.append(line), router="reinforce")
+    policy = {"router": "reinforce", "router_scale": 1.0}
+    chance = make_run(fields, tmp_path / "reinforce", lambda kind, line="", **_: said.append(line), **policy)
     chance.train()
     (line,) = logged(chance)
     assert 0.5 * np.log(4) < line["entropy"][0] < np.log(4) and 0.25 < line["agreement"][0] < 0.75
