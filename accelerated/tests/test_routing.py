@@ -89,8 +89,8 @@ def logged(run):
 
 
 def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
-    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same, from
-    a policy that draws nearly at random."""
+    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same: its
+    policy draws nearly at random."""
     fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}
     said = []
     hashed = make_run(fields, tmp_path / "hash", router="hash")
