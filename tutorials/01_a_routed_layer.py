@@ -345,6 +345,14 @@ slow, fast = (best_time(layer, big, tokens, weights, repeats=3) for layer in (sl
 print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3:.1f} ms, {slow / fast:.0f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - A router gives each token a logit for each expert. The token goes to the most probable expert, and that
+#   probability is its gate.
+# - An expert has C places. A token without a place is dropped: the layer gives it 0, and it goes on unchanged.
+# - The choice is a jump. The router learns through the gate.
+# - Total parameters P grow with the number of experts. The work F for one token hardly does.
+#
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/01_a_routed_layer.py`](answers/01_a_routed_layer.py).

@@ -356,6 +356,14 @@ quick = best_time(lambda: fast_router(text, table, num_experts=16))
 print(f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {slow / quick:.0f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - A hash sends each token id to the same expert for ever. There is nothing to learn, and nothing depends on other
+#   tokens.
+# - Words are not equally frequent, so equal numbers of words are not equal loads.
+# - No table can bring the largest load below $p_0 E$ fair shares, or $p_0 E / k$ with k experts for each word.
+# - A table that is even over one text is not even over another.
+#
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/02_hash.py`](answers/02_hash.py).

@@ -407,6 +407,14 @@ slow, quick = best_time(balanced_assignment, many, repeats=1), best_time(assign,
 print(f"128 tokens, 8 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.1f} ms, {slow / quick:.0f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - BASE takes the best balanced choice: each expert gets the same number of tokens, and the sum of scores is largest.
+# - Any prices give a bound for all balanced choices. Where the bound equals the sum, the prices prove that the choice
+#   is the best.
+# - An auction finds such prices. It misses the best sum by at most T ε.
+# - Training uses the balanced choice of the group; evaluation sends each token to its best expert.
+#
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/03_base.py`](answers/03_base.py).

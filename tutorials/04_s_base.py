@@ -415,6 +415,14 @@ slow, quick = best_time(sinkhorn_router, big, repeats=2), best_time(fast_router,
 print(f"8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.0f} ms, {slow / quick:.1f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - S-BASE looks for the plan with the largest score plus entropy under equal loads.
+# - Sinkhorn's algorithm divides rows and columns in turn. In code it works with logarithms, so that nothing
+#   overflows.
+# - The lower the temperature, the nearer the plan is to the choice of BASE.
+# - The plan depends on later tokens. So it is used in training only, and evaluation goes by the logits.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/04_s_base.py`](answers/04_s_base.py).

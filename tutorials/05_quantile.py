@@ -413,6 +413,15 @@ for name, (plain, jitted) in pairs.items():
     print(f"{name:6} for 8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.0f} ms")
 
 # %% [markdown]
+# ## What to remember
+#
+# - A price for each expert is subtracted from the scores. One step per batch moves it to the middle between two
+#   scores.
+# - Each step lowers the bound of lesson 3 or leaves it. The middle gets further than either end.
+# - A batch is routed by the prices of earlier batches. So no token depends on a later one, and evaluation works like
+#   training.
+# - Bias balancing goes down the same bound, in small steps of fixed length.
+#
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/05_quantile.py`](answers/05_quantile.py).

@@ -467,6 +467,14 @@ quick = best_time(lambda: fast_router(tokens, gumbel=gumbel))
 print(f"4096 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {slow / quick:.0f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - RL-R draws an expert from a policy. Its reward is the log-probability of the right next token.
+# - REINFORCE estimates the gradient from one draw. The estimate is right on average, and noisy.
+# - A baseline makes it less noisy and does not change its mean.
+# - Where a choice also changes the rewards of later tokens, the own reward is not enough: its estimate is wrong even
+#   on average.
+#
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/06_reinforce.py`](answers/06_reinforce.py).

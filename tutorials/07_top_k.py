@@ -462,6 +462,14 @@ by_jax = best_time(all_slopes, jnp.array(z), 2, "sum")
 print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by_jax * 1e3:.3f} ms")
 
 # %% [markdown]
+# ## What to remember
+#
+# - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
+#   the router learns nothing.
+# - A balance loss pushes down the experts that get many tokens. A bias does it without touching the gradient.
+# - Balance losses of the same name differ by factors: compare their values in balance before you copy a weight.
+# - Which token is dropped depends on the order of the queue. Some orders let later tokens push earlier ones out.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/07_top_k.py`](answers/07_top_k.py).

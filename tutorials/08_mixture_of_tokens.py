@@ -385,6 +385,14 @@ slow = best_time(lambda: [mixture_of_tokens(params, group) for group in many], r
 print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {best_time(fast, params, many) * 1e3:.1f} ms")
 
 # %% [markdown]
+# ## What to remember
+#
+# - In expert choice each expert takes the tokens that it scores highest. Loads are equal; a token may have several
+#   experts or none.
+# - The choice depends on the whole group. Groups of one position across sequences keep it causal.
+# - A Mixture of Tokens feeds each expert a weighted mean of the group. Nothing is chosen, so nothing jumps.
+# - Top-k, HASH and routers with a bias need no group in evaluation. Mixtures and expert choice do.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/08_mixture_of_tokens.py`](answers/08_mixture_of_tokens.py).

@@ -359,6 +359,13 @@ print(f"{sum(values.size for _, values in leaves(drawn)):,} weights")
 print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by the twin {by_twin * 1e3:.0f} ms")
 
 # %% [markdown]
+# ## What to remember
+#
+# - A block adds attention and a feed-forward layer to the vectors; a routed block replaces the second by experts.
+# - The loss is the mean of minus log p of the right next token, in nats. A blind guess has log V.
+# - Weights are plain arrays with the same names in both programs.
+# - A gradient holds the choices fixed. Differences of the loss check it, array by array.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/09_transformer.py`](answers/09_transformer.py).

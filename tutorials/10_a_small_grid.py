@@ -301,6 +301,13 @@ assert sorted(run.name() for run in runs) == sorted(run.name() for run in grid.v
 #     routelaws report runs/grid
 
 # %% [markdown]
+# ## What to remember
+#
+# - A made-up language has a known smallest loss, so you can see what a model still misses.
+# - Compare two models on the same text, token by token, and over several seeds.
+# - A difference within the spread over seeds is no result.
+# - `routelaws sweep` trains a grid from a file and goes on where it was stopped.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/10_a_small_grid.py`](answers/10_a_small_grid.py).

@@ -515,6 +515,13 @@ print(f"one fit: reference {slow:.2f} s, twin {short * 1e3:.2f} ms, {slow / shor
 # A fit that takes so little time can be repeated thousands of times, on tables that are a little different. That is how
 # lesson 12 asks how sure the numbers are.
 #
+# ## What to remember
+#
+# - One law of six numbers gives the loss from N and E.
+# - Given E_start and E_max, the other four follow by least squares. So a map of two numbers shows the global optimum.
+# - A search that goes downhill stops where its rules say so, which need not be the lowest place.
+# - The printed numbers are rounded. Rounding alone is larger than the error of the fit.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/11_fitting_the_law.py`](answers/11_fitting_the_law.py).

@@ -439,6 +439,13 @@ quick = best_time(fast_uncertainty.profile_intervals, N, E, loss, asked)
 print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow / quick:.0f} times")
 
 # %% [markdown]
+# ## What to remember
+#
+# - A 95 % interval is a promise about the procedure: it holds the truth in 95 % of many tables.
+# - Profiles trust that errors are independent. The jackknife by size does not.
+# - A bootstrap of six sizes is too narrow.
+# - The runs say little about the cut-off size, and much about the slope at the sizes that were trained.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/12_how_sure.py`](answers/12_how_sure.py).

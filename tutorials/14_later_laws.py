@@ -389,6 +389,13 @@ print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} m
 # sure they are. With a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients,
 # and `hoffmann_intervals` and its like say how sure the predictions are.
 #
+# ## What to remember
+#
+# - A budget C ≈ 6 N D leaves one choice: model size or tokens.
+# - Narrow experts help until the router costs too much. Larger models can afford narrower experts.
+# - Where only FLOPs count, more experts are better. Where memory counts, there is a best number.
+# - Check a printed formula against a search before you use it.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/14_later_laws.py`](answers/14_later_laws.py).

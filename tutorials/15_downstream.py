@@ -499,6 +499,13 @@ if study:
 # The command `routelaws downstream` makes this comparison with more laws, and for tables of your own; what it finds is
 # in [docs/downstream.md](../docs/downstream.md).
 #
+# ## What to remember
+#
+# - Accuracy contains guessing: take it out before you fit a law.
+# - A law can predict accuracy from compute directly, or in two stages by way of the loss.
+# - Judge laws on large runs that they were not fitted to, task by task.
+# - Which law is better depends on where the small runs end.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/15_downstream.py`](answers/15_downstream.py).

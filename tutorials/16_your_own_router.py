@@ -404,6 +404,13 @@ same(fast.softmax(np.float32(z)), softmax(z))
 # The three functions of JAX itself, and layers of other libraries, were asked the same way; what was found is in
 # [`docs/wild/README.md`](../docs/wild/README.md).
 #
+# ## What to remember
+#
+# - Random tests with a fixed tolerance can pass a wrong router.
+# - The suite compares with a reference, with a limit for each function that follows from rounding.
+# - A dialect is a known different answer. Find out which one your library has before you copy its numbers.
+# - Read the verdict and the input that is printed with it, and start from there.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/16_your_own_router.py`](answers/16_your_own_router.py).

@@ -587,6 +587,13 @@ def draw(axes):
 figure(draw, "What each device holds of the largest model, with all blocks rematerialised, by the number of devices.")
 
 # %% [markdown]
+# ## What to remember
+#
+# - All-to-all sends each token to the device of its expert, and a second one sends results back.
+# - The group that shares a queue and a balance is part of the model. Another group is another layer.
+# - ZeRO-1 stores the optimizer's moments once, in parts, and sends no more for it.
+# - A run with the global group can go on on any mesh.
+#
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/17_from_laptop_to_pod.py`](answers/17_from_laptop_to_pod.py).

@@ -12,10 +12,13 @@ import importlib.util
 import io
 import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.reference.configuration import ModelConfig
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#4a4a4a")
 """Okabe and Ito's palette, which colour-blind readers can tell apart: one colour for each line, token or expert."""
@@ -132,6 +135,34 @@ def fitted_runs(path: str, router: str) -> np.ndarray:
     mine = [row for row in _last_rows(path) if row["router_type"] in (router, "Dense")]
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     return np.array([[float(row[name]) for row in mine] for name in names])
+
+
+class SmallModel(NamedTuple):
+    """The small trained model of lesson 0, and what was measured in training; `small_model.py` made it."""
+
+    config: ModelConfig
+    params: dict  # as `reference/transformer.py` takes them
+    pieces: list[str]  # the text of each token
+    text: np.ndarray  # [64, 65], tokens of text that the model was not trained on
+    steps: np.ndarray  # [evaluations]
+    loads: np.ndarray  # [2, evaluations, E], without and with a balance loss
+    losses: np.ndarray  # [3, seeds]: without balance, with balance, dense
+
+
+def small_model() -> SmallModel:
+    """Return the small model of lesson 0. Its weights are stored in 8 bits, with a scale for each vector."""
+    stored = np.load(Path(__file__).resolve().parent / "data" / "small_model.npz")
+    params: dict = {}
+    for name in stored.files:
+        if name.startswith("weights/"):
+            *path, last = name.split("/")[1:]
+            node = params
+            for part in path:
+                node = node.setdefault(part, {})
+            node[last] = stored[name] * stored[name.replace("weights", "scales", 1)].astype(np.float64)
+    config = ModelConfig(vocab_size=512, d_model=32, blocks=2, heads=2, router="top_k", experts=8)
+    rest = (stored[name].astype(float) for name in ("steps", "loads", "losses"))
+    return SmallModel(config, params, stored["pieces"].tolist(), stored["text"].astype(int), *rest)
 
 
 def best_time(function, *arguments, repeats: int = 5) -> float:

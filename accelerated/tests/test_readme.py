@@ -19,6 +19,7 @@ PAGES = {
     for name in (
         "README.md",
         *(f"docs/{page}.md" for page in ("routers", "training", "scale", "laws", "downstream", "columns", "own_layer")),
+        "docs/site/index.md",
         "reference/README.md",
     )
 }
@@ -37,6 +38,11 @@ def said(code: str) -> str:
     with contextlib.redirect_stdout(output):
         exec(compile(code, "README.md", "exec"), {})
     return output.getvalue()
+
+
+def test_the_example_of_the_landing_page_prints_what_its_comments_say():
+    promised = re.findall(r"# (\[[\d ]+\])", example("docs/site/index.md"))
+    assert len(promised) == 3 and said(example("docs/site/index.md")).split("\n")[:3] == promised
 
 
 def test_the_reading_example_prints_what_its_comments_say():

@@ -1,6 +1,5 @@
 """The settings of Sphinx for the site. `build.py` says where the pages are."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -9,12 +8,14 @@ from pygments.lexers.special import TextLexer
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import make  # noqa: E402
+
 project = "routelaws"
 author = "The authors of routelaws"
 copyright = "the authors of routelaws, Apache 2.0"
-version = release = re.search(r'__version__ = "(.+?)"', (HERE.parents[1] / "src/routelaws/__init__.py").read_text())[1]
+version = release = make.version()
 
-extensions = ["myst_parser", "formulas"]
+extensions = ["myst_parser", "sphinx_copybutton", "formulas"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
 highlight_language = "none"  # an indented block is a formula, a table or a command, not Python
@@ -32,6 +33,8 @@ html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_copy_source = False
 html_show_sourcelink = False
+copybutton_selector = "div.highlight-python pre, div.highlight-none pre, div.highlight-bash pre"  # not what was printed
+html_search_scorer = str(HERE / "search_scorer.js")
 html_use_index = False  # the search finds names
 html_theme_options = {
     "header_links_before_dropdown": 6,
@@ -46,7 +49,8 @@ html_theme_options = {
     "back_to_top_button": True,
     "show_prev_next": True,
 }
-html_sidebars = {"index": [], "lab/**": [], "source/**": [], "reference/index": [], "conformance/index": []}
+lesson_sidebar = ["page-toc", "sidebar-nav-bs"]  # on the left, so that code of 120 columns has room on the right
+html_sidebars = {"tutorials/[0-9]*": lesson_sidebar, "index": [], "lab/**": [], "source/**": [], "reference/index": [], "conformance/index": []}
 
 
 def number_lines(app, doctree):

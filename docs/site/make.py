@@ -6,9 +6,11 @@
 """
 
 import argparse
+import re
 import shutil
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -19,6 +21,8 @@ import pages  # noqa: E402
 import points  # noqa: E402
 
 MARK = ".made-by-docs-site"  # a folder with this file may be emptied
+NOTEBOOKS = "lessons.zip"
+NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown", ".yml": "yaml"}
 
 
@@ -30,29 +34,32 @@ def tree(entries: list[str]) -> str:
 def navigation(root: Path = pages.ROOT) -> dict[str, str]:
     """Return {page: the part of the navigation that hangs on it}."""
     top = {
-        "Tutorials": "tutorials/index",
+        "Learn": "tutorials/index",
         "Lab": "lab/index",
         "Guides": "docs/index",
         "Read the code": "reference/index",
         "API": "api/index",
         "Test your own": "conformance/index",
         "Contributing": "contributing",
-        "Changes": "changelog",
     }
+    in_guides = [path for paths in pages.guides(root).values() for path in paths]
     return {
         "index": tree([f"{title} <{page}>" for title, page in top.items()]),
         "tutorials/index": tree([Path(path).stem for path in pages.lessons(root)]),
         "lab/index": tree([Path(path).stem for path in pages.lab(root) if Path(path).stem != "index"]),
-        "docs/index": tree([path.removeprefix("docs/").removesuffix(".md") for path in pages.guides(root)]),
+        "docs/index": tree([path.removeprefix("docs/").removesuffix(".md") for path in in_guides]),
+        "contributing": tree(["changelog"]),
     }
 
 
 def guides_index(root: Path = pages.ROOT) -> str:
     """Return the page that lists the guides, with the first sentence of each."""
-    lines = ["# Guides", ""]
-    for path in pages.guides(root):
-        name, first = path.removeprefix("docs/"), pages.first_sentence(root / path)
-        lines.append(f"- [{pages.title_of(root / path)}]({name}){'. ' + first if first else ''}")
+    lines = ["# Guides"]
+    for title, paths in pages.guides(root).items():
+        lines += ["", f"## {title}", ""]
+        for path in paths:
+            name, first = path.removeprefix("docs/"), pages.first_sentence(root / path)
+            lines.append(f"- [{pages.title_of(root / path)}]({name}){'. ' + first if first else ''}")
     return "\n".join(lines) + "\n"
 
 
@@ -77,17 +84,22 @@ def stage(folder: Path, root: Path = pages.ROOT) -> None:
     """Write what Sphinx reads."""
     import twins
 
-    names, hanging = pages.pages(root), navigation(root)
+    names, hanging, lessons = pages.pages(root), navigation(root), pages.lessons(root)
     texts, wanted = twins.api(root)
     texts["docs/index"] = guides_index(root) + hanging["docs/index"]
     for path, name in names.items():
         text = (root / path).read_text(encoding="utf-8")
         text, files, pictures = pages.with_links(text, path, names, root)
+        if path in lessons:
+            text = with_download(text)
         texts[name] = text + hanging.get(name, "")
         wanted |= files
         for picture in pictures:
             (folder / picture).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / picture, folder / picture)
+    texts["index"] = texts["index"].replace("@version@", version(root))
+    (folder / "tutorials").mkdir(exist_ok=True)
+    write_notebooks(folder / "tutorials" / NOTEBOOKS, lessons, root)
     shown: set[str] = set()
     while waiting := sorted(wanted - shown):
         for path in waiting:
@@ -97,6 +109,31 @@ def stage(folder: Path, root: Path = pages.ROOT) -> None:
     for name, text in texts.items():
         (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def version(root: Path = pages.ROOT) -> str:
+    """Return the version that the package states."""
+    text = (root / "src/routelaws/__init__.py").read_text(encoding="utf-8")
+    return re.search(r'__version__ = "(.+?)"', text)[1]
+
+
+def with_download(text: str) -> str:
+    """Return the page of a lesson with a link to the notebooks below its title, and without contents on the right."""
+    title = pages.TITLE.search(text)
+    link = f"\n\n{{download}}`Download all lessons as notebooks <{NOTEBOOKS}>`"
+    return f"{NO_CONTENTS}{text[: title.end()]}{link}{text[title.end() :]}"
+
+
+def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> None:
+    """Write an archive of the lessons as notebooks without results, and of the files that they read."""
+    import jupytext
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for lesson in lessons:
+            notebook = jupytext.read(root / lesson.replace(".md", ".py"))
+            archive.writestr(f"lessons/{Path(lesson).stem}.ipynb", jupytext.writes(notebook, "ipynb"))
+        for each in (root / "tutorials/lesson.py", *sorted((root / "tutorials/data").glob("*"))):
+            archive.write(each, f"lessons/{each.relative_to(root / 'tutorials')}")
 
 
 def add_lab(folder: Path) -> None:

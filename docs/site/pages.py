@@ -1,8 +1,9 @@
 """Which Markdown files are pages of the site, in which order, and where their links lead there.
 
-Nothing is listed by hand: a lesson `tutorials/NN_name.md` and a page `docs/name.md` are in the navigation as soon as
-the file is there. A link of a page to another file of the repository leads to a page that shows that file, and a link
-to a folder to that folder's README or, where it has none, to a list of its files.
+A lesson `tutorials/NN_name.md` and a page `docs/name.md` are in the navigation as soon as the file is there; `GUIDES`
+orders the pages of docs/. A link of a page to another file of the repository leads to a page that shows that file, and
+a link to a folder to that folder's README or, where it has none, to a list of its files. The README of the repository
+is no page: a link to it leads to the landing page, `docs/site/index.md`.
 """
 
 import os
@@ -11,12 +12,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SINGLE = {  # pages that stand alone
-    "README.md": "index",
+    "docs/site/index.md": "index",
     "reference/README.md": "reference/index",
     "conformance/README.md": "conformance/index",
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
 }
+GUIDES = {  # in the order in which a reader needs them; a page that is not named here comes last
+    "Words": ("terms", "letters"),
+    "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
+    "Predict": ("columns", "laws", "planning", "downstream"),
+    "Test": ("adapters", "vectors"),
+    "Background": ("choices", "balanced_assignment", "hash_loads", "policy_gradient"),
+}
+STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # what a link to each of them leads to
+NO_PAGES = ("docs/site.md",)  # for those who build the site, not for those who read it
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
@@ -26,10 +36,16 @@ def lessons(root: Path = ROOT) -> list[str]:
     return [f"tutorials/{path.name}" for path in sorted((root / "tutorials").glob("[0-9][0-9]_*.md"))]
 
 
-def guides(root: Path = ROOT) -> list[str]:
-    """Return the Markdown files below docs/, in the order of their titles."""
-    found = [path for path in (root / "docs").rglob("*.md") if (root / "docs/site") not in path.parents]
-    return [path.relative_to(root).as_posix() for path in sorted(found, key=title_of)]
+def guides(root: Path = ROOT) -> dict[str, list[str]]:
+    """Return {heading: Markdown files below docs/}, in the order of `GUIDES`; others follow, by title, under "More"."""
+    inside = (root / "docs").rglob("*.md")
+    found = {path.relative_to(root).as_posix() for path in inside if (root / "docs/site") not in path.parents}
+    found -= {*NO_PAGES}
+    parts = {title: [f"docs/{name}.md" for name in names] for title, names in GUIDES.items()}
+    parts = {title: [path for path in paths if path in found] for title, paths in parts.items()}
+    more = found - {path for paths in parts.values() for path in paths}
+    parts["More"] = sorted(more, key=lambda path: title_of(root / path))
+    return {title: paths for title, paths in parts.items() if paths}
 
 
 def lab(root: Path = ROOT) -> list[str]:
@@ -44,7 +60,8 @@ def pages(root: Path = ROOT) -> dict[str, str]:
     names = {path: name for path, name in SINGLE.items() if (root / path).exists()}
     names["tutorials/README.md"] = "tutorials/index"
     names |= {path: path.removeprefix("docs/site/").removesuffix(".md") for path in lab(root)}
-    return names | {path: path.removesuffix(".md") for path in (*lessons(root), *guides(root))}
+    listed = [*lessons(root), *(path for paths in guides(root).values() for path in paths)]
+    return names | {path: path.removesuffix(".md") for path in listed}
 
 
 def title_of(path: Path) -> str:
@@ -81,6 +98,8 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
     for known in (path, f"{path}/README.md"):
         if known in names:
             return names[known]
+    if path in STANDING_IN:
+        return STANDING_IN[path]
     if path.startswith("..") or not (root / path).exists():
         raise SystemExit(f"{page}: the link to {target} leads to nothing")
     return source_page(path, root)

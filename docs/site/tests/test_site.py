@@ -25,8 +25,10 @@ def test_every_lesson_and_every_page_of_docs_is_in_the_navigation():
     hanging = make.navigation(ROOT)
     assert entries(hanging["lab/index"]) == ["routers", "law", "budget"]
     assert entries(hanging["tutorials/index"]) == sorted(path.stem for path in ROOT.glob("tutorials/[0-9]*.md"))
-    assert set(entries(hanging["docs/index"])) == {path.stem for path in ROOT.glob("docs/*.md")}
-    assert all(f"({path.name})" in make.guides_index(ROOT) for path in ROOT.glob("docs/*.md"))
+    guides = {*ROOT.glob("docs/*.md")} - {ROOT / "docs/site.md"}
+    assert set(entries(hanging["docs/index"])) == {path.stem for path in guides}
+    assert all((ROOT / f"docs/{name}.md").exists() for names in pages.GUIDES.values() for name in names)
+    assert all(f"({path.name})" in make.guides_index(ROOT) for path in guides)
 
 
 @pytest.mark.parametrize("page", sorted(pages.pages(ROOT)))
@@ -40,7 +42,11 @@ def test_every_link_of_a_page_leads_somewhere(page):
 def small(tmp_path):
     """A repository with a few files."""
     texts = {
-        "README.md": "# Small\n\nSee [a guide](docs/b.md).\n",
+        "README.md": "# No page\n",
+        "docs/site/index.md": "# Small\n\nSee [a guide](../b.md).\n",
+        "docs/site.md": "# For those who build the site\n",
+        "docs/laws.md": "# The laws\n",
+        "docs/own_layer.md": "# Your layer\n",
         "tutorials/README.md": "# Lessons\n",
         "tutorials/02_second.md": "# Lesson 2\n",
         "docs/b.md": "# Zebras\n\nThey [run](a.md), e.g. often. And more.\n",
@@ -57,10 +63,10 @@ def small(tmp_path):
     return tmp_path
 
 
-def test_new_pages_appear_by_themselves_in_the_order_of_their_titles(small):
+def test_guides_have_an_order_and_new_pages_follow_by_title(small):
     hanging = make.navigation(small)
     assert entries(hanging["tutorials/index"]) == ["02_second"]
-    assert entries(hanging["docs/index"]) == ["a", "more/c", "b"]
+    assert entries(hanging["docs/index"]) == ["own_layer", "laws", "a", "more/c", "b"]
     assert "- [Zebras](b.md). They run, e.g. often.\n" in make.guides_index(small)
     assert "- [Cats](more/c.md). `Felis` purrs.\n" in make.guides_index(small)
 
@@ -69,7 +75,8 @@ def test_new_pages_appear_by_themselves_in_the_order_of_their_titles(small):
     ("link", "where"),
     [
         ("[x](b.md)", "[x](b.md)"),
-        ("[x](../README.md#small)", "[x](../index.md#small)"),
+        ("[x](../README.md)", "[x](../index.md)"),
+        ("[x](site.md)", "[x](../source/docs/site.md.md)"),
         ("[x](../reference)", "[x](../reference/index.md)"),
         ("[x](../reference/routers)", "[x](../source/reference/routers/index.md)"),
         ("[`x`](../reference/routers/base.py)", "[`x`](../source/reference/routers/base.py.md)"),

@@ -1,0 +1,306 @@
+# %% [markdown]
+# # Lesson 0. Why experts?
+#
+# **You will** see what a Mixture of Experts is, what it gains, and what goes wrong without load balancing. You will
+# look inside a small trained model. This takes ten minutes.
+#
+# **You need** Python and NumPy to run it, and nothing to read it. Pictures need matplotlib.
+#
+# **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py). Every new
+# word is on the page of [terms](../docs/terms.md).
+
+# %% [markdown]
+# ## 1. One block, two ways
+#
+# A *language model* reads a text in pieces called *tokens* and gives a probability to each possible next token. It is a
+# stack of equal *blocks*. A block has two parts. In *attention*, tokens look at earlier tokens. In the *feed-forward
+# network* (FFN), each token is transformed alone: a matrix, a bend, a second matrix.
+#
+# Most of the *parameters*, the learned numbers, are in the FFNs. More parameters make a better model, but every token
+# is multiplied by all of them. So a model that is twice as large takes twice the work.
+#
+# A *Mixture of Experts* (MoE) breaks this link. It replaces the FFN by several FFNs, the *experts*, and a *router*. The
+# router sends each token to one expert. A model without experts is called *dense*.
+
+# %%
+import numpy as np
+from lesson import COLOURS, figure, fitted_runs, released, same, small_model
+
+d, E = 512, 8  # width of the model, number of experts
+dense_ffn = 2 * d * 4 * d  # two matrices, d by 4d and 4d by d
+router = d * E
+total, active = E * dense_ffn + router, dense_ffn + router
+print(f"dense FFN: {dense_ffn:,} parameters")
+print(f"{E} experts: {total:,} parameters in total, {active:,} for one token")
+assert total > 7.9 * dense_ffn and active < 1.01 * dense_ffn
+
+
+# %% tags=["picture"]
+def box(axes, x, y, width, text, colour="#dbe7f3", height=0.75):
+    axes.bar(x, height, width, bottom=y, color=colour, edgecolor="#55636f")
+    axes.text(x, y + height / 2, text, ha="center", va="center", fontsize=9.5)
+
+
+def arrow(axes, start, end, **look):
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#55636f", **look})
+
+
+# %% tags=["picture"]
+def draw_routed(axes):
+    box(axes, 0, 2.0, 2.6, "router", COLOURS[4] + "55", 0.6)
+    arrow(axes, (0, 1.35), (0, 2.0))
+    arrow(axes, (0, 5.5), (0, 6.2))
+    for e, x in enumerate((-1.95, -0.65, 0.65, 1.95)):
+        used = e == 2
+        box(axes, x, 3.4, 1.1, f"expert {e}", COLOURS[2] + "66" if used else "#eeeeee")
+        line = {"linestyle": "-" if used else ":", "alpha": 1 if used else 0.6}
+        arrow(axes, (0, 2.6), (x, 3.4), **line)
+        arrow(axes, (x, 4.15), (0, 5.5), **line)
+
+
+# %% tags=["picture"]
+def draw_blocks(dense, routed):
+    for axes, title in ((dense, "a dense block"), (routed, "a routed block")):
+        axes.set(xlim=(-2.6, 2.6), ylim=(-0.3, 6.3), title=title)
+        axes.set_axis_off()
+        box(axes, 0, 0.6, 2.6, "attention")
+        arrow(axes, (0, -0.2), (0, 0.6))
+    box(dense, 0, 3.4, 2.6, "FFN")
+    arrow(dense, (0, 1.35), (0, 3.4))
+    arrow(dense, (0, 4.15), (0, 6.2))
+    draw_routed(routed)
+
+
+# %% tags=["picture"]
+figure(
+    draw_blocks,
+    "A block of a language model, and the same block with its feed-forward network replaced by four experts. One token "
+    "goes from the bottom to the top. On the right it uses one expert; other tokens use the others.",
+    panels=2,
+    height=3.6,
+)
+
+# %% [markdown]
+# There are two counts now. *Total parameters* are all that are stored. *Active parameters* are those that one token
+# uses; they decide the work. Eight experts have nearly eight times the parameters, and the work for a token is the same
+# to within one percent.
+
+# %% [markdown]
+# ## 2. What it gains
+#
+# Is it worth it? Clark et al. 2022 trained models of six sizes, dense and with up to 512 experts, and measured the
+# *loss* of each: minus the logarithm of the probability that the model gave to the right next token, on average. Lower
+# is better. Their router here is S-BASE (lesson 4).
+
+# %% tags=["released"]
+from routelaws.reference.accounting import SIZES, count
+from routelaws.reference.laws.routed import PRINTED, predict_loss
+
+table = released()
+sizes, counts = [size.dense_parameters for size in SIZES.values()], 2 ** np.arange(10)
+if table:
+    N, experts, loss = fitted_runs(table, "S-Base")
+else:  # without the authors' runs: the law that the paper fitted to them
+    N, experts = (axis.ravel() for axis in np.meshgrid(sizes, counts))
+    loss = predict_loss(N, experts, PRINTED["S-Base"])
+small = loss[(N == sizes[4]) & (experts == 64)][0]
+large = loss[(N == sizes[5]) & (experts == 1)][0]
+work = [count(*SIZES[name][:4], "S-Base", e)[2] / 1e9 for name, e in (("370M", 64), ("1.3B", 1))]
+print(f"370M with 64 experts: loss {small:.3f}, {work[0]:.2f} billion operations for a token")
+print(f"1.3B dense          : loss {large:.3f}, {work[1]:.2f} billion operations for a token")
+assert small < large and work[0] < work[1] / 2
+
+
+# %% tags=["picture"]
+def draw_losses(axes):
+    for i, (name, size) in enumerate(zip(SIZES, sizes, strict=True)):
+        mine = N == size
+        order = np.argsort(experts[mine])
+        points, look = (experts[mine][order], loss[mine][order]), {"color": COLOURS[0], "alpha": 0.4 + 0.12 * i}
+        axes.plot(*points, "o-", markersize=4, **look)
+        axes.annotate(name, (512, loss[mine].min()), xytext=(7, -3), textcoords="offset points", fontsize=9)
+    axes.plot([1, 512], [large, large], color=COLOURS[1], linestyle="--", linewidth=1)
+    axes.text(1, large + 0.02, "1.3B, dense", color=COLOURS[1], fontsize=9)
+    axes.set(xscale="log", yscale="log", xlim=(0.8, 1100), xlabel="experts", ylabel="loss, nats per token")
+    axes.set_xticks(counts[::3], [str(each) for each in counts[::3]])
+    axes.set_yticks([2, 2.5, 3], ["2", "2.5", "3"])
+    axes.minorticks_off()
+
+
+# %% tags=["picture"]
+figure(
+    draw_losses,
+    "More experts lower the loss at every size, and less so for large models. Each line is one size of the model; at 1 "
+    "expert it is dense. (Runs of Clark et al. 2022, released under CC-BY 4.0.)",
+    height=3.4,
+)
+
+# %% [markdown]
+# The smaller model with experts is better than the larger dense one, with a third of the work. There is a price: all
+# experts have to be stored. And the lines become flat at the right, so there is a limit to what experts can do. A
+# *scaling law* is a formula for these curves. Lesson 11 fits it.
+
+# %% [markdown]
+# ## 3. A model to look at
+#
+# Here is a model that is small enough to look at. It has two blocks of width 32; the second has eight experts. It was
+# trained for two minutes on the source code of Python's standard library, by `routelaws train`. Its weights come with
+# these lessons, rounded to 8 bits. ([`small_model.py`](small_model.py) trains it again.)
+
+# %%
+from routelaws.reference import transformer
+
+model = small_model()
+
+
+def loss_of(params):
+    return transformer.loss(params, model.text, model.config).cross_entropy  # text that it was not trained on
+
+
+blind = np.log(len(model.pieces))  # the same probability for each of 512 tokens
+print(f"loss {loss_of(model.params):.2f}; a blind guess has {blind:.2f}")
+assert loss_of(model.params) < blind / 2
+
+# %% [markdown]
+# The model can write. It reads the last tokens, gives a probability to each next one, draws one, and goes on.
+
+# %%
+rng = np.random.default_rng(3)
+ids = [model.pieces.index(piece) for piece in ("\n", "def")]
+for _ in range(90):
+    logits = transformer.apply(model.params, np.array([ids[-64:]]), model.config).logits[0, -1]
+    weights = np.exp((logits - logits.max()) / 0.7)  # 0.7 prefers likely tokens
+    ids.append(int(rng.choice(len(weights), p=weights / weights.sum())))
+print("".join(model.pieces[i] for i in ids).strip())
+assert len(ids) == 92
+
+# %% [markdown]
+# It is no programmer. But it has learned what Python looks like: names, brackets, indentation.
+
+# %% [markdown]
+# ## 4. Balance and collapse
+#
+# The router is a small matrix that is trained together with the experts. There is a trap: an expert that gets no tokens
+# learns nothing, and so nothing gives the router a reason to choose it later.
+#
+# We trained the model twice. The first time we left the router to itself. The second time we added a small term to the
+# loss, the *auxiliary loss*, which is smallest when all experts get the same number of tokens (lesson 7). The *load* of
+# an expert is its share of the tokens.
+
+# %%
+without, balanced = model.loads  # [evaluations, experts]
+for name, loads in (("without balance", without), ("with balance", balanced)):
+    print(f"{name:16}", " ".join(f"{load:6.1%}" for load in loads[-1]))
+assert (without[-1] < 0.01).sum() >= 3 and (balanced[-1] > 0.05).all()
+
+
+# %% tags=["picture"]
+def draw_loads(left, right):
+    for axes, loads, title in ((left, without, "no load balancing"), (right, balanced, "a balance loss")):
+        look = {"colors": [*COLOURS, "#bbbbbb"], "alpha": 0.85, "edgecolor": "white", "linewidth": 0.5}
+        axes.stackplot(model.steps, loads.T, **look)
+        axes.set(xlabel="training step", ylabel="share of the tokens", title=title)
+        axes.set(ylim=(0, 1), xlim=(100, 6000))
+        axes.grid(False)
+
+
+figure(
+    draw_loads,
+    "The share of the tokens that each of eight experts gets in training, without and with a balance loss. Each colour "
+    "is one expert. On the left three experts are never used.",
+    panels=2,
+)
+
+# %% [markdown]
+# Without balance, three of the eight experts are almost unused, from an early step to the end. This is *collapse*.
+# In the worst case one expert is left, and the model is dense again.
+#
+# Collapse wastes memory. It also wastes time: experts often lie on different devices, and all devices wait for the one
+# with the most tokens. So each expert gets a fixed number of places, its *capacity*. Tokens that find no place are
+# *dropped*: they skip the layer (lesson 1). *Load balancing* is the name for all methods against collapse.
+#
+# Does balance lower the loss? We trained each model twice, from different random weights.
+
+# %%
+print("                 first   second")
+for name, losses in zip(("without balance", "with balance", "dense"), model.losses, strict=True):
+    print(f"{name:16} {losses[0]:.3f}   {losses[1]:.3f}")
+unbalanced, even, dense = model.losses
+assert (even < unbalanced).all() and (unbalanced < dense).all()
+
+# %% [markdown]
+# The dense model does the same work for each token. Experts lower the loss, and balanced experts lower it more.
+
+# %% [markdown]
+# ## 5. What the experts learned
+#
+# The experts were not told what to do. Which tokens does each get? We send the text through the model and count. For
+# each expert, here are its most frequent tokens, of those that go to it in most cases.
+
+# %%
+inputs = model.text[:, :-1]
+routing = transformer.apply(model.params, inputs, model.config).routing
+chosen = routing.expert[0].reshape(-1)  # [tokens], the expert of each
+counts = np.zeros((model.config.experts, len(model.pieces)), int)
+np.add.at(counts, (chosen, inputs.reshape(-1)), 1)
+for e, row in enumerate(counts):
+    own = np.where(row > counts.sum(axis=0) / 2, row, 0)  # tokens that go to this expert in most cases
+    shown = [repr(model.pieces[i]) for i in np.argsort(-own)[:8] if own[i] > 2]
+    print(f"expert {e}, {row.sum() / chosen.size:4.0%}: {'  '.join(shown)}")
+same(counts.sum(), chosen.size)
+
+# %% [markdown]
+# This is *specialisation*. One expert gets line ends and indentation, another capital letters, another the dot and the
+# underscore, another closing brackets and `self`. Does it matter which expert a token gets? Send each token to the
+# next expert, and look at the loss.
+
+# %%
+ffn = model.params["routed_ffn"]
+moved = {name: np.roll(ffn[name], 1, axis=1) for name in ("up", "down")}
+right, wrong = (
+    loss_of(model.params),
+    loss_of(model.params | {"routed_ffn": ffn | moved}),
+)
+print(f"right expert: loss {right:.2f}; wrong expert: loss {wrong:.2f}")
+assert wrong > right + 1
+
+# %% [markdown]
+# ## 6. Which lesson answers which question
+#
+# | question | lesson |
+# |---|---|
+# | What exactly does a routed layer compute, and what does it cost? | [1](01_a_routed_layer.md) |
+# | Does a router have to learn at all? | [2, HASH](02_hash.md) |
+# | What is the best balanced choice, and how can you prove it? | [3, BASE](03_base.md) |
+# | How do you balance softly and fast, by Sinkhorn's algorithm? | [4, S-BASE](04_s_base.md) |
+# | Can a balance last from batch to batch? | [5, quantile balancing](05_quantile.md) |
+# | Can a router learn by trial and reward? | [6, RL-R](06_reinforce.md) |
+# | What do most models of today use, and why does it need a balance loss? | [7, top-k](07_top_k.md) |
+# | What if experts choose tokens? | [8, expert choice](08_mixture_of_tokens.md) |
+# | What does the whole model look like, and how is it trained? | [9](09_transformer.md), [10](10_a_small_grid.md) |
+# | What loss will a new model have, and how sure is that? | [11](11_fitting_the_law.md), [12](12_how_sure.md) |
+# | When do experts stop helping? | [13](13_what_routing_is_worth.md) |
+# | How large a model, and how many experts, for my budget? | [14](14_later_laws.md) |
+# | What does a loss say about right answers? | [15](15_downstream.md) |
+# | Is my own router right? | [16](16_your_own_router.md) |
+# | How do I train on many devices? | [17](17_from_laptop_to_pod.md) |
+#
+# Or play first: the [lab](../docs/site/lab/routers.md) has nine routers on one table that you can change.
+
+# %% [markdown]
+# ## What to remember
+#
+# - A Mixture of Experts replaces a feed-forward network by several, and a router sends each token to one or a few.
+# - Total parameters grow with the experts; active parameters, and so the work for a token, hardly do.
+# - More experts lower the loss, less and less.
+# - A router without load balancing may use only a few experts. Most lessons on routers are about load balancing.
+#
+# ## Exercises
+#
+# Each has an answer, with the code that checks it, in [`answers/00_why_experts.py`](answers/00_why_experts.py).
+#
+# 1. A layer has 64 experts, and each token uses two. How many times the parameters of a dense FFN does the layer
+#    store, and how many times its work does a token cost? Leave out the router.
+# 2. In section 2, how many experts does the 15M model need to be better than the dense 55M model?
+# 3. Take the most loaded expert of the small model away: set its `down` matrix to 0. How much does the loss grow? And
+#    without the least loaded one?

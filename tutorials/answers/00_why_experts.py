@@ -1,0 +1,43 @@
+"""Answers to the exercises of lesson 0. Run it: `python tutorials/answers/00_why_experts.py`."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import small_model
+
+from routelaws.reference.accounting import SIZES
+from routelaws.reference.laws.routed import PRINTED, predict_loss
+from routelaws.reference.transformer import loss
+
+# 1. It stores 64 times the parameters. A token costs twice the work, that of two experts.
+d = 512
+dense_ffn = 2 * d * 4 * d
+stored, used = 64 * dense_ffn, 2 * dense_ffn
+assert (stored / dense_ffn, used / dense_ffn) == (64, 2)
+print("1. 64 times the parameters, twice the work")
+
+# 2. By the law that the paper printed for S-BASE, 32 experts are enough. In the runs, too: 2.827 is below 2.849.
+experts = 2 ** np.arange(10)
+small = predict_loss(SIZES["15M"].dense_parameters, experts, PRINTED["S-Base"])
+large = predict_loss(SIZES["55M"].dense_parameters, 1, PRINTED["S-Base"])
+assert experts[small < large].min() == 32
+print(f"2. 32 experts: {small[5]:.3f} is below {large:.3f}")
+
+# 3. The more tokens an expert has, the more the loss grows without it.
+model = small_model()
+loads = model.loads[1, -1]
+whole = loss(model.params, model.text, model.config).cross_entropy
+grown = []
+for expert in (loads.argmax(), loads.argmin()):
+    ffn = model.params["routed_ffn"]
+    down = ffn["down"].copy()
+    down[:, expert] = 0
+    grown.append(
+        loss(model.params | {"routed_ffn": ffn | {"down": down}}, model.text, model.config).cross_entropy - whole
+    )
+assert grown[0] > grown[1] > 0
+print(f"3. {grown[0]:.2f} nats without the most loaded expert, {grown[1]:.2f} without the least loaded one")
