@@ -22,7 +22,7 @@ GUIDES = {  # in the order in which a reader needs them; a page that is not name
     "Words": ("terms", "letters"),
     "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
     "Predict": ("columns", "laws", "planning", "downstream"),
-    "Test": ("adapters", "vectors"),
+    "Test": ("wild/README", "vectors"),
     "Background": ("choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # what a link to each of them leads to

@@ -25,10 +25,12 @@ def test_every_lesson_and_every_page_of_docs_is_in_the_navigation():
     hanging = make.navigation(ROOT)
     assert entries(hanging["lab/index"]) == ["routers", "law", "budget"]
     assert entries(hanging["tutorials/index"]) == sorted(path.stem for path in ROOT.glob("tutorials/[0-9]*.md"))
-    guides = {*ROOT.glob("docs/*.md")} - {ROOT / "docs/site.md"}
-    assert set(entries(hanging["docs/index"])) == {path.stem for path in guides}
+    docs, site = ROOT / "docs", ROOT / "docs/site"
+    guides = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if site not in path.parents}
+    guides -= {"site.md"}
+    assert {f"{name}.md" for name in entries(hanging["docs/index"])} == guides
     assert all((ROOT / f"docs/{name}.md").exists() for names in pages.GUIDES.values() for name in names)
-    assert all(f"({path.name})" in make.guides_index(ROOT) for path in guides)
+    assert all(f"({path})" in make.guides_index(ROOT) for path in guides)
 
 
 @pytest.mark.parametrize("page", sorted(pages.pages(ROOT)))
