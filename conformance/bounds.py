@@ -355,6 +355,10 @@ BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in 
 
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
+BOUNDS["designs.gate"] = Bound(
+    8, "u (4 + max z - min z + max |z|) of the value, as top_k.gate; a library's own softmax"
+)
+BOUNDS["designs.scale"] = Bound(1e-5, "relative; a median of ratios in float32 against a constant of four digits")
 BOUNDS["export.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
 BOUNDS["vectors.closed"] = Bound(1e-13, "relative; powers of ten, exponents below 30 over slopes of 0.05: 500 u")
 BOUNDS["vectors.line"] = Bound(1e-8, "relative; solved equations, a quantile good to 1e-10; measured 7e-10")

@@ -70,6 +70,7 @@ class Verdict(NamedTuple):
     matches: tuple[str, ...]  # names of dialects; more than one where they are the same function, none if it has none
     examples: int  # inputs that were tried
     counterexample: Counterexample | None  # None where it agrees with ours on all of them
+    nearest: str = ""  # the dialect that explains most answers
 
 
 def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
@@ -97,10 +98,30 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     if not offered:
         return Verdict(subject, (), 0, None)
     inputs, answers = [inputs[place] for place in offered], [answers[place] for place in offered]
-    definite = [dialect.name for dialect in dialects if not dialect.accepts and _speaks(dialect, inputs, answers)]
-    loose = [dialect.name for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
-    difference = _difference(parameters, dialects[0], inputs, answers)
-    return Verdict(subject, tuple(definite or loose), len(inputs), difference)
+    definite = [dialect for dialect in dialects if not dialect.accepts and _speaks(dialect, inputs, answers)]
+    loose = [dialect for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
+    by_chance = [dialect for dialect in loose if definite and _chances(dialect, dialects, inputs, answers) < CHANCES]
+    matches = tuple(dialect.name for dialect in definite + by_chance or loose)
+    near = max(dialects, key=lambda one: sum(_agrees(one, v, pair) for v, pair in zip(inputs, answers, strict=True)))
+    return Verdict(subject, matches, len(inputs), _difference(parameters, dialects[0], inputs, answers), near.name)
+
+
+CHANCES = 4
+"""Inputs on which a dialect without one right answer has to be able to answer otherwise, so that another is named."""
+
+
+def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
+    """Return on how many inputs a dialect with many right answers accepts one that is not the answer that was found."""
+    others = [dialect.function for dialect in dialects]
+    return sum(
+        any(not _same(found, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)
+        for v, (found, _) in zip(inputs, answers, strict=True)
+    )
+
+
+def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
+    """Return whether an answer is that of a dialect with one right answer."""
+    return dialect.accepts is None and _same(pair[0], dialect.function(*values))
 
 
 def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:

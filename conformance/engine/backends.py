@@ -10,6 +10,7 @@ it takes too long, looks whether the inputs are still what they were, calls twic
 the same, and gives the result back as the reference's record of NumPy arrays.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -29,6 +30,8 @@ import numpy as np
 import pytest
 
 from routelaws.conformance import adapters
+from routelaws.conformance.engine import stances
+from routelaws.conformance.engine.harness import cast
 from routelaws.conformance.engine.names import (
     BackendError,
     chosen_options,
@@ -176,7 +179,7 @@ class Backend:
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
         self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
-        self._wrapped, self._seen, self._broken = {}, set(), {}
+        self._wrapped, self._seen, self._broken, self._stances = {}, set(), {}, {}
         found = {path: self._find(path) for path in public_functions()}
         self.functions = [path for path, function in found.items() if callable(function)]
         self.borrowed = [path for path in self.functions if found[path] is public_functions()[path]]
@@ -229,6 +232,67 @@ class Backend:
             hypothesis.reject()
         pytest.skip(reason)
 
+    def stance(self, path: str) -> stances.Stance | None:
+        """Return which design a stranger's function is; None for our own, and while it is being found."""
+        function = self._find(path)
+        if path not in stances.JUDGED or not callable(function) or stances.is_own(function):
+            return None
+        if path not in self._stances:
+            self._stances[path] = None
+            self._stances[path] = found = stances.stance_of(self, path)
+            self.ledger.findings[self.name, path] = stances.as_row(self, path, found)
+        return self._stances[path]
+
+    def ask(self, path: str, *arrays, precision: str, **options):
+        """Call a function outside of any test and return its result as the reference's record.
+
+        Raises:
+            NotImplementedError: it does not offer these options, or refuses the input.
+            Fault: it broke a rule of the guard or raised.
+        """
+        try:
+            return self._ask(path, self._find(path), arrays, precision, options)
+        except Broken as broken:
+            raise stances.Fault(broken.kind, broken.detail) from broken
+
+    def _ask(self, path: str, function, arrays, precision: str, options: dict):
+        defaults, taken = defaults_of(path), keywords_of(function)
+        lacking = [name for name in options if taken is not None and name not in taken]
+        for name in lacking:
+            if not stands_at(options[name], defaults[name]):
+                raise NotImplementedError(f"option {name}")
+        options = {name: value for name, value in options.items() if name not in lacking}
+        if self.capabilities:
+            with jax.enable_x64(precision == "float64"), jax.ensure_compile_time_eval():
+                own = cast(arrays, precision), cast({k: v for k, v in options.items() if arrays_of(v)}, precision)
+                own = own[0], options | own[1]
+                result = self._within_limit(path, function, *own)
+                return self._returned(path, result)
+        own = self._given(arrays, precision), self._given(options, precision)
+        before = [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
+        result = self._within_limit(path, function, *own)
+        if any(
+            a.tobytes() != np.asarray(self._plain(b)).tobytes() for a, b in zip(before, arrays_of(own), strict=True)
+        ):
+            raise stances.Fault("mutates", "changed an array that it was given")
+        self.ledger.examples[self.name, path] = self.ledger.examples.get((self.name, path), 0) + 1
+        return self._returned(path, result)
+
+    def _within_limit(self, path: str, function, arguments, keywords):
+        """Call for `ask`; what ends the call becomes a Fault."""
+        try:
+            with _alarm(self.time_limit):
+                return function(*arguments, **keywords)
+        except _TimeIsUp:
+            raise stances.Fault("hangs", f"did not return within {self.time_limit:g} s") from None
+        except (NotImplementedError, pytest.skip.Exception) as error:
+            raise NotImplementedError(str(error)) from error
+        except (Exception, SystemExit) as error:
+            if stances.is_refusal(error):
+                raise NotImplementedError(f"refused: {error}") from error
+            shapes = shapes_of_call(path, arguments, keywords)
+            raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
+
     def other_defaults(self, path: str) -> str:
         """Return which defaults of a function differ from the reference's, "" if none; None leaves a default open."""
         if path not in public_functions():
@@ -261,21 +325,25 @@ class Backend:
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
         """Return the arguments of a call as far as the function has parameters for them.
 
-        An option that it lacks is dropped where it stands at the reference's default, since the call without it asks
-        for the same. Where one stands otherwise, the example is left out.
+        An option that it lacks is dropped where it stands at the function's design, or at the reference's default where
+        no design is known: the call without it asks for the same. Where one stands otherwise, the example is left out.
         """
         defaults, options = defaults_of(path), options_of(path)
-        taken, places = keywords_of(function), places_of(function)
-        extra = {}
+        places, extra = places_of(function), {}
         if len(arguments) > places:
             extra = dict(zip(list(defaults)[places : len(arguments)], arguments[places:], strict=False))
             if set(extra) <= set(options):  # by name, where the function has them at all
                 arguments, keywords = arguments[:places], extra | keywords
-        lacking = [] if taken is None else [name for name in keywords if name in options and name not in taken]
-        wanted = sorted(name for name in lacking if not stands_at(keywords[name], defaults[name]))
+        given = dict(zip(defaults, arguments, strict=False)) | keywords
+        stance = self.stance(path)
+        if stance and stance.finding.verdict == "defect":
+            raise Broken(path, stance.finding.kind, stance.finding.detail)
+        wanted, named = stances.lacking(stance, path, function, given)
         if wanted:
             self._not_offered(path, f"option {', '.join(wanted)}", wanted)
-        return arguments, {name: value for name, value in keywords.items() if name not in lacking}
+        taken = keywords_of(function)
+        dropped = [] if taken is None else [name for name in keywords if name in options and name not in taken]
+        return arguments, {name: value for name, value in (named | keywords).items() if name not in dropped}
 
     def _not_offered(self, path: str, reason: str, options=()):
         """Leave out what a function has not: options that it lacks, or a call that raised NotImplementedError."""
@@ -363,14 +431,16 @@ class Backend:
     def _record(self, path: str, value, record):
         """Return the record of an object with its attributes, a dict with its keys, or a tuple in its order."""
         names = record._fields
-        if isinstance(value, dict) and set(names) <= set(value):
-            parts = [value[name] for name in names]
-        elif not isinstance(value, dict) and all(hasattr(value, name) for name in names):
-            parts = [getattr(value, name) for name in names]
+        needed_ones = [name for name in names if name not in stances.OPTIONAL.get(record.__name__, ())]
+        if isinstance(value, dict) and set(needed_ones) <= set(value):
+            parts = [value.get(name) for name in names]
+        elif not isinstance(value, dict) and all(hasattr(value, name) for name in needed_ones):
+            parts = [getattr(value, name, None) for name in names]
         elif isinstance(value, list | tuple) and not fields_of(value) and len(value) == len(names):
             parts = list(value)
         else:
-            self._break(path, "form", f"returned {told(value)}; {needed(record)}")
+            optional = stances.OPTIONAL.get(record.__name__, ())
+            self._break(path, "form", f"returned {told(value)}; {needed(record, optional)}")
         hints = typing.get_type_hints(record)
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
@@ -410,8 +480,9 @@ class Backend:
                 self._break(path, "mutates", "changed an array that it was given")
             return self._returned(path, value)
 
-        result = once()
+        raw = once()
         self.ledger.answered(self.name, path, chosen)
+        result = self._comparable(path, raw, arguments, everything, precision)
         if kept:
             kept.returned, kept.result = True, result
         constants = repr({key: value for key, value in everything.items() if not arrays_of(value)})
@@ -421,9 +492,19 @@ class Backend:
             self._seen.add((path, constants, precision))
             self._judge_precision(path, result, precision)
             drawn = any(isinstance(value, np.random.Generator) for value in (*arguments, *keywords.values()))
-            if not drawn and not equal(result, once()):
+            if not drawn and not equal(raw, once()):
                 self._break(path, "not deterministic", "gave two results for the same input")
         return result
+
+    def _comparable(self, path: str, result, arguments, keywords, precision):
+        """Return a stranger's result with every field of the record, and its choices in the reference's order."""
+        if path in self.borrowed or stances.is_own(self._find(path)):
+            return result
+        wide = jax.tree.map(_wide, (arguments, keywords))
+        try:
+            return stances.comparable(path, result, *wide, self.stance(path), precision or "float64")
+        except Exception:  # an input for which the reference has no answer
+            return result
 
     def _plain(self, leaf):
         own = getattr(self.namespace, "to_numpy", None)
@@ -454,16 +535,9 @@ class Backend:
 
     def _timed(self, path: str, function, arguments, keywords, chosen):
         """Call, and fail where it does not return in time or tries to end the process."""
-
-        def alarm(number, frame):
-            raise _TimeIsUp
-
-        on = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-        previous = signal.signal(signal.SIGALRM, alarm) if on else None
         try:
-            if on:
-                signal.setitimer(signal.ITIMER_REAL, self.time_limit)
-            return function(*arguments, **keywords)
+            with _alarm(self.time_limit):
+                return function(*arguments, **keywords)
         except _TimeIsUp:
             trouble = "hangs", f"did not return within {self.time_limit:g} s"
         except (SystemExit, GeneratorExit) as error:
@@ -471,15 +545,40 @@ class Backend:
         except NotImplementedError as error:
             trouble = "not offered", str(error)
         except Exception as error:
-            self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
-            raise
-        finally:
-            if on:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, previous)
+            if not self.stance(path) or not stances.is_refusal(error):
+                self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
+                raise
+            trouble = "not offered", f"refused: {error}"
         if trouble[0] == "not offered":
             self._not_offered(path, trouble[1], chosen)
         self._break(path, *trouble)  # outside, so that it has no context that a later failure would lack
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float):
+    """Raise `_TimeIsUp` inside the block after so many seconds; nothing outside of the main thread and on Windows."""
+
+    def alarm(number, frame):
+        raise _TimeIsUp
+
+    on = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGALRM, alarm) if on else None
+    try:
+        if on:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        if on:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+def _wide(leaf):
+    """Return an array as NumPy's, floats as float64; anything else as it is."""
+    if not hasattr(leaf, "dtype"):
+        return leaf
+    array = np.asarray(as_numpy(leaf))
+    return array.astype(np.float64) if array.dtype.kind in "fV" else array
 
 
 def versions() -> dict[str, str]:

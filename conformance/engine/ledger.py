@@ -47,6 +47,7 @@ MERGED = {
     "not_offered": operator.add,
     "compared": operator.add,
     "options": operator.or_,
+    "findings": lambda ours, theirs: ours,
     "bounds": lambda ours, theirs: (ours[0] + theirs[0], max(ours[1], theirs[1])),
 }
 """How the records of two processes become one, by field of `Ledger`."""
@@ -74,6 +75,7 @@ class Ledger:
         self.keeps, self.broken = False, {}
         self.not_offered: dict[tuple[str, str, str], int] = {}
         self.compared: dict[tuple[str, str], int] = {}  # tests that came to their end, by backend and function
+        self.findings: dict[tuple[str, str], dict] = {}  # by backend and function: see `stances.as_row`
         self.options: dict[tuple[str, str, str], bool] = {}  # by backend, function and option: answered, or declined
         self.test = 0  # how many tests have begun
         self.begin()

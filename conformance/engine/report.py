@@ -241,7 +241,20 @@ def build(
     rows = [_row(path, backend, ledger, [t for t in own if t.function == path], expected) for path in functions]
     if strict:
         rows = [row._replace(failed=1) if row.verdict == "unexpectedly right" else row for row in rows]
-    return Report(backend.name, header, tuple(rows), tuple(t for t in own if not t.function), slack)
+    outside = tuple(trouble for trouble in own if not trouble.function)
+    return Report(backend.name, header, tuple(rows), outside, slack, _facts(ledger, backend.name))
+
+
+def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
+    """Return the facts of a backend, each once; where functions differ, with their names."""
+    facts = {}
+    for (name, path), finding in ledger.findings.items():
+        for fact, value in finding["facts"].items() if name == backend else ():
+            facts.setdefault(fact, {}).setdefault(value, []).append(path.rpartition(".")[2])
+    return {
+        fact: next(iter(values)) if len(values) == 1 else "; ".join(f"{v} ({', '.join(p)})" for v, p in values.items())
+        for fact, values in sorted(facts.items())
+    }
 
 
 def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
@@ -262,9 +275,20 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     elif path in expected and examples:
         words = f"was expected to fail ({expected[path]}), and nothing failed"
         row = row._replace(verdict="unexpectedly right", detail=words)
+    finding = ledger.findings.get((backend.name, path))
+    row = _found(row, finding) if finding else row
     there = path in backend.functions
     defaults, unchecked = (backend.other_defaults(path), _unchecked(ledger, backend, path)) if there else ("", "")
     return row._replace(left_out=left_out, defaults=defaults, unchecked=unchecked)
+
+
+def _found(row: Row, finding: dict) -> Row:
+    """Return the row of a function whose design was looked for."""
+    row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None, script=finding["script"])
+    row = row._replace(besides=(*finding["besides"], *row.besides))
+    if row.verdict in ("right", "not askable", "not asked"):  # else a failed test has said what is wrong
+        row = row._replace(**{name: finding[name] for name in ("verdict", "kind", "detail")})
+    return row
 
 
 def _blamed(row: Row, troubles: list[Trouble]) -> Row:

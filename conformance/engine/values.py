@@ -54,12 +54,13 @@ def told(value) -> str:
     return f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 
-def needed(record) -> str:
-    """Return in words which record is needed, and in which forms."""
-    return (
+def needed(record, optional=()) -> str:
+    """Return in words which record is needed, in which forms, and which of its fields may be left out."""
+    words = (
         f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
         f"or a tuple of all {len(record._fields)} in this order"
     )
+    return f"{words}; {', '.join(optional)} may be left out by name" if optional else words
 
 
 def _kind(array: np.ndarray) -> str:

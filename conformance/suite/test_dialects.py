@@ -311,6 +311,8 @@ def test_the_fast_twin_speaks_ours(subject, name):
 )
 def test_the_backend_speaks_ours(backend, subject, path, monkeypatch):
     """Another dialect fails, as its function does elsewhere; here it is called by its name."""
+    if getattr(backend, "stance", lambda path: None)(path) and subject != "second expert":
+        pytest.skip("test_designs.py asks for the design of a stranger's function")
     failed = []
 
     def call(name, *arrays, **options):

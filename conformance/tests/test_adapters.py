@@ -18,7 +18,7 @@ from routelaws.conformance import adapters
 from routelaws.conformance.adapters import blocks
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.dialects import classifier as dialects
-from routelaws.conformance.engine import backends, report
+from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.suite import test_experts, test_top_k
@@ -40,6 +40,13 @@ def stranger(**names):
     return backends.Backend("mine", SimpleNamespace(**names), Ledger())
 
 
+def without_stances(**names):
+    """Return a backend whose functions are not asked for their design first, so that every call is the test's."""
+    backend = stranger(**names)
+    backend._stances.update(dict.fromkeys(stances.JUDGED))
+    return backend
+
+
 def row(backend, path: str) -> report.Row:
     return report.build(backend, backend.ledger, {}, [path], {})[path]
 
@@ -54,7 +61,7 @@ class TestNotOffered:
         return top_k.top_k_router(logits, k)
 
     def test_it_is_counted(self):
-        backend, z = stranger(top_k_router=self.router), np.eye(3)
+        backend, z = without_stances(top_k_router=self.router), np.eye(3)
         ask = backend.routers.top_k.top_k_router
         ask(z)
         for _ in range(2):
@@ -97,7 +104,7 @@ class TestNotOffered:
         assert backend.routers.top_k.top_k_router(z, mask=None)
 
     def test_nothing_else_is_asked(self):
-        backend = stranger(top_k_router=self.router)
+        backend = without_stances(top_k_router=self.router)
         with pytest.raises(pytest.skip.Exception):
             backend.routers.top_k.top_k_router(np.eye(3), 2)
         found = report.Report("mine", {}, (row(backend, "routers.top_k.top_k_router"),), ())
@@ -119,7 +126,7 @@ class TestNotOffered:
     def test_while_jax_traces(self):
         import jax
 
-        backend = stranger(top_k_router=self.router, capabilities=("jit",))
+        backend = without_stances(top_k_router=self.router, capabilities=("jit",))
         with pytest.raises(pytest.skip.Exception, match="k 2, only 1"):
             jax.jit(lambda z: backend.routers.top_k.top_k_router(z, 2).gate)(np.eye(3))
         assert row(backend, "routers.top_k.top_k_router").examples == 0

@@ -1,0 +1,194 @@
+"""Designs of routers in which a token chooses: gate formulas, rules of choice, and inputs that tell them apart.
+
+    gate of a chosen expert = scale * form(logits, chosen)           forms: the dialects of "gates", and sparsemixer
+    chosen                  = the k best of score + bias             rule "best"
+                              the same within the m best of n groups rule `Groups`
+
+A design is a form, a scale and a rule. `judge.py` fits one to the answers of a router.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialects.table import GATES, _root_softplus, _sigmoid, _softmax
+from routelaws.conformance.engine.harness import UNIT
+
+
+class Form(NamedTuple):
+    """A formula of gates before the scale."""
+
+    name: str
+    gates: Callable  # (logits [T, E], expert [T, k]) -> [T, k]
+    options: dict | None  # values of the reference's options that give it, by name; None where no options do
+    alone: dict | None  # the same at k = 1
+
+
+class Groups(NamedTuple):
+    """A choice within the best groups of neighbouring experts."""
+
+    number: int
+    taken: int
+    score: str  # "two_best" or "best"
+
+    def __str__(self):
+        word = "two best experts" if self.score == "two_best" else "best expert"
+        return f"{self.taken} of {self.number} groups by their {word}"
+
+
+class Probe(NamedTuple):
+    """An input of a router."""
+
+    kind: str  # "plain", "edge", "tie", "bias" or "mask"
+    logits: np.ndarray  # [T, E], exact in float32
+    k: int
+    bias: np.ndarray | None = None  # [E]
+    mask: np.ndarray | None = None  # [T]
+
+
+_NONE = {"normalisation": ("none",)}
+_SUM = {"normalisation": ("sum", "softmax")}
+_SIGMOID_SUM = {"normalisation": ("sum",)}
+_FORMS = {
+    "softmax": ("softmax", _NONE, _NONE),
+    "softmax, sum over chosen": ("softmax", _SUM, _SUM),
+    "softmax, sum over chosen if k > 1": ("softmax", _SUM, _NONE),
+    "sigmoid": ("sigmoid", _NONE, _NONE),
+    "sigmoid, sum over chosen": ("sigmoid", _SIGMOID_SUM, _SIGMOID_SUM),
+    "sigmoid, sum over chosen if k > 1": ("sigmoid", _SIGMOID_SUM, _NONE),
+}
+"""Forms that the reference's `top_k_router` has: its score, and its normalisations above k = 1 and at k = 1."""
+
+SAME = {"softmax over chosen": "softmax, sum over chosen"}
+"""Dialects that are one function: the sum over all experts cancels."""
+
+SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "softmax over chosen"}
+"""What a report calls a dialect."""
+
+
+def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    """Return softmax gates among the experts within 2 % of each choice, earlier choices left out (jitter 0.01)."""
+    gates, left = np.zeros(expert.shape), np.array(logits, dtype=np.float64)
+    for choice in range(expert.shape[1]):
+        largest = left.max(axis=1, keepdims=True)
+        distance = (largest - left) / np.maximum(np.abs(logits), largest).clip(np.finfo(float).tiny)
+        near = _softmax(np.where(distance > 0.02, -np.inf, left))
+        gates[:, choice] = np.take_along_axis(near, expert[:, choice : choice + 1], axis=1)[:, 0]
+        np.put_along_axis(left, expert[:, choice : choice + 1], -np.inf, axis=1)
+    return gates
+
+
+def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    """Return sigmoids divided by their sum over the chosen, by logarithms: the sum cannot underflow."""
+    return _softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
+
+
+def _form(name: str, gates: Callable) -> Form:
+    if name == "sigmoid, sum over chosen":
+        gates = _log_shares
+    score, above, alone = _FORMS.get(name, (None, None, None))
+    options = [None if one is None else {"score": (score,)} | one for one in (above, alone)]
+    return Form(name, gates, *options)
+
+
+FORMS = (
+    *(_form(one.name, one.function) for one in GATES if one.name not in SAME),
+    _form("sparsemixer", _sparsemixer),
+    _form("softmax, divided by k", lambda z, e: np.take_along_axis(_softmax(z), e, axis=1) / e.shape[1]),
+)
+
+
+def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
+    """Return [T, E], what a router of this form ranks its experts by."""
+    if form.name.startswith("sigmoid"):
+        return _sigmoid(logits)
+    return _root_softplus(logits) if form.name.startswith("root") else _softmax(logits)
+
+
+def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
+    """Return [T, 1], the relative rounding error of scores and gates."""
+    spread = np.ptp(logits, axis=1, keepdims=True)
+    return UNIT[precision] * (4 + spread + np.abs(logits).max(axis=1, keepdims=True))
+
+
+def groups_of(num_experts: int, k: int):
+    """Yield the group rules that E experts and k choices allow, of groups of two experts and more."""
+    numbers = [n for n in range(2, num_experts // 2 + 1) if num_experts % n == 0]
+    for number, score in itertools.product(numbers, ("two_best", "best")):
+        for taken in range(1, number):
+            if taken * num_experts // number >= k:
+                yield Groups(number, taken, score)
+
+
+def within(rule, key: np.ndarray) -> np.ndarray:
+    """Return [T, E], the key with -inf outside of the groups that a rule takes."""
+    if rule == "best":
+        return key
+    taken = np.argsort(-_group_scores(rule, key), axis=1, kind="stable")[:, : rule.taken]
+    inside = (taken[:, :, None] == np.arange(rule.number)).any(axis=1)
+    return np.where(np.repeat(inside, key.shape[1] // rule.number, axis=1), key, -np.inf)
+
+
+def _group_scores(rule: Groups, key: np.ndarray) -> np.ndarray:
+    by_group = np.sort(key.reshape(len(key), rule.number, -1), axis=2)
+    return by_group[:, :, -2:].sum(axis=2) if rule.score == "two_best" else by_group[:, :, -1]
+
+
+def gap_of_groups(rule: Groups, key: np.ndarray) -> np.ndarray:
+    """Return [T], by how much the last group that is taken is better than the first that is not."""
+    ordered = -np.sort(-_group_scores(rule, key), axis=1)
+    return ordered[:, rule.taken - 1] - ordered[:, rule.taken]
+
+
+def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
+    """Return [T] bool, the tokens whose set of experts cannot be the k best of keys known up to a margin [T, 1]."""
+    k, ordered = expert.shape[1], -np.sort(-key, axis=1)
+    chosen = (expert[:, :, None] == np.arange(key.shape[1])).any(axis=1)
+    last_in, first_out = ordered[:, k - 1 : k], ordered[:, k : k + 1]
+    must = key > first_out + 2 * margin if k < key.shape[1] else np.ones(key.shape, bool)
+    return (must & ~chosen).any(axis=1) | (chosen & ~(key >= last_in - 2 * margin)).any(axis=1)
+
+
+def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
+    """Return [T, 1], the error of the key that the choice is made by."""
+    largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
+    bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
+    rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
+    return BOUNDS["top_k.score"].limit * rounding + np.finfo("float32").tiny
+
+
+SHAPES = (
+    (1, 2, 1), (1, 4, 2), (2, 4, 1), (3, 4, 2), (4, 4, 4), (1, 8, 2), (7, 4, 3), (6, 8, 1), (5, 8, 2), (5, 8, 4),
+    (9, 16, 4), (40, 8, 2),
+)  # fmt: skip
+"""(T, E, k): one token, k = E, T that E does not divide, fewer tokens than experts."""
+
+
+def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
+    """Return rows of different multiples of 1/8 in any order, at most 8 from zero: exact in bfloat16."""
+    steps = random.integers(1, 4, (num_tokens, num_experts)).cumsum(axis=1) / 8
+    return random.permuted(steps - steps[:, num_experts // 2 : num_experts // 2 + 1], axis=1)
+
+
+def probes(seed: int = 0) -> list[Probe]:
+    """Return the inputs of a verdict, the smallest first of each kind."""
+    random = np.random.default_rng(seed)
+    found = [Probe("plain", _lattice(random, T, E), k) for T, E, k in SHAPES]
+    ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]
+    found += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # closer than bfloat16 can tell
+    found += [Probe("plain", 64 + _lattice(random, T, E), k) for T, E, k in ones]
+    for T, E, k in ones:
+        found += [Probe("edge", z, k) for z in (_lattice(random, T, E) - 60, 60 * np.sign(_lattice(random, T, E)))]
+        found += [Probe("edge", 1250.0 * _lattice(random, T, E), k)]
+    found += [Probe("tie", np.array([row]), k) for row, k in (
+        ([0.0, 0.0], 1), ([-0.0, 0.0], 1), ([1.0, 0.0, 1.0, 1.0], 2), ([0.5] * 8, 3), ([-0.0, 0.0, -0.0, 0.0], 2)
+    )]  # fmt: skip
+    found += [Probe("tie", random.choice([-0.5, 0.0, 0.5], (6, 8)), 2)]
+    found += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 0.35) for T in (1, 6)]
+    found += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
+    real = np.array([True, False, True, True, False, True, True])
+    found += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]
+    return found

@@ -1,0 +1,373 @@
+"""A verdict on a router in which a token chooses: which design it computes, or where it differs from the nearest one.
+
+    finding = judge(ask, precision="float32")
+
+`ask(probe)` returns (expert [T, k], gate [T, k]) of a `designs.Probe`. It raises NotImplementedError for what the
+router does not offer, and `Fault` where it broke a rule or broke down. `judge` compares what is unique: the set of
+experts of each token up to admissible ties, and the gate of each expert. Order within the k, ties and the sign of zero
+are facts of the answer, no faults.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects.designs import Form, Probe
+
+
+class Fault(Exception):
+    """A rule of every design that an answer broke; `kind` is one of `report.DEFECTS`."""
+
+    def __init__(self, kind: str, detail: str):
+        super().__init__(detail)
+        self.kind, self.detail = kind, detail
+
+
+class Answer(NamedTuple):
+    """What a router gave for a probe."""
+
+    probe: Probe
+    expert: np.ndarray  # [T, k]
+    gate: np.ndarray  # [T, k]
+
+
+class Difference(NamedTuple):
+    """Where a router first leaves a design."""
+
+    detail: str
+    probe: Probe
+    kind: str = "dialect"
+
+
+class Design(NamedTuple):
+    """A form, a scale and a rule that fit all plain answers, or most of them."""
+
+    form: Form
+    scale: float
+    rule: object  # "best" or a `designs.Groups`
+    misses: int  # plain answers that it does not explain
+    crowded: int = 0  # plain answers with more experts than its groups hold
+
+    @property
+    def name(self) -> str:
+        """Return the design in words, such as "softmax over chosen, times 2.5, 2 of 4 groups by their best expert"."""
+        parts = [designs.SHOWN.get(self.form.name, self.form.name)]
+        parts += [f"times {self.scale:g}"] if self.scale != 1 else []
+        return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
+
+    def options(self, k: int) -> dict | None:
+        """Return the values of the reference's options that are this design at k, None where there are none."""
+        options = self.form.alone if k == 1 else self.form.options
+        if options is None:
+            return None
+        groups = {}
+        if self.rule != "best":
+            rule = self.rule
+            groups = {"expert_groups": (rule.number,), "groups_per_token": (rule.taken,), "group_score": (rule.score,)}
+        return options | ({"gate_scale": (self.scale,)} if self.scale != 1 else {}) | groups
+
+
+class Finding(NamedTuple):
+    """What `judge` says of a router."""
+
+    verdict: str  # "right", "differs", "defect" or "not askable"
+    kind: str = ""  # of a defect
+    detail: str = ""
+    dialect: str = ""
+    inputs: int = 0  # answered inputs that were compared
+    facts: tuple[tuple[str, str], ...] = ()
+    probe: Probe | None = None  # the smallest input on which it differs
+    besides: tuple[str, ...] = ()  # further faults
+    design: Design | None = None
+
+
+def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = lambda options: True) -> Finding:
+    """Return the verdict on a router.
+
+    Args:
+        ask: see the module docstring.
+        precision: of the answers, a key of `harness.UNIT`.
+        in_oracle: says whether the reference has these options, so that "right" can be said of them.
+    """
+    answers, faults = _answers(ask)
+    plain = [one for one in answers if one.probe.kind == "plain"]
+    if not plain:
+        if faults:
+            return Finding("defect", faults[0].kind, faults[0].detail, probe=faults[0].probe)
+        return Finding("not askable", detail="it declined every input")
+    fitted = fit(plain, precision)
+    nearest = fitted[0]
+    differences = [found for one in answers if (found := difference(nearest, one, precision))]
+    differences += _beside_padding(nearest, answers, precision)
+    names = list(dict.fromkeys(one.name for one in fitted if not one.misses and one.crowded == nearest.crowded))
+    finding = Finding(
+        "right", "", "", nearest.name, len(plain), facts_of(answers, nearest), design=nearest,
+        besides=tuple(one.detail for one in [*faults, *differences][1:]),
+    )  # fmt: skip
+    if faults:
+        return finding._replace(verdict="defect", kind=faults[0].kind, detail=faults[0].detail, probe=faults[0].probe)
+    if differences:
+        first = differences[0]
+        verdict = "differs" if first.kind == "dialect" else "defect"
+        return finding._replace(verdict=verdict, kind=first.kind, detail=first.detail, probe=first.probe)
+    if len(names) > 1:
+        words = f"the {len(plain)} inputs that it answered fit several dialects: {'; '.join(names)}"
+        return finding._replace(verdict="not askable", detail=words, dialect="")
+    options = [nearest.options(one.probe.k) for one in plain]
+    if not all(one is not None and in_oracle(one) for one in options):
+        return finding._replace(
+            verdict="differs", kind="dialect", detail="a design that the reference does not compute"
+        )
+    return finding
+
+
+def _answers(ask: Callable) -> tuple[list[Answer], list[Difference]]:
+    """Return the answers to all probes, and the rules of every design that they break, the smallest first."""
+    answers, faults = [], []
+    for probe in designs.probes():
+        try:
+            answer = Answer(probe, *ask(probe))
+            _well_formed(answer)
+            answers.append(answer)
+        except NotImplementedError:
+            continue
+        except Fault as fault:
+            faults.append(Difference(fault.detail, probe, fault.kind))
+        except Exception as error:
+            words = f"raised {type(error).__name__}: {error}; at {told(probe)}"
+            faults.append(Difference(words, probe, "raises"))
+        if faults and faults[-1].kind in ("hangs", "mutates"):
+            return answers, faults[-1:]
+    faults += _repeated(ask, answers)
+    first = {}
+    for fault in faults:
+        first.setdefault(fault.kind, fault)
+    return answers, list(first.values())
+
+
+def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
+    """Return a fault where the same input gives another answer: at once, after other inputs, or after training."""
+    if not answers:
+        return []
+    largest, first = max(answers, key=lambda one: one.probe.logits.size), answers[0]
+    tokens = _changed(ask, largest)
+    if tokens:
+        words = f"{tokens} of {len(largest.expert)} tokens change between two calls with the same input in evaluation"
+        return [Difference(words, largest.probe, "not deterministic")]
+    if _changed(ask, first):
+        return [Difference("a call with other inputs changes the answer to the first", first.probe, "state")]
+    if getattr(ask, "training", None):
+        ask.training(True)
+        _changed(ask, largest)
+        ask.training(False)
+        if _changed(ask, first):
+            return [Difference("a call in training changes a later answer in evaluation", first.probe, "state")]
+    return []
+
+
+def _changed(ask: Callable, one: Answer) -> int:
+    """Return how many tokens get another answer than before."""
+    expert, gate = ask(one.probe)
+    return int(((expert != one.expert) | (gate != one.gate)).any(axis=1).sum())
+
+
+def _well_formed(answer: Answer) -> None:
+    """Raise Fault unless the answer has k different experts and finite gates for each token."""
+    (num_tokens, num_experts), k = answer.probe.logits.shape, answer.probe.k
+    where = f"at {told(answer.probe)}"
+    if answer.expert.shape != answer.gate.shape or answer.expert.ndim != 2 or len(answer.expert) != num_tokens:
+        raise Fault("form", f"experts {answer.expert.shape}, gates {answer.gate.shape}; [T, k] is needed; {where}")
+    if answer.expert.shape[1] != k:
+        raise Fault("form", f"k is {k}, and each token gets {answer.expert.shape[1]} experts; {where}")
+    real = slice(None) if answer.probe.mask is None else answer.probe.mask
+    for logits, expert, gate in zip(answer.probe.logits[real], answer.expert[real], answer.gate[real], strict=True):
+        where = f"at logits {_numbers(logits)}, k {k}"
+        if expert.min() < 0 or expert.max() >= num_experts or len(set(expert.tolist())) < k:
+            raise Fault(
+                "out of range", f"experts {expert.tolist()} are not {k} different ones of {num_experts}; {where}"
+            )
+        if not np.isfinite(gate).all():
+            raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
+
+
+def fit(plain: list[Answer], precision: str) -> list[Design]:
+    """Return the designs by how many answers they leave unexplained, the best first."""
+    ks = {one.probe.k for one in plain}
+    found = []
+    for form in designs.FORMS:
+        if (
+            ks == {1}
+            and "k" in form.name.split()
+            or "if k > 1" in form.name
+            and 1 not in ks
+            or form.name == "1/k"
+            and ks == {1}
+        ):
+            continue  # on these inputs it is the form without the k
+        scale = _scale(form, plain)
+        gates = [_gates_fit(form, scale, one, precision) for one in plain]
+        far = sum(not _near(scale * form.gates(one.probe.logits, one.expert), one.gate) for one in plain)
+        for rule in _rules(form, plain, precision):
+            choices = [_choice_fits(form, rule, one, precision) for one in plain]
+            misses = sum(not gate or choice is False for gate, choice in zip(gates, choices, strict=True))
+            crowded = choices.count(None)
+            found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
+    return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
+
+
+def _rules(form: Form, plain: list[Answer], precision: str) -> list:
+    """Return the rules of choice to try: groups only where the best do not fit, and those fit four answers of five."""
+    if all(_choice_fits(form, "best", one, precision) for one in plain):
+        return ["best"]
+    widest = max(one.probe.logits.shape[1] for one in plain)
+    rules = ["best"]
+    for rule in designs.groups_of(widest, 1):
+        choices = [_choice_fits(form, rule, one, precision) for one in plain]
+        rules += [rule] if choices.count(True) >= 0.8 * len(choices) else []
+    return rules
+
+
+def _scale(form: Form, plain: list[Answer]) -> float:
+    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits."""
+    ratios = []
+    for one in plain:
+        wanted = form.gates(one.probe.logits, one.expert)
+        ratios.append((one.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
+    ratios = np.concatenate([*ratios, [0.0]])
+    ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
+    short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
+    return next((one for one in short if abs(one / ratio - 1) < BOUNDS["designs.scale"].limit), float(f"{ratio:.3g}"))
+
+
+def _near(wanted: np.ndarray, found: np.ndarray) -> bool:
+    """Return whether the gates of each token are these numbers up to a hundredth, whichever expert has which."""
+    wanted, found = np.sort(wanted, axis=1), np.sort(found, axis=1)
+    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
+
+
+def _gates_fit(form: Form, scale: float, one: Answer, precision: str) -> bool:
+    return not _bad_gates(form, scale, one, precision).any()
+
+
+def _bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarray:
+    """Return [T, k] bool, the gates that are off."""
+    wanted = scale * form.gates(one.probe.logits, one.expert)
+    room = BOUNDS["designs.gate"].limit * designs.error_of(one.probe.logits, precision) * np.abs(wanted)
+    return ~(np.abs(one.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
+
+
+def _choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
+    """Return whether the experts are those of a rule; None where its groups hold fewer experts than were asked for."""
+    num_experts = one.probe.logits.shape[1]
+    if rule != "best" and num_experts % rule.number == 0 and rule.taken * num_experts // rule.number < one.probe.k:
+        return None
+    return not _wrong_choice(form, rule, one, precision).any()
+
+
+def _wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:
+    """Return [T] bool, the tokens whose experts are not those of the rule; where it has no groups, the k best."""
+    rule = "best" if rule != "best" and one.probe.logits.shape[1] % rule.number else rule
+    scores = designs.scores_of(form, one.probe.logits)
+    key = scores if one.probe.bias is None else scores + one.probe.bias
+    margin = designs.margin_of(form, one.probe, precision)
+    wrong = designs.wrong_rows(one.expert, designs.within(rule, key), margin)
+    return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])
+
+
+def difference(design: Design, one: Answer, precision: str) -> Difference | None:
+    """Return where an answer leaves a design, None where it does not."""
+    rule, real = design.rule, np.ones(len(one.expert), bool) if one.probe.mask is None else one.probe.mask
+    if (
+        rule == "best"
+        or one.probe.kind in ("plain", "bias")
+        and _choice_fits(design.form, rule, one, precision) is False
+    ):
+        wrong = np.flatnonzero(_wrong_choice(design.form, rule, one, precision) & real)
+        if len(wrong):
+            t = wrong[0]
+            key = designs.scores_of(design.form, one.probe.logits) + (0 if one.probe.bias is None else one.probe.bias)
+            if rule == "best" or key.shape[1] % rule.number == 0:
+                key = designs.within(rule, key)
+            wanted = np.argsort(-key[t], kind="stable")[: one.probe.k]
+            words = f"chooses experts {one.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
+            return Difference(f"{words}; at {told(_token(one.probe, t))}", _token(one.probe, t))
+    bad = np.argwhere(_bad_gates(design.form, design.scale, one, precision) & real[:, None])
+    if len(bad):
+        t = bad[0][0]
+        wanted = design.scale * design.form.gates(one.probe.logits, one.expert)[t]
+        words = (
+            f"gates {_numbers(one.gate[t])} of experts {one.expert[t].tolist()}, the {design.name} {_numbers(wanted)}"
+        )
+        return Difference(f"{words}{_reason(design, one, t)}; at {told(_token(one.probe, t))}", _token(one.probe, t))
+    return None
+
+
+def _token(probe: Probe, t: int) -> Probe:
+    """Return the input with one token alone; a token of a padded group stays in it."""
+    return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1])
+
+
+def _reason(design: Design, one: Answer, t: int) -> str:
+    """Return what explains gates that are off, where it is known: a constant below the line, or the bias."""
+    logits, expert, gate = one.probe.logits[t], one.expert[t], one.gate[t] / design.scale
+    if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
+        scores = designs.scores_of(design.form, one.probe.logits)[t, expert]
+        added = scores / gate - scores.sum()
+        if np.ptp(added) <= 0.02 * added.mean() < 1e-4:
+            return f": {added.mean():.0e} is added to the denominator, so they sum to {gate.sum():.1g} in place of 1"
+    wanted = design.form.gates(one.probe.logits, one.expert)[t]
+    room = BOUNDS["dialects.same"].limit * np.abs(wanted)
+    if _near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
+        return ": the same numbers, at other experts"
+    if one.probe.bias is not None:
+        return f": the bias {_numbers(one.probe.bias[expert])} has changed them"
+    return f": they sum to {gate.sum():.3g}" if logits.max() < -30 else ""
+
+
+def _beside_padding(design: Design, answers: list[Answer], precision: str) -> list[Difference]:
+    """Return a difference where padded tokens have gates: they reach experts, and count in loads."""
+    for one in answers:
+        if one.probe.mask is not None and np.any(one.gate[~one.probe.mask] != 0):
+            gates = one.gate[~one.probe.mask].tolist()
+            return [
+                Difference(f"padded tokens have gates {gates}, 0 is needed; at {told(one.probe)}", one.probe, "padding")
+            ]
+    return []
+
+
+def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ...]:
+    """Return what is no fault: the order within the k, and which of equal experts are taken."""
+    facts = {}
+    plain = [one for one in answers if one.probe.kind == "plain" and one.probe.k > 1]
+    if plain:
+        falling = [np.diff(np.take_along_axis(one.probe.logits, one.expert, axis=1), axis=1) < 0 for one in plain]
+        facts["choice"] = "sorted" if all(one.all() for one in falling) else "unsorted"
+    ties = [one for one in answers if one.probe.kind == "tie"]
+    if ties and design.rule == "best":
+        facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(
+            _takes(one, sign) for one in ties)), "arbitrary")  # fmt: skip
+    if design.crowded:
+        facts["groups"] = "takes experts outside of its groups where they hold fewer than k"
+    return tuple(facts.items())
+
+
+def _takes(one: Answer, sign: int) -> bool:
+    """Return whether the set of experts is that of the lowest (1) or highest (-1) index among equal logits."""
+    index = np.broadcast_to(sign * np.arange(one.probe.logits.shape[1]), one.probe.logits.shape)
+    wanted = np.lexsort((index, -np.where(one.probe.logits == 0, 0, one.probe.logits)), axis=1)[:, : one.probe.k]
+    return np.array_equal(np.sort(wanted, axis=1), np.sort(one.expert, axis=1))
+
+
+def _numbers(values) -> str:
+    return "[" + ", ".join(f"{value:.6g}" for value in np.asarray(values, float)) + "]"
+
+
+def told(probe: Probe) -> str:
+    """Return an input in decimal numbers; of many tokens the first three."""
+    rows = ", ".join(_numbers(row) for row in probe.logits[:3]) + ", ..." * (len(probe.logits) > 3)
+    parts = [f"logits [{rows}]", f"k {probe.k}"]
+    parts += [] if probe.bias is None else [f"bias {_numbers(probe.bias)}"]
+    return ", ".join(parts + ([] if probe.mask is None else [f"mask {probe.mask.astype(int).tolist()}"]))

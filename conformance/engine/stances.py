@@ -1,0 +1,331 @@
+"""Which design each function of a stranger is, found once for a backend, before any test compares it.
+
+    routers.top_k.*           `dialects.judge`: form of the gates, scale, groups
+    notation.top_k_indices    which of equal scores it takes, and in which order it returns the chosen
+    capacity, dispatch, loss  `dialects.classify`
+
+The guard reads what is found here. An option that a function lacks stands at the design's value, not at the reference's
+default, so a router that always normalises is compared with a reference that does. What is no fault, the order within
+the k and the choice among equal scores, is brought into the reference's order before a test sees it.
+"""
+
+import linecache
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialects import classifier, designs
+from routelaws.conformance.dialects.judge import Design, Fault, Finding, judge, told  # noqa: F401
+from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, public_functions, stands_at
+from routelaws.reference.notation import top_k_indices
+
+TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
+TIES = "notation.top_k_indices"
+ONLY_K = {SWITCH: 1, GSHARD: 2}
+"""Routers with one number of experts per token."""
+FIXED = {
+    SWITCH: {"score": ("softmax",), "normalisation": ("none",)},
+    GSHARD: {"score": ("softmax",), "normalisation": ("sum", "softmax")},
+}
+"""Designs that these routers are, in the options of `top_k_router`."""
+
+SUBJECTS = {
+    "experts.expert_capacity": ("capacity", {"ours": {}}),
+    "experts.dispatch": ("drop order", {name: {"order": (name,)} for name in ("choice", "token", "priority")}),
+    "balance.auxiliary_loss": ("balance loss", {
+        name: {"dialect": (name,), "score": ("softmax",)}
+        for name in ("assignments", "tokens", "first_choice", "gshard")
+    } | {"sigmoid": {"dialect": ("assignments",), "score": ("sigmoid",)}}),
+}  # fmt: skip
+"""Functions whose dialect `classify` finds: the subject, and the reference's options for each dialect that it has."""
+
+JUDGED = (TOP_K, SWITCH, GSHARD, TIES, *SUBJECTS)
+
+
+class Stance(NamedTuple):
+    """What was found of a function."""
+
+    finding: Finding
+    options: dict | None = None  # of the reference, where they are the same for every k
+
+    def options_at(self, k: int) -> dict | None:
+        """Return the values of the reference's options that the function stands at, by name; None where none are."""
+        design = self.finding.design
+        return design.options(k) if isinstance(design, Design) else self.options
+
+
+def stance_of(backend, path: str) -> Stance:
+    """Return what a function of a `backends.Backend` is; see the module docstring."""
+    if path in SUBJECTS:
+        return _of_subject(backend, path)
+    if path == TIES:
+        return _of_ties(backend)
+    ask = _Ask(backend, path)
+
+    def in_oracle(options: dict) -> bool:
+        if path == TOP_K:
+            return set(options) <= set(options_of(TOP_K))
+        return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
+
+    return Stance(judge(ask, precision=ask.precision, in_oracle=in_oracle))
+
+
+class _Ask:
+    """A router of a backend, as `judge` asks it."""
+
+    def __init__(self, backend, path: str):
+        self.backend, self.path = backend, path
+        self.precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
+        self.training = getattr(backend.namespace, "training", None)
+
+    def __call__(self, probe):
+        if probe.k != ONLY_K.get(self.path, probe.k):
+            raise NotImplementedError(f"k {probe.k}")
+        found = self.backend.ask(self.path, probe.logits, precision=self.precision, **self._options(probe))
+        return np.asarray(found.expert), np.asarray(found.gate, np.float64)
+
+    def _options(self, probe) -> dict:
+        options = {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
+        taken = keywords_of(self.backend._find(self.path))
+        lacking = [
+            name for name in options if name not in options_of(self.path) or taken is not None and name not in taken
+        ]
+        if lacking:
+            raise NotImplementedError(f"option {lacking[0]}")
+        return options if self.path in ONLY_K else {"k": probe.k} | options
+
+
+def _of_subject(backend, path: str) -> Stance:
+    """Return the dialect of a function that `classify` knows."""
+    subject, in_oracle = SUBJECTS[path]
+    adapt = classifier.FUNCTIONS[subject][1]
+    precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
+    faults = []
+
+    def call(*arrays, **options):
+        try:
+            return backend.ask(path, *arrays, precision=precision, **options)
+        except Fault as fault:
+            faults.append(fault)
+            raise
+
+    verdict = classifier.classify(subject, adapt(call))
+    if faults and not verdict.matches:
+        return Stance(Finding("defect", faults[0].kind, faults[0].detail))
+    if not verdict.examples:
+        return Stance(Finding("not askable", detail="it declined every input"))
+    words = classifier.describe(verdict)
+    if len(verdict.matches) > 1:
+        fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"
+        return Stance(Finding("not askable", detail=fits))
+    name = verdict.matches[0] if verdict.matches else verdict.nearest
+    found = Finding("right", dialect=name, inputs=verdict.examples)
+    if name in in_oracle and verdict.matches:
+        return Stance(found, in_oracle[name])
+    return Stance(found._replace(verdict="differs", kind="dialect", detail=words))
+
+
+def _of_ties(backend) -> Stance:
+    """Return which of equal scores a top-k function takes, and whether it returns the largest first."""
+    precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
+    sorted_, ties, inputs = True, {"lower index", "higher index"}, 0
+    for probe in designs.probes():
+        if probe.kind in ("plain", "tie"):
+            try:
+                found = np.asarray(backend.ask(TIES, probe.logits, precision=precision, k=probe.k))
+            except NotImplementedError:
+                continue
+            except Fault as fault:
+                return Stance(Finding("defect", fault.kind, fault.detail, probe=probe))
+            fault = _choice_fault(found, probe)
+            if fault:
+                return Stance(fault)
+            inputs += 1
+            kept = np.take_along_axis(probe.logits, found, axis=1)
+            sorted_ &= bool(np.all(np.diff(kept, axis=1) <= 0))
+            if probe.kind == "tie":
+                ties &= {
+                    name for name, sign in (("lower index", 1), ("higher index", -1)) if _takes(found, probe, sign)
+                }
+    facts = {"choice": "sorted" if sorted_ else "unsorted", "ties": next(iter(sorted(ties)), "arbitrary")}
+    return Stance(Finding("right", dialect=f"ties: {facts['ties']}", inputs=inputs, facts=tuple(facts.items())), {})
+
+
+def _choice_fault(found, probe) -> Finding | None:
+    (num_tokens, num_experts), where = probe.logits.shape, told(probe)
+    if found.shape != (num_tokens, probe.k) or found.dtype.kind not in "iu":
+        return Finding("defect", "form", f"returned {found.dtype} {found.shape}; at {where}", probe=probe)
+    if found.min() < 0 or found.max() >= num_experts or any(len(set(row)) < probe.k for row in found.tolist()):
+        return Finding("defect", "out of range", f"returned {found.tolist()}; at {where}", probe=probe)
+    if designs.wrong_rows(found, probe.logits, np.zeros((num_tokens, 1))).any():
+        wanted = top_k_indices(probe.logits, probe.k).tolist()
+        return Finding(
+            "differs", "dialect", f"returned {found.tolist()}, the k largest are {wanted}; at {where}", probe=probe
+        )
+    return None
+
+
+def _takes(expert, probe, sign: int) -> bool:
+    index = np.broadcast_to(sign * np.arange(probe.logits.shape[1]), probe.logits.shape)
+    wanted = np.lexsort((index, -np.where(probe.logits == 0, 0, probe.logits)), axis=1)[:, : probe.k]
+    return np.array_equal(np.sort(wanted, axis=1), np.sort(expert, axis=1))
+
+
+def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[list[str], dict]:
+    """Return the options that a call asks for and a function does not have, and those to name for it.
+
+    Args:
+        stance: of the function; None where it is compared with the reference's defaults.
+        path: its path.
+        function: the backend's.
+        given: the arguments of the call by the reference's names.
+    """
+    defaults, taken = defaults_of(path), keywords_of(function)
+    if stance is None:
+        values = {}
+    else:
+        values = stance.options_at(ONLY_K.get(path, int(given.get("k", 1))))
+        if stance.finding.verdict not in ("right",) or values is None:
+            return [f"all: {stance.finding.dialect or stance.finding.verdict}"], {}
+    wanted, named = [], {}
+    for name in options_of(path):
+        value = given.get(name, defaults[name])
+        if taken is not None and name not in taken:
+            allowed = values.get(name, (defaults[name],))
+            if name != "allow_constant_gate" or stance is None:
+                wanted += [] if any(stands_at(value, one) for one in allowed) else [name]
+        elif stance is not None and name not in given and name in values:
+            named[name] = value
+    return sorted(wanted), named
+
+
+OPTIONAL = {
+    "Routing": ("load", "plan", "residual"),
+    "Placement": ("slot", "token"),
+    "AuxiliaryLoss": ("share", "probability"),
+}
+"""Fields of records that few libraries return: where one is not there, the reference's value stands in its place."""
+
+
+def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
+    """Return a result as tests compare it: with the fields that it lacks, and choices in the reference's order."""
+    given = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
+    absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
+    if not absent and stance is None:
+        return result
+    wanted = public_functions()[path](**given)
+    if absent:
+        result = result._replace(**{name: getattr(wanted, name) for name in absent})
+    return result if stance is None else canonical(path, result, wanted, given, precision)
+
+
+def canonical(path: str, result, wanted, given: dict, precision: str):
+    """Return a choice in the reference's order, wherever its set of experts is admissible.
+
+    Equal experts are exchanged for those of the lower index, with their gates. Where the set is not admissible the
+    result stays as it is, for a test to fail on.
+
+    Args:
+        path: of the function.
+        result: what it returned.
+        wanted: what the reference returns.
+        given: the arguments by the reference's names.
+        precision: of the result.
+    """
+    if path == "experts.dispatch":  # no library returns the place in the queue of a dropped token
+        return result._replace(slot=np.where(np.asarray(result.kept, bool), result.slot, wanted.slot))
+    if path == TIES:
+        bad = designs.wrong_rows(np.asarray(result), given["scores"], np.zeros((len(result), 1)))
+        return np.where(bad[:, None], result, wanted).astype(result.dtype)
+    if path not in (TOP_K, SWITCH, GSHARD) or given.get("held") is not None:
+        return result
+    form = next(one for one in designs.FORMS if one.name == given.get("score", "softmax"))
+    bias, mask = given.get("bias"), given.get("mask")
+    key = designs.scores_of(form, given["logits"]) + (0 if bias is None else bias)
+    if given.get("expert_mask") is not None:
+        key = np.where(given["expert_mask"], key, -np.inf)
+    if given.get("expert_groups", 1) > 1:
+        key = designs.within(designs.Groups(*(given[name] for name in GROUP_OPTIONS)), key)
+    probe = designs.Probe("plain", given["logits"], wanted.expert.shape[1], bias)
+    bad = designs.wrong_rows(np.asarray(result.expert), key, designs.margin_of(form, probe, precision))
+    return _in_order(result, wanted, bad | ~(np.ones(len(bad), bool) if mask is None else np.asarray(mask, bool)))
+
+
+GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")
+
+
+def _in_order(result, wanted, bad):
+    """Return a routing with experts and gates in the order of the reference's in the rows that are not bad."""
+    expert, gate = np.array(result.expert), np.array(result.gate)
+    for t in np.flatnonzero(~bad):
+        left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}
+        own = [left.pop(e, None) for e in wanted.expert[t].tolist()]
+        rest = iter(sorted(left.values(), reverse=True))
+        expert[t], gate[t] = wanted.expert[t], [next(rest) if g is None else g for g in own]
+    fields = {"expert": expert.astype(result.expert.dtype), "gate": gate}
+    if not np.array_equal(expert, result.expert) and _is_counted(result):
+        fields |= {name: np.asarray(getattr(wanted, name)).astype(np.asarray(getattr(result, name)).dtype)
+                   for name in OPTIONAL["Routing"]}  # fmt: skip
+    return result._replace(**fields)
+
+
+def _is_counted(result) -> bool:
+    """Return whether the loads are the shares of the experts that were returned."""
+    counts = np.bincount(np.asarray(result.expert).ravel(), minlength=len(result.load)) / np.size(result.expert)
+    return bool(np.all(np.abs(result.load - counts) <= BOUNDS["dialects.same"].limit * counts))
+
+
+ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
+"""Packages whose own errors are no refusal of the function that calls them."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a function refuses an input on purpose: the error comes from a `raise` or `assert` of its code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not isinstance(error, ValueError | AssertionError) or trace is None:
+        return False
+    package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+    return package not in ARRAYS and line.startswith(("raise", "assert"))
+
+
+def is_own(function) -> bool:
+    """Return whether a function is one of this library's twins, which keep the reference's rules to the letter."""
+    return (getattr(function, "__module__", None) or "").startswith(("routelaws.reference", "routelaws.accelerated"))
+
+
+def as_row(backend, path: str, stance: Stance) -> dict:
+    """Return what a report says of a stance, as JSON can hold it."""
+    finding = stance.finding
+    return {
+        "verdict": finding.verdict,
+        "kind": finding.kind,
+        "detail": finding.detail,
+        "dialect": finding.dialect,
+        "inputs": finding.inputs,
+        "facts": dict(finding.facts),
+        "besides": list(finding.besides),
+        "script": _script(backend, path, finding.probe) if finding.probe else "",
+    }
+
+
+def _script(backend, path: str, probe) -> str:
+    """Return a short program that repeats a call; the namespace's own `script(path, **arguments)` where it has one."""
+    arguments = {"logits" if path != TIES else "scores": probe.logits, "k": probe.k}
+    arguments |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
+    if path in ONLY_K:
+        del arguments["k"]
+    if hasattr(backend.namespace, "script"):
+        return backend.namespace.script(path, **arguments)
+    words = [f"{name}={value!r}" if name == "k" else f"{name}={name}" for name, value in arguments.items()]
+    lines = [f"{name} = np.array({value.tolist()}, np.{'bool_' if name == 'mask' else 'float32'})"
+             for name, value in arguments.items() if name != "k"]  # fmt: skip
+    return "\n".join([
+        "import numpy as np", "from routelaws.conformance.engine.backends import load", "", *lines,
+        f"backend = load({backend.name!r})", "convert = getattr(backend, 'from_numpy', lambda array, dtype: array)",
+        *(f"{name} = convert({name}, 'float32')" for name in arguments if name not in ("k", "mask")),
+        f"print(backend.{path.rpartition('.')[2]}({', '.join(words)}))",
+    ])  # fmt: skip

@@ -1,0 +1,186 @@
+"""Verdicts on routers of strangers: designs are recognised, and no planted defect is right."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from routelaws.conformance.dialects.judge import judge
+from routelaws.conformance.engine import backends, report, stances
+from routelaws.conformance.engine.ledger import Ledger
+from routelaws.conformance.tests import mimics
+from routelaws.reference.routers import top_k
+
+OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "largest": ("bias",), "padding": ("mask",)}
+
+
+def asked(route, offers=()):
+    """Return what `judge` asks of a router that offers some options."""
+
+    def ask(probe):
+        for name in ("bias", "mask"):
+            if getattr(probe, name) is not None and name not in offers:
+                raise NotImplementedError(f"option {name}")
+        return route(probe.logits.astype(np.float32), probe.k, probe.bias, probe.mask)
+
+    return ask
+
+
+def offered(name: str) -> tuple:
+    return next((options for part, options in OFFERS.items() if part in name), ())
+
+
+@pytest.mark.parametrize("name", mimics.DESIGNS)
+def test_a_design_is_named(name):
+    route, verdict, dialect = mimics.DESIGNS[name]
+    found = judge(asked(route, offered(name)))
+    assert (found.verdict, found.dialect) == (verdict, dialect), found.detail
+    assert found.inputs >= 5 and not (verdict == "right" and found.detail)
+
+
+@pytest.mark.parametrize("name", mimics.DEFECTS)
+def test_a_planted_defect_is_never_right(name):
+    route, kind = mimics.DEFECTS[name]
+    with np.errstate(all="ignore"):
+        found = judge(asked(route, offered(name)))
+    assert kind in (found.verdict, found.kind), found
+    assert found.probe is not None and "logits [" in found.detail, "the smallest input in numbers"
+
+
+@pytest.mark.parametrize("score, normalisation", [("softmax", "none"), ("softmax", "sum"), ("sigmoid", "sum")])
+def test_the_reference_is_right(score, normalisation):
+    def ask(probe):
+        options = {"score": score, "normalisation": normalisation, "allow_constant_gate": True}
+        found = top_k.top_k_router(probe.logits, probe.k, bias=probe.bias, mask=probe.mask, **options)
+        return found.expert, found.gate
+
+    found = judge(ask, precision="float64")
+    assert found.verdict == "right" and dict(found.facts) == {"choice": "sorted", "ties": "lower index"}
+    assert found.design.options(2)["score"] == (score,) and normalisation in found.design.options(2)["normalisation"]
+
+
+class TestWhatIsLeftOver:
+    """The same input twice, after other inputs, and after training."""
+
+    def test_drawn_in_evaluation(self):
+        random = np.random.default_rng(0)
+
+        def route(z, k, bias, mask):
+            noise = random.gumbel(size=z.shape) * (len(z) > 30)
+            return mimics.qwen3((z + noise).astype(np.float32), k)
+
+        found = judge(asked(route))
+        assert found.verdict != "right" and any("of 40 tokens change" in words for words in (found.detail, *found.besides))
+
+    def test_state(self):
+        calls = itertools.count()
+
+        def route(z, k, bias, mask):
+            if next(calls) > 25:  # what it keeps is full
+                z = -z
+            return mimics.qwen3(z, k)
+
+        assert judge(asked(route)).kind in ("state", "not deterministic")
+
+    def test_training(self):
+        kept = {"training": False, "capacity": 0}
+
+        def route(z, k, bias, mask):
+            kept["capacity"] += kept["training"]
+            expert, gate = mimics.qwen3(z, k)
+            return expert, gate * np.float32(kept["capacity"] == 0)
+
+        ask = asked(route)
+        ask_with = SimpleNamespace(training=lambda flag: kept.update(training=flag))
+
+        class Ask:
+            training = staticmethod(ask_with.training)
+
+            def __call__(self, probe):
+                return ask(probe)
+
+        found = judge(Ask())
+        assert (found.verdict, found.kind) == ("defect", "state") and "training" in found.detail
+
+
+def backend_of(route, *offers, **names) -> backends.Backend:
+    """Return a backend with one router, whose record has the fields alone that a library returns."""
+
+    def plain(logits, k=1):
+        return dict(zip(("expert", "gate"), route(logits, k), strict=True))
+
+    def biased(logits, k=1, *, bias=None):
+        return dict(zip(("expert", "gate"), route(logits, k, bias), strict=True))
+
+    router = biased if "bias" in offers else plain
+    return backends.Backend("mine", SimpleNamespace(top_k_router=router, dtypes=("float32",), **names), Ledger())
+
+
+def row_of(backend) -> report.Row:
+    backend.stance(stances.TOP_K)
+    return report.build(backend, backend.ledger, {}, [stances.TOP_K], {})["top_k_router"]
+
+
+def test_a_report_names_the_dialect_and_each_fact_once():
+    backend = backend_of(mimics.mixtral, top_k_indices=lambda scores, k: mimics.best(scores, k))
+    for path in (stances.TOP_K, stances.TIES):
+        backend.stance(path)
+    found = report.build(backend, backend.ledger, {}, [stances.TOP_K, stances.TIES], {})
+    lines = found.lines()
+    assert sum("right (dialect softmax over chosen, 18 inputs)" in line for line in lines) == 1
+    assert found.facts == {"choice": "unsorted", "ties": "arbitrary"} == found.as_dict()["facts"]
+    assert [line for line in lines if line.startswith("fact:")] == ["fact: choice: unsorted", "fact: ties: arbitrary"]
+    assert (found.exit_code, found.counts()) == (0, {"right": 2})
+
+
+def test_what_a_test_sees_is_in_the_reference_s_order():
+    """Ties, order and the fields that are not returned; a call that asks for another design is left out."""
+    router, z = backend_of(mimics.mixtral).routers.top_k.top_k_router, np.array([[0.5, 0.0, 0.5, 0.5], [0.0, 2, 1, 3]])
+    found = router.guarded((z, 2), {"normalisation": "sum"}, "float32")
+    wanted = top_k.top_k_router(z, 2, normalisation="sum")
+    assert found.expert.tolist() == wanted.expert.tolist() and found.load.tolist() == wanted.load.tolist()
+    assert np.abs(found.gate - wanted.gate).max() < 2.0**-22
+    with pytest.raises(pytest.skip.Exception, match="option normalisation"):
+        router.guarded((z, 2), {}, "float32")
+    wrong = backend_of(lambda z, k: mimics.mixtral(np.roll(z, 1, axis=1), k)).routers.top_k.top_k_router
+    with pytest.raises(pytest.skip.Exception, match="all: softmax over chosen"):
+        wrong.guarded((z, 2), {"normalisation": "sum"}, "float32")
+
+
+def test_a_difference_has_a_program_that_repeats_it():
+    row = row_of(backend_of(mimics.with_eps, "bias"))
+    assert row.verdict == "differs" and "1e-20 is added to the denominator" in row.detail
+    assert "logits = np.array([[-60.0, " in row.script and len(row.script.splitlines()) <= 10
+    compile(row.script, "script", "exec")
+
+
+def test_a_router_that_refuses_is_not_a_defect():
+    def route(z, k):
+        if len(z) % z.shape[1]:
+            raise ValueError(f"{len(z)} tokens are no multiple of {z.shape[1]} experts")
+        return mimics.qwen3(z, k)
+
+    assert row_of(backend_of(route)).verdict == "right"
+
+    def breaks(z, k):
+        return mimics.qwen3(z.reshape(-1, z.shape[1], z.shape[1])[0], k)
+
+    row = row_of(backend_of(breaks))
+    assert (row.verdict, row.kind) == ("defect", "raises") and "given logits [" in row.detail
+
+
+def test_two_inputs_do_not_name_a_dialect():
+    """By chance, one order of two that are left is that of a priority; another draw is another."""
+    from routelaws.conformance.dialects.classifier import SUBJECTS, classify
+
+    priority = next(one.function for one in SUBJECTS["drop order"].dialects if one.name == "priority")
+
+    def of_one_choice(expert, num_experts, capacity, rank):
+        if expert.shape[1] > 1:
+            raise NotImplementedError("k")
+        return priority(expert, num_experts, capacity, rank)
+
+    few = classify("drop order", of_one_choice)
+    assert few.examples == 2 and few.matches[0] == "priority" and len(few.matches) > 1
+    assert classify("drop order", priority).matches == ("priority",)
