@@ -182,11 +182,11 @@ def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[li
         given: the arguments of the call by the reference's names.
     """
     defaults, taken = defaults_of(path), keywords_of(function)
-    if stance is None:
+    if stance is None or stance.finding.verdict == "not askable":
         values = {}
     else:
         values = stance.options_at(ONLY_K.get(path, int(given.get("k", 1))))
-        if stance.finding.verdict not in ("right",) or values is None:
+        if stance.finding.verdict != "right" or values is None:
             return [f"all: {stance.finding.dialect or stance.finding.verdict}"], {}
     wanted, named = [], {}
     for name in options_of(path):

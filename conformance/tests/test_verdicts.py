@@ -71,7 +71,8 @@ class TestWhatIsLeftOver:
             return mimics.qwen3((z + noise).astype(np.float32), k)
 
         found = judge(asked(route))
-        assert found.verdict != "right" and any("of 40 tokens change" in words for words in (found.detail, *found.besides))
+        faults = (found.detail, *found.besides)
+        assert found.verdict != "right" and any("of 40 tokens change" in words for words in faults)
 
     def test_state(self):
         calls = itertools.count()
