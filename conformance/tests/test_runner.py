@@ -24,7 +24,7 @@ import routelaws
 from routelaws.conformance import __main__, bounds
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.engine.ledger import Ledger, Trouble
-from routelaws.conformance.engine.names import full_names, public_functions
+from routelaws.conformance.engine.names import full_names, options_of, public_functions
 from routelaws.conformance.engine.options import Options
 from routelaws.conformance.engine.values import as_numpy, difference
 from routelaws.conformance.suite import test_dialects
@@ -246,6 +246,11 @@ class TestDefaults:
         assert np.asarray(found).tolist() == [0.5, 0.5] and seen
 
 
+def options_without(*names: str) -> list[str]:
+    """Return the options of the reference's top-k router, in its order, without some."""
+    return [name for name in options_of("routers.top_k.top_k_router") if name not in names]
+
+
 def test_an_option_of_an_answered_call_is_checked():
     """One that was declined in every call is not; another process hands over the same."""
 
@@ -263,8 +268,8 @@ def test_an_option_of_an_answered_call_is_checked():
     other.add(json.loads(json.dumps(backend.ledger.as_lists())))
     for ledger in (backend.ledger, other):
         assert report.build(backend, ledger, {}, [path], {})[path].unchecked == (
-            "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask,"
-            " expert_mask; offered, never checked: bias"
+            f"not offered by your function, so not checked: score, {', '.join(options_without('k', 'score', 'bias'))}; "
+            "offered, never checked: bias"
         )
 
 
@@ -282,8 +287,8 @@ def test_an_option_that_stands_beside_a_declined_one_is_not_said_to_be_declined(
         backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid", mask=np.ones(3, bool))
     backend.ledger.ended()
     assert report.build(backend, backend.ledger, {}, [path], {})[path].unchecked == (
-        "not offered by your function, so not checked: score, normalisation, bias, allow_constant_gate, held,"
-        " expert_mask; offered, never checked: mask"
+        f"not offered by your function, so not checked: {', '.join(options_without('k', 'mask'))}; "
+        "offered, never checked: mask"
     )
 
 
