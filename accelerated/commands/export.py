@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
         Args:
             out: The file.
             platforms: What it is lowered for: some of cpu, cuda and tpu; none of them has to be here.
-            config: TOML file with fields of the run; flags go before it.
+            config: TOML file with fields of the run, or a design, see `routelaws train`; flags go before it.
             run: The run.
         """
         export_to(run.run(), platforms, out)

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
             devices: How many there are.
             memory: Of each device, with a unit: 16GB, 80GiB.
             size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch; flags go before it.
-            config: TOML file with fields of the run; flags go before it.
+            config: TOML file with fields of the run, or a design, see `routelaws train`; flags go before it.
             top: Meshes to show; with --mesh that one alone is planned.
             json: Print one JSON object instead of words.
             run: The run.

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..training import hosts
 from ..training.allocator import compute_where_called, keep_freed_memory
 from ..training.board import Board
-from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_fields, read_toml
+from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
@@ -61,7 +61,7 @@ def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
     """Return the defaults of the flags of a run: those of every run, then `before`, then the values of a --config."""
     file = flags.value_of("--config", arguments)
     values = TrainConfig().fields() | (before or {})
-    values |= {} if file is None else read_fields(read_toml(Path(file)), file)
+    values |= {} if file is None else read_config_file(file)
     return RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
 
         Args:
             out: Folder of the run; a run that was killed goes on there.
-            config: TOML file with fields of the run; flags go before it.
+            config: TOML file with fields of the run, or deepseek-v3, gpt-oss, mixtral or qwen3; flags go before it.
             tensorboard: Write the log for TensorBoard, too, below OUT/tensorboard.
             distributed: One run on many hosts, whose launcher (SLURM, Open MPI, a TPU pod) says which this one is.
             coordinator: The same without a launcher: HOST:PORT of process 0.

@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 from routelaws.reference.accounting import Accounting
@@ -342,6 +343,27 @@ def _convert(name: str, value, kind: type, where: str):
     if "float" not in kind and "tuple" not in kind and type(value) is wanted:
         return value
     raise InputError(f"{where}: {name} is {shown(value)}; {kind} is needed")
+
+
+def designs() -> dict[str, Path]:
+    """Return the files with the fields of a small model of each public design, by name."""
+    folder = resources.files(__package__) / "designs"
+    return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
+
+
+def read_config_file(design_or_file: str) -> dict:
+    """Return the fields of a design (a name of `designs`, unless there is a file of that name) or of a TOML file.
+
+    Raises:
+        InputError: no such design or file, not TOML, or an unknown field; the message says what there is.
+    """
+    path, known = Path(design_or_file), designs()
+    if not path.suffix and not path.exists():
+        if design_or_file not in known:
+            names = ", ".join(sorted(known))
+            raise InputError(f"config {design_or_file}: no such file, and no such design; the designs are {names}")
+        path = known[design_or_file]
+    return read_fields(read_toml(path), design_or_file)
 
 
 def read_toml(path: Path) -> dict:

@@ -1,0 +1,88 @@
+"""The designs that `train --config` knows by name: their settings, their counts, and that each trains."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.training.configuration import designs, from_mapping, read_config_file
+from routelaws.accelerated.training.weights import load_run
+from routelaws.reference.transformer import parameter_shapes
+
+BY_HAND = {
+    "deepseek-v3": (256, 8, dict(gate="sigmoid", normalisation="sum", gate_scale=2.5, shared_experts=1, bias_rate=0.001,
+                                 expert_groups=8, groups_per_token=4, balance_scope="sequence", balance_weight=1e-4)),
+    "qwen3": (128, 8, dict(gate="softmax", normalisation="sum", shared_experts=0, balance_weight=8 * 0.001)),
+    "mixtral": (8, 2, dict(gate="softmax", normalisation="sum", shared_experts=0, balance_weight=2 * 0.001)),
+    "gpt-oss": (32, 4, dict(gate="softmax", normalisation="softmax", router_bias=True, balance_weight=4 * 0.001)),
+}  # fmt: skip
+"""Experts of a block, experts of a token, and what else makes the design."""
+
+
+def sizes(tree) -> int:
+    """Return how many numbers there are in a tree of arrays or of (shape, deviation)."""
+    if isinstance(tree, dict):
+        return sum(sizes(node) for node in tree.values())
+    return math.prod(tree[0]) if isinstance(tree, tuple) else tree.size
+
+
+def counted(tree: dict) -> int:
+    """Return P of a parameter tree: embedding, last norm and the bias that the load moves are not in it."""
+    routed = {name: node for name, node in tree["routed_ffn"].items() if name != "bias"}
+    return sizes({name: tree[name] for name in ("blocks", "dense_ffn") if name in tree} | {"routed_ffn": routed})
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_design_has_the_settings_of_its_model_and_is_counted_exactly(name):
+    assert {*designs()} == {*BY_HAND}
+    config = from_mapping(read_config_file(name))
+    config.check()
+    experts, choices, options = BY_HAND[name]
+    model = config.model
+    assert (model.expert_count, model.choices, model.capacity_factor) == (experts, choices, math.inf)
+    assert {option: getattr(model, option) for option in options} == options
+    assert model.num_routed == (3 if name == "deepseek-v3" else 4)
+    assert config.accounting().total_parameters == counted(parameter_shapes(model))
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "deepseek-v3" else pytest.param(n, marks=pytest.mark.slow) for n in BY_HAND]
+)
+def test_a_design_trains(name, text_file, tmp_path, capsys):
+    """A few steps of two blocks at a width of 8: the loss is below that of equal odds, and the biases have moved."""
+    blocks = ("--blocks", "2") + (("--routing-frequency", "0.5") if name == "deepseek-v3" else ())
+    narrow = (
+        "--d-model",
+        "8",
+        "--heads",
+        "1",
+        "--vocab-size",
+        "300",
+        "--sequence-length",
+        "16",
+        "--steps",
+        "8",
+        *blocks,
+    )
+    little = ("--evaluations", "1", "--evaluation-tokens", "512", "--steps-per-call", "8", "--corpus", str(text_file))
+    assert cli.main(["train", "--config", name, "--out", str(tmp_path / "run"), *narrow, *little]) == 0, (
+        capsys.readouterr()
+    )
+    with open(tmp_path / "run" / "results.csv", newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["loss_validation"]) < np.log(300) and float(row["dropped_fraction"]) == 0
+    params = load_run(tmp_path / "run").params
+    assert int(row["total_parameter_count"]) == counted(params)
+    for option in ("bias", "router_bias"):
+        assert option not in params["routed_ffn"] or np.all(np.ptp(params["routed_ffn"][option], axis=1) > 0), option
+
+
+def test_a_design_that_is_not_known_is_one_line(tmp_path, monkeypatch, capsys):
+    """A file of that name goes before a design."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "--config", "llama", "--out", "run"]) == 2
+    assert "llama: no such file, and no such design; the designs are deepseek-v3, gpt" in capsys.readouterr().err
+    (tmp_path / "mixtral").write_text("steps = 3")
+    assert read_config_file("mixtral") == {"steps": 3}
