@@ -12,8 +12,6 @@ import pathlib
 import random
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -297,14 +295,3 @@ def render_both(monkeypatch):
         monkeypatch.setattr(module, "markdown", both)
 
     return patch
-
-
-@pytest.fixture
-def digests():
-    """Return a function (program, cores) -> the words that the program prints, which takes as many cores."""
-
-    def run(program: str, cores: int) -> list[str]:
-        words = [sys.executable, "-c", program, str(cores)]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-
-    return run
