@@ -84,9 +84,9 @@ def test_shapes_past_every_threshold_and_some_at_random():
 
 
 @pytest.mark.slow
-def test_two_thousand_shapes():
-    counts = assert_all_right([{"seed": seed} for seed in range(100, 2100)])
-    assert counts["right"] > 1000 and counts["refused"] > 500
+def test_four_hundred_shapes():
+    counts = assert_all_right([{"seed": seed} for seed in range(100, 500)])
+    assert counts["right"] > 200 and counts["refused"] > 100
 
 
 def floats(*shape):

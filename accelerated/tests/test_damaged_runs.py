@@ -6,7 +6,6 @@
 
 import contextlib
 import csv
-import itertools
 import os
 import re
 import shutil
@@ -549,6 +548,9 @@ def test_a_grid_that_makes_no_sense_is_one_line_at_once(fields, tmp_path, capsys
 WRITES = 15
 """Files that a run writes whole: three for its folder, three when it starts, and three at each of three evaluations."""
 
+KILLS = [(number, False) for number in (*range(9), 11, 14)] + [(number, True) for number in range(7)]
+"""Writes before which a run is killed, and whether it goes on from an older checkpoint: it then writes six."""
+
 QUICK = ((11, False), (4, True))
 """Before the table of step 16, which the record has already; before the record of a start, whose table is cut back."""
 
@@ -578,10 +580,7 @@ def files_of(folder: Path) -> tuple:
 
 @pytest.mark.parametrize(
     ("number", "resumed"),
-    [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-        for case in itertools.product(range(WRITES), (False, True))
-    ],
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in KILLS],
 )
 def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fields, runs, tmp_path, monkeypatch):
     """Readers find nothing wrong with what is left, and the same command ends as if nothing had been."""

@@ -1,6 +1,6 @@
 """Hostile inputs, drawn from seeds: each ends with a true answer, or with exit code 2 and one line that can be printed.
 
-    make test                                            some 300 inputs; make test-all: 34 times as many
+    make test                                            some 150 inputs; make test-all: 20 times as many
     python accelerated/tests/test_fuzz.py cells 17       input 17 of the kind `cells` again, with its output
     python accelerated/tests/test_fuzz.py all 0 500      the inputs 0 to 499 of every kind, counted by how they end
 
@@ -711,12 +711,12 @@ def untrained():
 
 
 KINDS = {
-    forms: 25, units: 20, twice: 10, cells: 60, files: 25, conditions: 40, conversions: 30, grids: 25, amounts: 20,
-    flags: 30, inputs: 10, accuracies: 15, folders: 10,
+    forms: 10, units: 10, twice: 5, cells: 30, files: 13, conditions: 20, conversions: 15, grids: 13, amounts: 10,
+    flags: 15, inputs: 5, accuracies: 7, folders: 5,
 }  # fmt: skip
 """How many inputs of each kind a batch has."""
 
-LONG = 34 * (os.environ.get("ROUTELAWS_PROFILE", "quick") != "quick")
+LONG = 20 * (os.environ.get("ROUTELAWS_PROFILE", "quick") != "quick")
 """Batches beyond the first one."""
 
 

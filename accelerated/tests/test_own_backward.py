@@ -72,13 +72,12 @@ def with_gradient(attention, query, key, value, relative, mask, causal):
     arrays = [jnp.asarray(array) for array in (query, key, value, relative) if array is not None]
     weights = np.random.default_rng(0).standard_normal(query.shape)
 
-    def run(*arrays):
-        return attention(*arrays, *[None] * (4 - len(arrays)), mask, causal)
-
     def total(*arrays):
-        return (run(*arrays) * weights).sum()
+        found = attention(*arrays, *[None] * (4 - len(arrays)), mask, causal)
+        return (found * weights).sum(), found
 
-    return [jax.jit(run)(*arrays), *jax.jit(jax.grad(total, range(len(arrays))))(*arrays)]
+    (_, found), gradients = jax.jit(jax.value_and_grad(total, range(len(arrays)), has_aux=True))(*arrays)
+    return [found, *gradients]
 
 
 def assert_same(found, wanted, limit, what):
@@ -102,7 +101,7 @@ def test_attention(length, width, causal, relative, mask):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_of_large_and_of_equal_logits(causal):
-    for scale, limit in ((1e4, LIMIT_LARGE), (-1e4, LIMIT_LARGE), (0.0, LIMIT)):
+    for scale, limit in ((1e4, LIMIT_LARGE), (0.0, LIMIT)):
         given = inputs(7, 4, causal, True, False, scale)
         found, wanted = (with_gradient(attention, *given, causal) for attention in (joined_attend, plain_attend))
         assert all(np.isfinite(array).all() for array in found)
@@ -195,7 +194,7 @@ def cross_entropy_case(scale, dtype=float):
 
 @pytest.mark.parametrize(
     ("tokens", "scale", "limit"),  # chunks of 3 and of 4 positions, of which the last has one or two; and one chunk
-    [(9, 1.0, LIMIT), (12, 0.0, LIMIT), (12, 1e4, LIMIT_LARGE), (1000, 1.0, LIMIT)],
+    [(9, 1.0, LIMIT), (12, 1e4, LIMIT_LARGE), (1000, 0.0, LIMIT)],
 )
 def test_cross_entropy(monkeypatch, tokens, scale, limit):
     monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
@@ -278,8 +277,7 @@ def counted_bytes(d, blocks, tokens, parameters):
     return 4.0 * (4 * parameters + tokens * (d * (16 * blocks + 2) + 1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("none", ["tokens", "width", "hidden"])
+@pytest.mark.parametrize(("none", "dtype"), [("tokens", "float32"), ("width", "float64"), ("hidden", "float32")])
 def test_of_nothing_the_gradient_is_zeros(none, dtype):
     """No tokens, no width or no hidden units: nothing comes out, and gradients are zeros of the right shape."""
     tokens, d, f = (0 if none == name else 3 for name in ("tokens", "width", "hidden"))

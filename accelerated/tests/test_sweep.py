@@ -322,6 +322,7 @@ gradient_clip = 1e20
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_named_and_the_others_finish(text_file, tmp_path):
     dense, out = SMALL.partition('[[runs]]\nrouter = "sinkhorn"')[0], tmp_path / "out"
     sweep_it = command("sweep", write_grid(tmp_path, text_file, dense + DIVERGES), "--out", out)

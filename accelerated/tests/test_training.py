@@ -154,7 +154,7 @@ def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, rout
     assert whole_log == cut_log
 
 
-@pytest.mark.slow  # in the quick run a run of the campaign has one
+@pytest.mark.slow  # in the quick run `test_checkpoints.py` has one
 def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "damaged")
     newest = tmp_path / "damaged" / "checkpoints" / "24"

@@ -41,6 +41,7 @@ def test_a_record_has_what_a_reader_needs(tmp_path):
     assert record["machine"]["cores"] >= 1 and all(line(entry) in done.stdout for entry in record["figures"])
 
 
+@pytest.mark.slow
 def test_a_killed_process_fails_one_figure():
     with Bench(1, quick=True) as bench:
         killed = FIGURES["assignment-scipy"]

@@ -49,6 +49,7 @@ def test_other_layouts():
     check_unbiased("rara", ["reward-to-go"])
 
 
+@pytest.mark.slow
 def test_a_baseline_changes_the_variance_and_not_the_mean():
     for credit in policy_gradient.CREDITS:
         none, state = (measured("ra")[credit, kind] for kind in ("none", "state"))

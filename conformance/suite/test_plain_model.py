@@ -210,19 +210,11 @@ def check_model(backend, name: str, training: bool, precision: str) -> None:
 
 
 QUICKLY = [(name, True) for name in IN_TRAINING] + [(name, False) for name in IN_EVALUATION]
-SLOWLY = [(name, training) for name in MODELS for training in (True, False) if (name, training) not in QUICKLY]
 
 
 @pytest.mark.asks("transformer.loss")
 @pytest.mark.parametrize(("name", "training"), QUICKLY)
 def test_loss_and_logits_in_float32(backend, name, training):
-    check_model(backend, name, training, "float32")
-
-
-@pytest.mark.asks("transformer.loss")
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "training"), SLOWLY)
-def test_loss_and_logits_of_the_others_in_float32(backend, name, training):
     check_model(backend, name, training, "float32")
 
 

@@ -166,10 +166,16 @@ def check_own_routing(backend, drawn: Case, training: bool) -> None:
 
 @pytest.mark.asks("transformer.apply")
 @names
-@pytest.mark.parametrize("training", [True, False])
 @given(seed=seeds)
-def test_own_routing(backend, name, training, seed):
-    check_own_routing(backend, case(name, seed), training)
+def test_own_routing(backend, name, seed):
+    check_own_routing(backend, case(name, seed), True)
+
+
+@pytest.mark.asks("transformer.apply")
+@each_of(("sinkhorn, k = 3, sigmoid, drops", "base"))
+@given(seed=seeds)
+def test_own_routing_in_evaluation(backend, name, seed):
+    check_own_routing(backend, case(name, seed), False)
 
 
 @pytest.mark.asks("transformer.apply")

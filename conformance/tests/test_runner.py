@@ -149,15 +149,15 @@ def test_the_example_of_the_readme(tmp_path):
     assert int(re.search(r"(\d+) skipped", done.stdout)[1]) < 60, "--only leaves the other tests out"
 
 
-def test_show(tmp_path):
+def test_show(tmp_path, capsys):
     """The reference's source of a function, with the record that it returns; a wrong name is one line."""
     done = run(tmp_path, "--show", "switch_router,notation.softmax")
     assert done.returncode == 0 and not list(tmp_path.iterdir())
     for part in ("# routers.top_k.switch_router\n", "class Routing(NamedTuple)", "def softmax(logits"):
         assert part in done.stdout
-    done = run(tmp_path, "--show", "softmix")
-    assert done.returncode == 2 and done.stderr.startswith("softmix is not the name of one public function")
-    assert "close to it: softmax;" in done.stderr
+    assert __main__.main(["--show", "softmix"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("softmix is not the name of one public function") and "close to it: softmax;" in said
 
 
 def test_faults_and_what_was_not_checked_stand_in_the_report():
@@ -333,10 +333,10 @@ def test_defaults_that_differ_are_listed():
     )
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path):
-    (tmp_path / "empty.py").write_text("softmaxes = 1\n", encoding="utf-8")
-    done = run(tmp_path, "--backend", "empty")
-    assert done.returncode == 2 and "backend empty has none of the reference's functions" in done.stderr + done.stdout
+def test_what_cannot_be_done_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(backends.OBJECTS, "empty", SimpleNamespace(softmaxes=1))
+    assert __main__.main(["--backend", "empty"]) == 2
+    assert "backend empty has none of the reference's functions" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("kind", ["json", "html"])
@@ -771,16 +771,13 @@ def run_downstream(monkeypatch, only=("fit_direct", "pass_at_k"), seed: int | No
 
 def test_a_shuffled_run_finds_the_same_in_another_order(monkeypatch, capsys):
     """And its seed, which is printed, repeats that order."""
-    (ordered, wanted), (first, found), (again, _), (other, _) = (
-        run_downstream(monkeypatch, seed=seed) for seed in (None, 7, 7, 8)
-    )
-    assert first == again and len({tuple(calls) for calls in (ordered, first, other)}) == 3
-    assert sorted(ordered) == sorted(first) == sorted(other)
+    (ordered, wanted), (first, found), (again, _) = (run_downstream(monkeypatch, seed=seed) for seed in (None, 7, 7))
+    assert first == again != ordered and sorted(ordered) == sorted(first)
     for one, same in zip(found.rows, wanted.rows, strict=True):
         assert one[:5] == same[:5], "function, verdict, calls, share of the bound, failed tests"
     assert [row.verdict for row in found.rows] == ["right", "defect"]
     printed = capsys.readouterr().out
-    assert [printed.count(f"--shuffle {seed}") for seed in ("", 7, 8)] == [3, 2, 1]
+    assert [printed.count(f"--shuffle {seed}") for seed in ("", 7)] == [2, 2]
 
 
 def test_a_seed_is_drawn_where_none_is_named(monkeypatch):
