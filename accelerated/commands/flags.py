@@ -149,7 +149,8 @@ def _unfolded(doc: str) -> str:
 def _one_line(box: str) -> str:
     """Return what the parser printed in a box as one line, and of the advice that follows the rule the flags alone.
 
-    The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens.
+    The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens. tyro gives
+    its errors as data only in `tyro._errors`, which may change in any release.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]

@@ -1,5 +1,6 @@
 """A grid of runs: what a file means, what a folder may hold, and a kill at any moment."""
 
+import contextlib
 import csv
 import json
 import os
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -258,10 +261,10 @@ def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):
     assert found == [(100.0, 0), (101.0, 1), (102.0, 2), (103.0, 3)]
 
 
-def test_a_run_that_fails_in_this_process_is_named_and_the_others_go_on(text_file, tmp_path, monkeypatch):
-    """As on an accelerator, where no worker trains."""
-    grid = read_grid(str(write_grid(tmp_path, text_file)))
-    told = []
+@pytest.mark.parametrize("by", ["this process", "workers"])
+def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, monkeypatch, by):
+    """In one process, as on an accelerator; and by workers, here a thread."""
+    grid, told = read_grid(str(write_grid(tmp_path, text_file))), []
 
     def train(task, watch):
         if task.hyper_id == 1:
@@ -270,7 +273,15 @@ def test_a_run_that_fails_in_this_process_is_named_and_the_others_go_on(text_fil
 
     monkeypatch.setattr(sweep, "_train", train)
     tasks = [sweep.Task(i, run, tmp_path, None) for i, run in enumerate(grid.runs)]
-    assert sweep._train_here(tasks, lambda kind, run, **fields: told.append((kind, run))) == {1: "it diverged"}
+    if by == "workers":
+        sender = SimpleNamespace(send=lambda event: told.append((event[0], event[1]["run"])))
+        monkeypatch.setattr(sweep, "_sender", sender, raising=False)
+        monkeypatch.setattr(sweep, "_lock", contextlib.nullcontext(), raising=False)
+        with ThreadPoolExecutor(1) as pool:
+            failures = sweep._failures(pool, tasks)
+    else:
+        failures = sweep._train_here(tasks, lambda kind, run, **fields: told.append((kind, run)))
+    assert failures == {1: "it diverged"}
     ends = ("finished", "failed", "finished")
     assert told == [(k, i) for i, end in enumerate(ends) for k in ("start", "step", end) if (k, i) != ("step", 1)]
 
