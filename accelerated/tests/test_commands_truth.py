@@ -113,16 +113,6 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
     assert fit["rmsle"] == pytest.approx(math.sqrt(squares / len(FEW)), rel=1e-3)
 
 
-def test_fit_prints_the_slope_and_its_size(tmp_path):
-    rows = shown(read(save(make_frame(GRID, noisy(LAW, GRID, 0, 0)), tmp_path)).fit())
-    for size in (1e7, 1e8, 1e9):
-        (row,) = (row for row in rows if row[0] == f"{size:,.0f}")
-        assert row[1] == f"{LAW.slope(size):.4f}"
-    printed = {row[0]: row[1] for row in rows if len(row) > 1}
-    for name, value in (LAW._asdict() | {"N_cutoff": LAW.cutoff()}).items():
-        assert float(printed[name]) == pytest.approx(value, rel=1e-3), name
-
-
 @pytest.mark.parametrize("tokens", [None, (16, 128)])
 def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
     """Coefficients, cut-off and intervals, where neither F nor the unit of B is near 1."""
@@ -178,8 +168,9 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
     assert main(["plan", "--law", law, *flags]) == 0
     assert json.loads(capsys.readouterr().out)["rankings"][0]["rows"]["Top-K"] == rows
     if law == "bilinear":
-        assert main(["plan", "--next", "c", "--law", law, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["rows"] == rows
+        for chosen, kept in (([], rows), (["--rows", "k <= 4"], len(frame))):
+            assert main(["plan", "--next", "c", "--law", law, "--json", *chosen]) == 0
+            assert json.loads(capsys.readouterr().out)["rows"] == kept
 
 
 def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth(tmp_path, capsys):

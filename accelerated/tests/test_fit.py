@@ -54,25 +54,6 @@ def values(fit: dict) -> list:
     return [each["value"] for each in fit["coefficients"].values()]
 
 
-def test_the_law_of_a_table_is_found(tmp_path):
-    result = read(make_table(tmp_path)).fit().to_dict()
-    assert list(result) == ["law", "measured", "loss_column", "remarks", "not_fitted", "fits"]
-    (fit,) = result["fits"]
-    assert list(fit) == [
-        "router", "rows", "left_out", "status", "criterion", "objective", "rmsle", "determined", "coefficients",
-        "derived", "held_out", "misfit", "cautions",
-    ]  # fmt: skip
-    assert fit["determined"] and math.sqrt(fit["objective"]) == fit["rmsle"]
-    assert list(fit["coefficients"]) == list(RoutedCoefficients._fields)
-    assert list(fit["coefficients"]["a"]) == ["value", "low", "high", "verdict", "determined"]
-    assert list(fit["derived"]) == ["N_cutoff", "slopes"]
-    assert [slope["N"] for slope in fit["derived"]["slopes"]] == [1e7, 1e8, 1e9]
-    assert (fit["router"], fit["rows"], fit["left_out"], fit["status"]) == ("Top-K", 18, [], "interior")
-    assert values(fit) == pytest.approx(list(LAW), rel=1e-5)
-    assert fit["derived"]["N_cutoff"]["value"] == pytest.approx(10 ** (0.11 / 0.009), rel=1e-4)
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-
-
 def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_path):
     def first(*arguments, **options) -> dict:
         return read(make_table(tmp_path, *arguments, **options)).fit()[0].to_dict()
@@ -98,19 +79,6 @@ def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_pa
     printed = shown(fits)
     for words in ("not determined", "-∞ to", "these rows do not determine the law as a whole"):
         assert words in " ".join(printed.split())
-
-
-def test_text_for_a_reader(tmp_path):
-    path = make_table(tmp_path, noise=1e-3)
-    frame = pandas.read_csv(path)
-    frame.loc[7, "loss_validation"] = np.nan
-    frame.to_csv(path, index=False)
-    printed = shown(read(path).fit())
-    assert "left out: hyper_id 7: loss_validation is blank" in printed
-    for word in ("Top-K", "E_start", "RMSLE", "interior", "95 % interval", "10,000,000", "1,000,000,000"):
-        assert word in printed, word
-    assert printed.count(" to -0.0") >= 3  # of the slope at each size
-    assert "leave one size out" in printed and "mean squared difference of log10 losses" in printed
 
 
 def with_others(folder, *routers: tuple[str, float]) -> Path:
@@ -160,14 +128,6 @@ def test_runs_are_called_by_their_names(tmp_path):
         "left out: hyper_id 8 'run-8': loss_validation is blank" in printed
         and "hyper_id 7 'run-7': loss 9.5" in printed
     )
-
-
-def test_another_loss_and_rows(tmp_path):
-    path = make_table(tmp_path)
-    frame = pandas.read_csv(path).assign(loss_c4=lambda f: f["loss_validation"] ** 2)
-    frame.to_csv(path, index=False)
-    (fit,) = read(path).where("num_experts < 200").of_loss("loss_c4").fit("routed-bounded").to_dict()["fits"]
-    assert fit["rows"] == 15 and fit["coefficients"]["a"]["value"] == pytest.approx(2 * LAW.a, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -220,27 +180,6 @@ def test_a_weighting_that_leaves_too_little_has_no_fit(tmp_path, kept):
     assert np.isnan(predict_curves(fits, 1e8, 4)).all()
     with pytest.raises(ValueError):
         fit_routed(*(column[kept(*columns[:2])] for column in columns))
-
-
-LINEAR_LAWS = {"dense": 3, "per-size": 18, "separable": 18, "bilinear": 18}
-
-
-@pytest.mark.parametrize("law", LINEAR_LAWS)
-def test_the_linear_laws(tmp_path, law):
-    (fit,) = (report := read(make_table(tmp_path, noise=2e-3)).fit(law).to_dict())["fits"]
-    assert (report["law"], fit["rows"], fit["determined"]) == (law, LINEAR_LAWS[law], True)
-    assert fit["router"] == ("Dense" if law == "dense" else "Top-K")
-    assert law == "dense" or fit["held_out"]["row"] > fit["rmsle"]  # two dense rows alone make no fit
-    assert (fit["held_out"]["size"] is None) == (law in ("dense", "per-size"))
-    if law == "per-size":
-        assert list(fit["coefficients"]) == ["b", "d"]
-        for lines in fit["coefficients"].values():
-            assert [line["N"] for line in lines] == [1e7, 1e8, 1e9]
-    else:
-        for found in (fit["coefficients"] | fit["derived"]).values():
-            assert found["low"] < found["value"] < found["high"] and found["determined"]
-    json.dumps(report, allow_nan=False)
-    assert law in shown(read(make_table(tmp_path, noise=2e-3)).fit(law))
 
 
 def test_the_interval_of_N_c_is_where_the_line_may_cross_one_nat(tmp_path):

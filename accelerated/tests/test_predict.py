@@ -15,7 +15,7 @@ from routelaws.accelerated.results.fit_text import prediction_blocks
 from routelaws.accelerated.results.prediction import inside_hull
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
-from routelaws.reference.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 COUNTS = (1, 2, 4, 16, 64, 256)
@@ -47,14 +47,6 @@ def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
 
 def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:
     return {"dense_parameters": size, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-
-
-def test_the_law_is_predicted(tmp_path):
-    (found,) = read(make_table(tmp_path)).fit().predict(**point(3e8, 32.0)).predictions
-    assert found.value == pytest.approx(float(predict_loss(3e8, 32.0, LAW)), rel=1e-7)
-    assert found.dense.value == pytest.approx(float(effective_parameter_count(3e8, 32.0, LAW)), rel=1e-5)
-    assert found.cautions == []
-    assert (found.by_size.low, found.by_size.high) == pytest.approx((found.value, found.value), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -137,24 +129,6 @@ def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, ca
         monkeypatch.setattr(command, "released_table", lambda *name: pytest.fail("a table was fetched"))
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
-
-
-def test_from_the_command_line(tmp_path, capsys):
-    path = str(make_table(tmp_path, 1e-3))
-    assert main(["predict", path, "--n", "5e9", "--experts", "64", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["at"] == {"dense_parameters": 5e9, "num_experts": 64.0} and found["level"] == 0.95
-    (entry,) = found["predictions"]
-    assert pair(entry, "by_size")[0] < entry["value"] < pair(entry, "by_size")[1]
-    assert pair(entry, "law")[0] < entry["value"] < pair(entry, "law")[1]
-    worth = entry["intervals"]["dense_equivalent"]
-    assert worth["low"] < worth["value"] < worth["high"]
-    assert len(entry["cautions"]) == 1
-    assert main(["predict", path, "--n", "5e9", "--experts", "64"]) == 0
-    printed = capsys.readouterr().out
-    assert "Top-K" in printed and "warning (Top-K): N = 5e+09 is 5 times the largest" in printed
-    assert main(["predict", path, "--n", "5e9"]) == 2
-    assert capsys.readouterr().err == "routelaws: --experts is missing: the law routed-bounded needs E, experts\n"
 
 
 def test_text_of_two_routers_says_a_warning_once(tmp_path):
