@@ -358,6 +358,7 @@ BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16;
 BOUNDS["designs.gate"] = Bound(
     8, "u (4 + max z - min z + max |z|) of the value, as top_k.gate; a library's own softmax"
 )
+BOUNDS["designs.gradient"] = Bound(1e-3, "of the largest entry, 1 at least; float32 and a difference of step 2^-12")
 BOUNDS["designs.scale"] = Bound(1e-5, "relative; a median of ratios in float32 against a constant of four digits")
 BOUNDS["export.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
 BOUNDS["vectors.closed"] = Bound(1e-13, "relative; powers of ten, exponents below 30 over slopes of 0.05: 500 u")

@@ -97,6 +97,7 @@ def _form(name: str, gates: Callable) -> Form:
 FORMS = (
     *(_form(one.name, one.function) for one in GATES if one.name not in SAME),
     _form("sparsemixer", _sparsemixer),
+    _form("softmax over chosen, divided by k", lambda z, e: _softmax(np.take_along_axis(z, e, axis=1)) / e.shape[1]),
     _form("softmax, divided by k", lambda z, e: np.take_along_axis(_softmax(z), e, axis=1) / e.shape[1]),
 )
 

@@ -98,10 +98,13 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         if faults:
             return Finding("defect", faults[0].kind, faults[0].detail, probe=faults[0].probe)
         return Finding("not askable", detail="it declined every input")
+    faults += _idle(plain)
     fitted = fit(plain, precision)
     nearest = fitted[0]
     differences = [found for one in answers if (found := difference(nearest, one, precision))]
     differences += _beside_padding(nearest, answers, precision)
+    if not faults and not differences:
+        differences = [found for one in plain if (found := _gradient_fault(ask, nearest, one))]
     names = list(dict.fromkeys(one.name for one in fitted if not one.misses and one.crowded == nearest.crowded))
     finding = Finding(
         "right", "", "", nearest.name, len(plain), facts_of(answers, nearest), design=nearest,
@@ -168,6 +171,17 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     return []
 
 
+def _idle(plain: list[Answer]) -> list[Difference]:
+    """Return a fault where at most half of the experts ever run, though each has the largest logits of some tokens."""
+    largest = max(plain, key=lambda one: one.probe.logits.size)
+    num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
+    favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
+    if 2 * len(ran) > num_experts or len(favoured) < num_experts:
+        return []
+    words = f"{len(largest.expert)} tokens run experts {ran} alone, and each of {num_experts} is the best of some token"
+    return [Difference(words, largest.probe, "idle")]
+
+
 def _changed(ask: Callable, one: Answer) -> int:
     """Return how many tokens get another answer than before."""
     expert, gate = ask(one.probe)
@@ -198,15 +212,8 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
     ks = {one.probe.k for one in plain}
     found = []
     for form in designs.FORMS:
-        if (
-            ks == {1}
-            and "k" in form.name.split()
-            or "if k > 1" in form.name
-            and 1 not in ks
-            or form.name == "1/k"
-            and ks == {1}
-        ):
-            continue  # on these inputs it is the form without the k
+        if _is_another(form, ks):
+            continue
         scale = _scale(form, plain)
         gates = [_gates_fit(form, scale, one, precision) for one in plain]
         far = sum(not _near(scale * form.gates(one.probe.logits, one.expert), one.gate) for one in plain)
@@ -216,6 +223,13 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
             crowded = choices.count(None)
             found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
     return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
+
+
+def _is_another(form: Form, ks: set) -> bool:
+    """Return whether a form is, where one k was answered, one without k up to a constant."""
+    return (
+        len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
+    )
 
 
 def _rules(form: Form, plain: list[Answer], precision: str) -> list:
@@ -231,7 +245,7 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> list:
 
 
 def _scale(form: Form, plain: list[Answer]) -> float:
-    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits."""
+    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits if that fits."""
     ratios = []
     for one in plain:
         wanted = form.gates(one.probe.logits, one.expert)
@@ -239,7 +253,11 @@ def _scale(form: Form, plain: list[Answer]) -> float:
     ratios = np.concatenate([*ratios, [0.0]])
     ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
     short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
-    return next((one for one in short if abs(one / ratio - 1) < BOUNDS["designs.scale"].limit), float(f"{ratio:.3g}"))
+    room = BOUNDS["designs.scale"].limit
+    rounded = next((one for one in short if abs(one / ratio - 1) < room), None)
+    if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
+        return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
+    return ratio if rounded is None else rounded
 
 
 def _near(wanted: np.ndarray, found: np.ndarray) -> bool:
@@ -293,6 +311,8 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
                 key = designs.within(rule, key)
             wanted = np.argsort(-key[t], kind="stable")[: one.probe.k]
             words = f"chooses experts {one.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
+            if one.probe.bias is not None and not _wrong_rows_of_logits(one).any():
+                words += ": the bias is added to the logits"
             return Difference(f"{words}; at {told(_token(one.probe, t))}", _token(one.probe, t))
     bad = np.argwhere(_bad_gates(design.form, design.scale, one, precision) & real[:, None])
     if len(bad):
@@ -303,6 +323,11 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
         )
         return Difference(f"{words}{_reason(design, one, t)}; at {told(_token(one.probe, t))}", _token(one.probe, t))
     return None
+
+
+def _wrong_rows_of_logits(one: Answer) -> np.ndarray:
+    """Return [T] bool, the tokens whose experts are not the best of logits and bias."""
+    return designs.wrong_rows(one.expert, one.probe.logits + one.probe.bias, np.zeros((len(one.expert), 1)))
 
 
 def _token(probe: Probe, t: int) -> Probe:
@@ -336,6 +361,44 @@ def _beside_padding(design: Design, answers: list[Answer], precision: str) -> li
                 Difference(f"padded tokens have gates {gates}, 0 is needed; at {told(one.probe)}", one.probe, "padding")
             ]
     return []
+
+
+def _gradient_fault(ask: Callable, design: Design, one: Answer) -> Difference | None:
+    """Return where the derivative of the gates by the logits is not that of a design, of those that can be asked.
+
+    `ask.gradient(probe, weights)` is the derivative [T, E] of the sum of weights times gates, in the order of `ask`.
+    """
+    if getattr(ask, "gradient", None) is None:
+        return None
+    weights = np.cos(np.arange(one.gate.size)).reshape(one.gate.shape)
+    wanted = derivative(
+        lambda z: float((weights * design.scale * design.form.gates(z, one.expert)).sum()), one.probe.logits
+    )
+    return gradient_fault(ask.gradient(one.probe, weights), wanted, one.probe)
+
+
+def gradient_fault(found: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
+    """Return what is wrong with a gradient [T, E] by the logits; small entries are compared with the largest."""
+    largest = np.abs(wanted).max()
+    off = np.abs(found - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
+    if not off.any():
+        return None
+    t, where = int(np.flatnonzero(off)[0]), told(probe)
+    if not found.any():
+        return Difference(
+            f"no gradient arrives at the logits, {_numbers(wanted[t])} is right; at {where}", probe, "no gradient"
+        )
+    return Difference(f"gradient {_numbers(found[t])} of token {t}, {_numbers(wanted[t])} is right; at {where}", probe)
+
+
+def derivative(function: Callable, point: np.ndarray, step: float = 2.0**-12) -> np.ndarray:
+    """Return the derivative of a number by each entry of an array, by central differences."""
+    found = np.zeros(point.shape)
+    for place in np.ndindex(point.shape):
+        away = np.zeros(point.shape)
+        away[place] = step
+        found[place] = (function(point + away) - function(point - away)) / (2 * step)
+    return found
 
 
 def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ...]:

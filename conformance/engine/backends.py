@@ -155,8 +155,9 @@ class Backend:
         name: what it is called in reports.
         namespace: an object with the reference's public names, as many as it has. Names may stand where the reference
             has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
-            `capabilities` (of "jit" and "grad": it computes with JAX), `dtypes`, `slow` (functions that the quick
-            profile leaves out), `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
+            `capabilities` ("jit", "grad": it computes with JAX; "torch": its results keep torch's graph), `dtypes`,
+            `slow` (functions that the quick profile leaves out), `documented` ({router: {option: value}}),
+            `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
         ledger: where calls and troubles are written down, a `ledger.Ledger`.
         require: paths of functions that have to be there.
         time_limit: seconds for one call.
@@ -173,9 +174,10 @@ class Backend:
             raise BackendError(f"time limit is {time_limit:g}; allowed: a number of seconds above 0")
         own_name = getattr(namespace, "__name__", "")
         self.named_capabilities = getattr(namespace, "capabilities", None)
-        self.capabilities = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
-        if not set(self.capabilities) <= {"jit", "grad"}:
-            raise BackendError(f"backend {name}: capabilities are {self.capabilities}; allowed: jit, grad")
+        named = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
+        if not set(named) <= {"jit", "grad", "torch"}:
+            raise BackendError(f"backend {name}: capabilities are {named}; allowed: jit, grad, torch")
+        self.autograd, self.capabilities = "torch" in named, tuple(one for one in named if one != "torch")
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
         self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
@@ -277,6 +279,18 @@ class Backend:
             raise stances.Fault("mutates", "changed an array that it was given")
         self.ledger.examples[self.name, path] = self.ledger.examples.get((self.name, path), 0) + 1
         return self._returned(path, result)
+
+    def convert(self, array: np.ndarray, dtype: str):
+        """Return a NumPy array as the backend's own."""
+        return getattr(self.namespace, "from_numpy", lambda array, dtype: array)(np.array(array, dtype), dtype)
+
+    def torch_gradient(self, function, point: np.ndarray, precision: str) -> np.ndarray:
+        """Return the gradient of function(point) -> number through torch's autograd; 0 where no graph leads there."""
+        leaf = self.convert(point, precision).requires_grad_(True)
+        value = function(leaf)
+        if getattr(value, "requires_grad", False):
+            value.backward()
+        return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
 
     def _within_limit(self, path: str, function, arguments, keywords):
         """Call for `ask`; what ends the call becomes a Fault."""

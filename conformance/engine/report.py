@@ -39,6 +39,7 @@ DEFECTS = {
     "idle": "an expert never runs, or never gets a gradient",
     "padding": "padded tokens take slots or change the result of real tokens",
     "no gradient": "a gradient that has to arrive is zero or missing",
+    "documentation": "it computes another design than it documents",
     "form": "the shape or the kind of numbers of a result is wrong",
     "wrong": "the value contradicts the definition, of which there is one alone",
 }

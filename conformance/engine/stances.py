@@ -16,7 +16,7 @@ import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import classifier, designs
-from routelaws.conformance.dialects.judge import Design, Fault, Finding, judge, told  # noqa: F401
+from routelaws.conformance.dialects.judge import Design, Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, public_functions, stands_at
 from routelaws.reference.notation import top_k_indices
 
@@ -68,7 +68,21 @@ def stance_of(backend, path: str) -> Stance:
             return set(options) <= set(options_of(TOP_K))
         return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
 
-    return Stance(judge(ask, precision=ask.precision, in_oracle=in_oracle))
+    finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
+    return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
+
+
+def _as_documented(finding: Finding, documented: dict | None) -> Finding:
+    """Return a finding that is a defect where the design is not the one that the library documents."""
+    options = finding.design.options(2) if finding.verdict == "right" and finding.design else None
+    if not documented or options is None:
+        return finding
+    standing = {name: options.get(name, (defaults_of(TOP_K)[name],)) for name in documented}
+    other = [name for name, value in documented.items() if value not in standing[name]]
+    if not other:
+        return finding
+    words = ", ".join(f"{name} {documented[name]!r} and computes {standing[name][0]!r}" for name in other)
+    return finding._replace(verdict="defect", kind="documentation", detail=f"documents {words}")
 
 
 class _Ask:
@@ -78,12 +92,21 @@ class _Ask:
         self.backend, self.path = backend, path
         self.precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
         self.training = getattr(backend.namespace, "training", None)
+        self.gradient = self._gradient if backend.autograd else None
 
     def __call__(self, probe):
         if probe.k != ONLY_K.get(self.path, probe.k):
             raise NotImplementedError(f"k {probe.k}")
         found = self.backend.ask(self.path, probe.logits, precision=self.precision, **self._options(probe))
         return np.asarray(found.expert), np.asarray(found.gate, np.float64)
+
+    def _gradient(self, probe, weights):
+        def total(logits):
+            found = self.backend._find(self.path)(logits, **self._options(probe))
+            gate = found["gate"] if isinstance(found, dict) else found.gate
+            return (gate * self.backend.convert(weights, self.precision)).sum()
+
+        return self.backend.torch_gradient(total, probe.logits, self.precision)
 
     def _options(self, probe) -> dict:
         options = {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
@@ -111,6 +134,10 @@ def _of_subject(backend, path: str) -> Stance:
             raise
 
     verdict = classifier.classify(subject, adapt(call))
+    if subject == "balance loss" and verdict.matches and backend.autograd:
+        faults += _loss_gradient_faults(backend, path, verdict.matches[0], precision)
+        if faults:
+            return Stance(Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples))
     if faults and not verdict.matches:
         return Stance(Finding("defect", faults[0].kind, faults[0].detail))
     if not verdict.examples:
@@ -124,6 +151,26 @@ def _of_subject(backend, path: str) -> Stance:
     if name in in_oracle and verdict.matches:
         return Stance(found, in_oracle[name])
     return Stance(found._replace(verdict="differs", kind="dialect", detail=words))
+
+
+def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
+    """Return a fault where the gradient of a balance loss by the logits is not that of its dialect."""
+    dialect = next(one for one in classifier.SUBJECTS["balance loss"].dialects if one.name == name)
+    for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
+
+        def total(z, expert=expert):
+            found = backend._find(path)(z, backend.convert(expert, "int64"))
+            return found["loss"] if isinstance(found, dict) else found.loss
+
+        wanted = derivative(lambda z, expert=expert: dialect.function(z, expert), logits)
+        try:
+            found = backend.torch_gradient(total, logits, precision)
+        except NotImplementedError:
+            continue
+        fault = gradient_fault(found, wanted, designs.Probe("plain", logits, expert.shape[1]))
+        if fault:
+            return [fault]
+    return []
 
 
 def _of_ties(backend) -> Stance:

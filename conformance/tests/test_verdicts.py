@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from routelaws.conformance.dialects.judge import judge
+from routelaws.conformance.dialects.judge import derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.tests import mimics
+from routelaws.reference.notation import softmax
 from routelaws.reference.routers import top_k
 
 OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "largest": ("bias",), "padding": ("mask",)}
@@ -103,6 +104,82 @@ class TestWhatIsLeftOver:
 
         found = judge(Ask())
         assert (found.verdict, found.kind) == ("defect", "state") and "training" in found.detail
+
+
+class TestGradients:
+    """The derivative of the gates, and of a balance loss, by the logits."""
+
+    @staticmethod
+    def judged(route, gradient_of):
+        ask = asked(route)
+
+        class Ask:
+            def __call__(self, probe):
+                return ask(probe)
+
+            def gradient(self, probe, weights):
+                expert = ask(probe)[0]
+                return derivative(lambda z: float((weights * gradient_of(z, expert)).sum()), probe.logits)
+
+        return judge(Ask())
+
+    def test_one_that_arrives(self):
+        found = self.judged(mimics.gpt_oss, lambda z, e: softmax(mimics.at(z, e)))
+        assert (found.verdict, found.dialect) == ("right", "softmax over chosen"), found.detail
+
+    def test_one_that_does_not(self):
+        found = self.judged(mimics.gpt_oss, lambda z, e: np.zeros(e.shape))
+        assert (found.verdict, found.kind) == ("defect", "no gradient") and "logits [" in found.detail
+
+    def test_one_of_another_function(self):
+        found = self.judged(mimics.gpt_oss, lambda z, e: mimics.at(softmax(z), e))
+        assert found.verdict == "differs" and "gradient" in found.detail
+
+    @pytest.mark.parametrize("broken", ["", "gate", "loss"])
+    def test_of_torch(self, broken):
+        torch = pytest.importorskip("torch")
+
+        def top_k_router(logits, k=1):
+            values, expert = torch.topk(logits, k)
+            gate = torch.softmax(values, dim=1)
+            return {"expert": expert, "gate": gate.detach() if broken == "gate" else gate}
+
+        def auxiliary_loss(logits, expert):
+            share = torch.nn.functional.one_hot(expert, logits.shape[1]).sum(1).double().mean(0) / expert.shape[1]
+            chances = torch.softmax(logits.detach() if broken == "loss" else logits, dim=1).mean(0)
+            return {"loss": logits.shape[1] * (share * chances).sum()}
+
+        backend = backends.Backend("mine", SimpleNamespace(
+            top_k_router=top_k_router, auxiliary_loss=auxiliary_loss, capabilities=("torch",), dtypes=("float32",),
+            from_numpy=lambda array, dtype: torch.from_numpy(array),
+        ), Ledger())  # fmt: skip
+        found = {path: backend.stance(path).finding for path in (stances.TOP_K, "balance.auxiliary_loss")}
+        kinds = {path: finding.kind for path, finding in found.items()}
+        assert kinds == {stances.TOP_K: "no gradient" * (broken == "gate"),
+                         "balance.auxiliary_loss": "no gradient" * (broken == "loss")}, found  # fmt: skip
+
+
+@pytest.mark.parametrize("normalisation", ["none", "sum"])
+def test_a_design_that_is_not_the_documented_one(normalisation):
+    """Without renormalising it is a design of its own; the library's words say whether that is meant."""
+    backend = backend_of(
+        mimics.qwen3, documented={"top_k_router": {"normalisation": normalisation, "score": "softmax"}}
+    )
+    row = row_of(backend)
+    wanted = {"none": ("right", ""), "sum": ("defect", "documentation")}[normalisation]
+    assert (row.verdict, row.kind) == wanted, row
+
+
+def test_experts_that_never_run():
+    def route(z, k, bias, mask):
+        if k == 1:
+            raise NotImplementedError("k")
+        expert, gate = mimics.mixtral(z, 2)
+        return np.zeros_like(expert) + [0, 1], gate
+
+    found = judge(asked(route))
+    assert (found.verdict, found.kind) in (("defect", "idle"), ("defect", "form"))
+    assert any("run experts [0, 1] alone" in words for words in (found.detail, *found.besides))
 
 
 def backend_of(route, *offers, **names) -> backends.Backend:
