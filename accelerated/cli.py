@@ -17,7 +17,7 @@ from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
     "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
-    "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
+    "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import jinja2  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
-import markdown_it  # noqa: F401
+import markdown_it  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
 import matplotlib  # noqa: F401
 import tyro
 

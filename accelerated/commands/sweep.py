@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import jinja2  # noqa: F401  # the report at the end needs these: what is missing is said before hours of training
-import markdown_it  # noqa: F401
+import markdown_it  # noqa: F401  # the report at the end needs these: missing ones fail before hours of training
 import matplotlib  # noqa: F401
 import pandas  # noqa: F401
 import tyro

@@ -1,1 +1,1 @@
-"""Tables and figures."""
+"""A report in sentences, tables and figures, from numbers that `results` has worked out; entered by `engine`."""

@@ -3,18 +3,21 @@
     1. READ     a table (`table.open_runs`) or the folder of a sweep (`sweeps.read_sweep`)
     2. FIND     `reproduction.gather`     every number, as one dictionary; of a sweep also `findings.find`
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
-    4. SAY      `markdown`                report.md from the templates, and report.html from that
+    4. SAY      `report_text`             report.md from the sections, and report.html from that
 
 A report is written for somebody who has not read the paper. It says what is true of the runs that are in, whichever way
 they came out.
 """
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
+from ..results.blocks import Block, Heading
+from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
 from ..results.fit import MOST_HUBER
 from ..results.reproduction.gather import gather
@@ -22,10 +25,45 @@ from ..results.reproduction.table import Table, open_runs
 from ..results.sweeps.findings import find, gather_sweep, report_dict
 from ..results.sweeps.folder import read_sweep
 from ..tables.several import named
-from ..wording import once
-from .figures import draw_all
+from . import gain_sections, law_sections, run_sections, sweep_sections, table_sections
+from .figures.draw import draw_all
+from .opening import cautions_of, first_page
+from .outline import Report, anchor, bullets
 from .page import page
-from .rendering import environment, render
+from .verdicts import RULES, because
+
+SHORT = (
+    sweep_sections.chance_section,
+    sweep_sections.registered_section,
+    law_sections.law_section,
+    run_sections.advice_section,
+)
+"""The sections of the report that is written by itself: the answer, its figures, and what to do next."""
+
+FULL = (
+    table_sections.symbols_section,
+    sweep_sections.chance_section,
+    law_sections.law_section,
+    law_sections.fit_details,
+    gain_sections.slopes_section,
+    gain_sections.worth_section,
+    gain_sections.dense_section,
+    law_sections.misses_section,
+    law_sections.forms_section,
+    sweep_sections.registered_section,
+    run_sections.pairs_section,
+    run_sections.experts_per_token_section,
+    run_sections.frequency_section,
+    run_sections.compute_section,
+    gain_sections.texts_section,
+    sweep_sections.routers_section,
+    sweep_sections.training_section,
+    run_sections.advice_section,
+    table_sections.not_reproduced_section,
+    table_sections.rows_section,
+    table_sections.method_section,
+)
+"""Every section, for `--full`."""
 
 
 def write_report(folder: Path, full: bool = False) -> Path:
@@ -107,35 +145,14 @@ def check_huber(huber: float | None) -> None:
 def markdown(
     results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
 ) -> str:
-    """Return the report.
-
-    Args:
-        results: of `reproduction.gather`.
-        drawn: names of the figures that are there.
-        sweep: of `findings.find`, with "seconds"; None for a table.
-        numbers: name of the file of numbers.
-        full: as `write_report`.
-    """
-    more = {"drawn": drawn, "sweep": sweep, "numbers": numbers, "full": full, "cautions": cautions_of(results)}
-    return render("report.md.j2", results | more)
-
-
-def cautions_of(results: dict) -> dict[str, list[str]]:
-    """Return what can make the laws wrong without showing, each with the routers that it concerns.
-
-    Of a table without routed runs these are those of the dense power law.
-    """
-    return once((law["router"], law["cautions"]) for law in results["laws"] or [results["dense"]])
+    """Return the report; arguments as the fields of `outline.Report`."""
+    return report_text(Report(results, drawn, sweep, numbers, full))
 
 
 def advised(results: dict) -> dict:
     """Return results with the words on each recommendation beside its verdict: why, and by which rule."""
-    module = environment().get_template("because.md.j2").module
-    words = [
-        {name: " ".join(getattr(module, name)(entry).split()) for name in ("rule", "because")}
-        for entry in results["advice"]
-    ]
-    return results | {"advice": [entry | own for entry, own in zip(results["advice"], words, strict=True)]}
+    advice = [entry | {"rule": RULES[entry["key"]], "because": because(entry)} for entry in results["advice"]]
+    return results | {"advice": advice}
 
 
 def _write(folder: Path, numbers: str, content: dict, text: str) -> Path:
@@ -143,3 +160,17 @@ def _write(folder: Path, numbers: str, content: dict, text: str) -> Path:
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)
     return folder / "report.md"
+
+
+def report_text(report: Report) -> str:
+    """Return a report as Markdown."""
+    body = [block for section in (FULL if report.full else SHORT) for block in section(report)]
+    if not report.full:
+        last = sweep_sections.training_figure if report.sweep else run_sections.pairs_figure
+        return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
+    return blocks_markdown([*first_page(report), *_contents(body), *body])
+
+
+def _contents(body: list[Block]) -> list[Block]:
+    heads = re.findall(r"^## (.*)$", blocks_markdown(body), re.MULTILINE)
+    return [Heading("Contents"), *bullets(f"[{head}](#{anchor(head)})" for head in heads)]

@@ -5,28 +5,29 @@ import html
 import re
 from pathlib import Path
 
-from .rendering import anchor
+from .outline import anchor
 
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.2rem 1rem 4rem; max-width: 60rem; background: #fff; color: #222;
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
+body { margin: 0 auto; padding: 0.8rem 1rem 2rem; max-width: 62rem; background: #fff; color: #222;
+  font: 1rem/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
   overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.6rem 0 1rem; }
-h2 { font-size: 1.3rem; margin: 2.6rem 0 0.8rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.4rem 0 0.8rem; }
+h2 { font-size: 1.3rem; margin: 1.6rem 0 0.6rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
 a { color: #00558a; }
-li { margin: 0.35rem 0; }
+p { margin: 0.7rem 0; }
+li { margin: 0.25rem 0; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 0.88em; }
 code { background: #f3f3f3; padding: 0.1em 0.25em; border-radius: 3px; }
 pre { background: #f6f6f6; padding: 0.8rem; overflow-x: auto; border-radius: 4px; }
 pre code { background: none; padding: 0; }
-.wide { overflow-x: auto; margin: 1rem 0; }
+.wide { overflow-x: auto; margin: 0.7rem 0; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.32rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
+th, td { padding: 0.24rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #999; font-weight: 600; }
 td.right, th.right { text-align: right; white-space: nowrap; }
-figure { margin: 1.6rem 0; }
+figure { margin: 1rem 0; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.92rem; color: #444; margin-top: 0.5rem; }
 nav ul { columns: 2; padding-left: 1.2rem; }

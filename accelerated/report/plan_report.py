@@ -7,7 +7,7 @@ from ..files import write_atomically
 from ..results.blocks import Heading, markdown
 from ..results.encoding import dumps
 from ..results.planning.plan import Plan, plan_blocks
-from .style import COLOURS, MORE_COLOURS, STYLE, save_figure
+from .figures.style import COLOURS, MORE_COLOURS, STYLE, save_figure
 
 FIGURE = "frontier"
 

@@ -5,6 +5,7 @@ are wrapped: no number is cut or broken over two lines.
 """
 
 import html
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -167,9 +168,19 @@ def _markdown_table(table: Table) -> str:
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = [line(table.heads), "|" + "---|" * len(table.heads)]
-    lines += [line(_cell(row, i) for i in range(len(table.heads))) for row in table.rows]
+    columns = range(len(table.heads))
+    lines = [line(table.heads), line("---:" if _of_numbers(table, i) else "---" for i in columns)]
+    lines += [line(_cell(row, i) for i in columns) for row in table.rows]
     return "\n".join(([table.title, ""] if table.title else []) + lines)
+
+
+_NUMBER = re.compile(r"[-+±×]?([\d,.]+(e[-+]?\d+)?|∞)[KMBT]?( %)?\*?|not known|not found|")
+
+
+def _of_numbers(table: Table, column: int) -> bool:
+    """Return whether a column has numbers alone, which are aligned at their right."""
+    cells = [_cell(row, column) for row in table.rows]
+    return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 
 
 def to_html(blocks: Iterable[Block]) -> str:

@@ -12,8 +12,9 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.report import figures, training_figures
 from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.report.figures import draw as figures
+from routelaws.accelerated.report.figures import training as training_figures
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.sweeps import findings
@@ -286,31 +287,6 @@ def test_the_findings_have_the_largest_gain_first_and_the_scatter_of_seeds(text)
         gains = sorted(((law.loss(n, 1) - law.loss(n, 32)) for n in SIZES), reverse=True)
         shares = sorted((100 * (1 - law.loss(n, 32) / law.loss(n, 1)) for n in SIZES), reverse=True)
         said = f"by {gains[0]:.4f} to {gains[-1]:.4f} nats ({shares[0]:.2f} % to {shares[-1]:.2f} %)"
-        assert f"- {NAMES[router]}: lower at all 3 sizes, {said}." in text
+        assert f"{NAMES[router]} at all 3 sizes, {said}" in text
     miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
-    assert f"fitted to by at most {miss:.2g} %" in text and f"seed alone scatter by {scatter:.2g} %" in text
-
-
-def test_the_report_says_what_was_trained(text):
-    assert "34 language models of 3 sizes (N = 10K, 120K and 2.0M parameters" in text
-    assert "dense and routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text
-    assert "In a routed model 50 % of the blocks hold the experts, and each token passes through one of them" in text
-
-
-def test_the_tables_of_loads_and_of_the_comparison(text):
-    loads, comparison = (text[text.index(head) :] for head in ("## Load of", "## Does routing help?"))
-    for router, law in LAWS.items():
-        for size, label in zip(SIZES, LABELS, strict=True):
-            squares = [(i + 401) ** 2 for i in range(32)]
-            wanted = [NAMES[router], label, "32", f"{32 * max(squares) / sum(squares):.2f}", "0", "25.00 %"]
-            assert cells(loads, NAMES[router], label)[0] == wanted
-            dense, routed = law.loss(size, 1), law.loss(size, 32)
-            wanted = [f"{dense:.4f}", "32", f"{routed:.4f}", f"{routed - dense:+.4f}", "not known"]
-            row = cells(comparison, NAMES[router], label)[0]
-            assert row[2:8] == [*wanted, f"{100 * (routed / dense - 1):+.2f}"]
-
-
-def test_a_table_of_runs_has_N_P_and_minutes(sweep, text):
-    run, loss = sweep.runs[-1], f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}"
-    known = ["S-BASE", "32", "2,000,000", "34,000,000", "42", "0.01", "819,200", loss, "", "1 min 1 s"]
-    assert cells(text, str(run.hyper_id))[-1] == [str(run.hyper_id), *known]
+    assert f"misses the losses by at most {miss:.2g} %" in text and f"seeds alone scatter by {scatter:.2g} %" in text

@@ -5,7 +5,7 @@ import pytest
 
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures import FIGURES
+from routelaws.accelerated.report.figures.draw import FIGURES
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.reproduction import paper
 from routelaws.accelerated.results.reproduction import router_fits as fits

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from ..laws.fitting import LossCurve, predict_curve
-from ..results.comparisons.runs import Run
-from ..results.estimates import REACH
+from ...laws.fitting import LossCurve, predict_curve
+from ...results.comparisons.runs import Run
+from ...results.estimates import REACH
+from ..outline import router_name
 from .style import (
     DASHED,
     INK,
@@ -21,7 +22,6 @@ from .style import (
     size_name,
     size_shade,
 )
-from .words import router_name
 
 
 def loss_figure(results: dict, runs: list[Run]):

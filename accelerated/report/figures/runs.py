@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..results.comparisons.runs import Run
-from ..results.numbers import share
+from ...results.comparisons.runs import Run
+from ...results.numbers import share
+from ..outline import loss_name, router_name
 from .style import (
     DASHED,
     INK,
@@ -22,7 +23,6 @@ from .style import (
     size_shade,
     with_room,
 )
-from .words import loss_name, router_name
 
 MOST_PAIRS = 6
 """Beyond so many pairs of routers the figure of pairs says no more than that of routers, and is not drawn."""

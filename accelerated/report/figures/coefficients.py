@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..results.comparisons.runs import Run
-from ..results.encoding import constants
+from ...results.comparisons.runs import Run
+from ...results.encoding import constants
+from ..outline import router_name
 from .style import (
     INK,
     colour_of,
@@ -14,7 +15,6 @@ from .style import (
     shared_legend,
     size_axis,
 )
-from .words import router_name
 
 FAR = 1e3
 """How many times the largest value an end of an interval may be to have its place on the axis."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ..results.sweeps.findings import Load
-from ..results.sweeps.folder import Sweep, SweepRun
-from ..tables.table import DENSE
+from ...results.sweeps.findings import Load
+from ...results.sweeps.folder import Sweep, SweepRun
+from ...tables.table import DENSE
+from ..outline import router_name
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
-from .words import router_name
 
 EVEN = 2.0
 """Fair shares that the busiest expert has at most where the upper half of a panel of loads is needed for its lines."""

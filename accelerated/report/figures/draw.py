@@ -6,12 +6,12 @@ whoever imports this keeps their own backend and style.
 
 from pathlib import Path
 
-from ..files import make_folder
-from ..results.comparisons.runs import Run
-from ..results.sweeps.folder import Sweep
-from .coefficient_figures import coefficients_figure, forms_figure, slopes_figure
-from .law_figures import effective_figure, level_figure, loss_figure
-from .run_figures import (
+from ...files import make_folder
+from ...results.comparisons.runs import Run
+from ...results.sweeps.folder import Sweep
+from .coefficients import coefficients_figure, forms_figure, slopes_figure
+from .laws import effective_figure, level_figure, loss_figure
+from .runs import (
     frequency_figure,
     k_figure,
     pairs_figure,
@@ -20,7 +20,7 @@ from .run_figures import (
     utilisation_figure,
 )
 from .style import STYLE, save_figure
-from .training_figures import load_figure, training_figure
+from .training import load_figure, training_figure
 
 FIGURES = {
     "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "routers": routers_figure,

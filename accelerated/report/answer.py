@@ -1,0 +1,226 @@
+"""What came out, in sentences: each finding of a report with its numbers, and the gains by the law as a table."""
+
+from ..results.blocks import Block, Table
+from ..results.cautions import how_far_off
+from ..results.numbers import count, counts_span, figure, range_of, span, two_digits
+from ..wording import plural
+from .outline import Report, capital, loss_name, names, router_name
+
+MANY_PAIRS = 6
+"""Beyond so many pairs of routers they are counted and not named one by one."""
+
+
+def findings(report: Report) -> list[str | None]:
+    """Return what came out, a sentence or a few for each thing that the runs say something about."""
+    facts = report.results["headlines"]
+    found = []
+    if report.sweep and report.table["routers"]:
+        found.append(_chance(report.sweep))
+    if report.sweep and report.sweep["not_learned"]:
+        found.append(
+            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. Their losses are those of a "
+            "layer without a router."
+        )
+    if facts["gains"]:
+        found.append(_lowers(facts["gains"]))
+    if facts["fading"]:
+        found.append(_fades(report, facts))
+    if facts["misfit"]:
+        found.append(_misfit(report, facts["misfit"]))
+    if not report.laws and "misses" in report.results["dense"]:
+        found.append(_dense(report.results["dense"]))
+    if report.laws and not report.fitted:
+        found.append(
+            "**There is no law.** A scaling law is a formula that gives the loss from N and E, with a few constants "
+            f"fitted to runs; {'why these give none is under ' + report.see('The law')}."
+        )
+    if facts["pairs"]:
+        found.append(_pairs(report, facts["pairs"]))
+    if facts["printed"]:
+        found.append(_printed(report, facts["printed"]))
+    if report.fitted:
+        found.append(_open(report, facts["open"]))
+    return found
+
+
+def _chance(sweep: dict) -> str:
+    """Return at how many sizes the routed models are below dense by more than chance."""
+    outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
+    if not outcomes:
+        return "**Is it more than chance?** No size has both a dense and a routed run with k = 1, so it is not known."
+    lower, points = sum(each["lower"] for each in outcomes), sum(each["sizes"] for each in outcomes)
+    counts = sorted({e for each in outcomes for e in each["experts"]})
+    at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
+    where = f"at {at}, {_share(lower, points, 'comparison')} with dense"
+    if sweep["spreads"]:
+        spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
+        head = f"**Lower by more than chance, {where}.** Seeds alone change a loss by up to {spread} nats."
+    else:
+        head = f"**Lower {where}.** How much of that is chance is not known: no point was trained with two seeds."
+    return f"{head} {'; '.join(map(_outcome, outcomes))}."
+
+
+def _outcome(outcome: dict) -> str:
+    at = f"{router_name(outcome['router'])} at {_share(outcome['lower'], outcome['sizes'], 'size')}"
+    if not outcome["lower"]:
+        return at
+    nats, shares = range_of(outcome["nats"], ".4f"), range_of(outcome["percent"], ".2f", " %")
+    return f"{at}, by {nats} nats ({shares})"
+
+
+def _share(some: int, of: int, noun: str) -> str:
+    """Return "all 3 sizes", "2 of 3 sizes" or "none of 3 sizes"."""
+    if some == of:
+        return f"all {plural(of, noun)}" if of > 1 else f"the one {noun}"
+    return f"{some or 'none'} of {plural(of, noun)}"
+
+
+def _lowers(gains: dict) -> str:
+    below, points = gains["below"], gains["points"]
+    head = "No gain from routing is certain."
+    if below == points:
+        head = "Routing lowers the loss at every size trained."
+    elif below:
+        head = f"Routing lowers the loss at {below} of {points} points (router and size)."
+    return f"**{head}** The table below has the gains by the law."
+
+
+FADING = {
+    "less": "It helps less as models grow.",
+    "more": "It helps more as models grow.",
+    "open": "Whether it helps less as models grow is not settled.",
+}
+
+
+def _fades(report: Report, facts: dict) -> str:
+    laws = [law for law in report.fitted if law["status"] != "linear limit"]
+    known = [law for law in laws if law["derived"]["N_cutoff"]["determined"]]
+    parts = [
+        f"{router_name(law['router'])} {count(law['derived']['N_cutoff']['value'])} ({_times(law['N_cutoff_times'])} "
+        "times the largest model)"
+        for law in known
+    ]
+    unknown = [law["router"] for law in laws if law not in known]
+    parts += [f"open for {names(unknown)}"] if unknown else []
+    said = f"**{FADING[facts['fading']]}** N_cutoff, the size at which more experts stop helping, is by the law "
+    said += "; ".join(parts) + "."
+    if known:
+        said += " That is an extrapolation"
+        knife = [f"{router_name(each['router'])} {counts_span(each)}" for each in facts["jackknife"]]
+        said += f"; a law that is a little wrong at each size allows {', '.join(knife)} (jackknife)." if knife else "."
+    return said
+
+
+def _times(value: float) -> str:
+    return figure(value, ",.0f" if value >= 10 else ".2g")
+
+
+MISFIT = {
+    "chance": "The law fits as well as chance allows.",
+    "bad": "The law fits badly.",
+    "good": "The law is good, not exact.",
+    "exact": "The law fits exactly.",
+}
+
+
+def _misfit(report: Report, facts: dict) -> str:
+    said = [
+        f"**{MISFIT[facts['kind']]}** It misses the losses by at most {two_digits(facts['worst'])} % (root mean square)"
+    ]
+    scatter = report.results["seed_scatter"]
+    if scatter:
+        runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
+        mostly = ", so most of the miss is the law's" if facts["by_law"] else ""
+        said[0] += f"; seeds alone scatter by {two_digits(scatter['percent'])} % ({runs}){mostly}."
+    else:
+        said[0] += "; how much of that is chance is not known, since no run was repeated with another seed."
+    if facts["bent"]:
+        whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
+        said.append(f"The misses{whose} bend with log N, so the law goes on missing beyond the sizes trained.")
+    if facts["unseen"] is not None:
+        said.append(f"It misses sizes that the fit has not seen by up to {two_digits(facts['unseen'])} %.")
+    return " ".join(said)
+
+
+def _dense(dense: dict) -> str:
+    alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
+    beyond = (
+        "" if largest is None else f"; without the largest size it predicts that one {how_far_off(largest['log10'])}"
+    )
+    return (
+        f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
+        f"({span(alpha, '.4f')}). It misses the losses by {two_digits(dense['rmsle_percent'])} % (root mean "
+        f"square){beyond}."
+    )
+
+
+def _pairs(report: Report, facts: dict) -> str:
+    pairs, settled = facts["all"], facts["settled"]
+    head = f"Of {plural(len(pairs), 'pair')} of routers, {settled or 'none'} {'are' if settled > 1 else 'is'} settled."
+    if settled == len(pairs):
+        head = "The routers differ."
+    elif len(pairs) == 1:
+        head = "Whether the two routers differ is not settled."
+    if len(pairs) > MANY_PAIRS:
+        return f"**{head}** The differences are under {report.see('Router against router')}."
+    return f"**{head}** At the same N and E: {'; '.join(map(_pair, pairs))}."
+
+
+def _pair(pair: dict) -> str:
+    ends = "" if pair["low"] is None else f" ({span(pair, '.2f')})"
+    who = f"{router_name(pair['better'])} against {router_name(pair['worse'])}"
+    unsettled = "" if pair["settled"] else ", not settled"
+    return f"{who}: {figure(pair['mean'], '.2f')} % lower in the mean{ends}{unsettled}"
+
+
+def _printed(report: Report, facts: dict) -> str:
+    head = f"{facts['inside']} of {facts['of']} printed constants lie within the intervals of the fit."
+    if facts["inside"] == facts["of"]:
+        head = "The printed constants hold within their intervals, which are wide."
+    rounding = "; rounding to three decimals alone does that" if facts["rounding"] else ""
+    return (
+        f"**{head}** As printed they miss the losses by more than the fit does (last column of the table under "
+        f"{'[The law](#the-law)' if report.full else 'The law'}){rounding}. N_cutoff cannot be computed from the "
+        f"printed table: see {report.see('What does not reproduce')}."
+    )
+
+
+def _open(report: Report, facts: dict | None) -> str | None:
+    """Return for which routers no end of the use of experts is seen, and what fits to other texts leave open."""
+    unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
+    said = [f"E_max, where more experts stop counting, is open for {names(unknown)}."] if unknown else []
+    if facts and facts["some"]:
+        nothing = [f"{loss_name(each['loss'])} with {router_name(each['router'])}" for each in facts["nothing"]]
+        said.append(
+            f"Of the fits to other texts, {facts['some']} of {facts['fits']} leave at least one constant open"
+            + (f"; all of them: {', '.join(nothing)}." if nothing else ".")
+        )
+    return f"**Some constants the runs do not fix.** {' '.join(said)}" if said else None
+
+
+def gains(report: Report) -> list[Block]:
+    """Return how much routing changes the loss by the law, at the smallest and the largest size."""
+    laws = report.fitted
+    if not laws:
+        return []
+    rows = [
+        [router_name(law["router"]), f"1 → {law['gains'][0]['E']}", *gains_at_ends(report, law["gains"])]
+        + [f"{figure(law['rmsle_percent'], '.2f')} %"]
+        for law in laws
+    ]
+    return [Table(["router", "experts", *end_heads(report), "law misses the loss by"], rows)]
+
+
+def end_heads(report: Report) -> list[str]:
+    """Return the heads of the columns with the gains at the smallest and the largest size."""
+    sizes = report.table["sizes"]
+    return [f"change of the loss at N = {report.size(size)}" for size in (sizes[0], sizes[-1])[: len(sizes)]]
+
+
+def gains_at_ends(report: Report, gains: list[dict]) -> list[str]:
+    """Return the first and the last gain; one at another size than that of its column says at which."""
+    sizes, cells = report.table["sizes"], []
+    for gain, size in [(gains[0], sizes[0]), (gains[-1], sizes[-1])][: len(sizes)]:
+        at = "" if gain["N"] == size else f" at N = {report.size(gain['N'])}"
+        cells.append(f"{figure(gain['percent'][0], '+.1f')} % ({span(gain['percent'][1:], '+.1f')}){at}")
+    return cells

@@ -1,0 +1,1 @@
+"""The figures of a report, drawn from its numbers alone; entered by `draw`."""

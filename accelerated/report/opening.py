@@ -1,0 +1,169 @@
+"""The first page of a report: what was done, what to be careful with, what came out, and the figure of the losses."""
+
+from pathlib import Path
+
+from ..errors import in_line
+from ..results.blocks import Block, Heading
+from ..results.numbers import duration, range_of
+from ..wording import once, plural
+from .answer import findings, gains
+from .outline import Report, bullets, capital, loss_name, names, who
+
+PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
+
+WHAT = (
+    "A *routed* language model (Mixture-of-Experts) has E feed-forward networks, the *experts*, in some of its blocks; "
+    "a *router* sends each token through k of them. The model grows with E, and the cost per token hardly does. How "
+    "much lower is its loss, and does that last as models grow?"
+)
+
+
+def first_page(report: Report) -> list[Block]:
+    """Return all that stands above the sections."""
+    return [
+        Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
+        *_unfinished(report),
+        f"{WHAT} The laws are those of {PAPER}. Intervals are at 95 %.",
+        *(_trained(report) if report.sweep else _held(report)),
+        *cautions(report),
+        Heading("What came out"),
+        *bullets(findings(report)),
+        *gains(report),
+        *([] if report.table["routers"] else [_no_routed_run(report)]),
+        *loss_figure(report),
+    ]
+
+
+def _title(report: Report) -> str:
+    if report.sweep:
+        return f"sweep “{report.sweep['name']}”"
+    return "the released runs, fitted again" if report.table["released"] else report.table["name"]
+
+
+def _unfinished(report: Report) -> list[Block]:
+    sweep = report.sweep
+    if not sweep or not sweep["waiting"]:
+        return []
+    return [
+        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are in.** What follows holds for those "
+        f"alone and may change; “More” at the end names the {len(sweep['waiting'])} that are missing."
+    ]
+
+
+def _trained(report: Report) -> list[Block]:
+    """Return what was trained, on what, and how long that took."""
+    sweep, sizes = report.sweep, report.table["sizes"]
+    models = f"{plural(sweep['finished'], 'language model')} of {plural(len(sizes), 'size')}"
+    text = (
+        f"{capital('; '.join(map(corpus, sweep['corpora'])))}, {range_of(sweep['tokens'])} training tokens per run, in "
+        f"a vocabulary of {_either(f'{size:,}' for size in sweep['vocabularies'])} pieces. Losses are measured on text "
+        "held out from training, in nats per token: lower is better."
+    )
+    return bullets(
+        [
+            f"**What was trained.** {models} (N = {report.sizes(sizes)} parameters, embeddings left out), "
+            + _routed(report),
+            f"**On what.** {text}",
+            f"**How long.** {_how_long(sweep)}",
+        ]
+    )
+
+
+def _routed(report: Report) -> str:
+    sweep, table = report.sweep, report.table
+    if not table["routers"]:
+        return "all dense."
+    share = f"{sweep['shares'][0]:.3g} % of the" if len(sweep["shares"]) == 1 else "some"
+    through = "one" if sweep["ks"] == [1] else _either(sweep["ks"])
+    return (
+        f"{'dense and ' * sweep['dense']}routed by {names(table['routers'])} with "
+        f"E = {', '.join(map(str, table['experts']))}. In a routed model {share} blocks hold the experts, and each "
+        f"token passes through {through} of them."
+    )
+
+
+def _how_long(sweep: dict) -> str:
+    seconds = sweep["seconds"]
+    rest = f"fits took {duration(seconds['fitting'])}, figures {duration(seconds['figures'])}."
+    if not sweep["sessions"]:
+        return f"How long training took was not noted; {rest}"
+    runs = "run" if sweep["jobs"] == [1] else "runs"
+    return (
+        f"Training took {duration(seconds['training'])} in {plural(sweep['sessions'], 'session')}, "
+        f"{_either(sweep['jobs'])} {runs} at a time; {rest}"
+    )
+
+
+def _held(report: Report) -> list[Block]:
+    """Return what a table holds, and with what its results are compared."""
+    table, sizes = report.table, [report.size(size) for size in report.table["sizes"]]
+    ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    routed = "all dense"
+    if table["routers"]:
+        counts = range_of(sorted({table["experts"][0], table["experts"][-1]}), "")
+        routed = f"routed by {names(table['routers'])} with E = {counts}"
+    paper = (
+        "The paper's authors released these runs, so the results are compared with what the paper prints."
+        if table["released"]
+        else "These are other runs than the paper's, so its printed constants are not compared."
+    )
+    return [
+        f"The table `{table['name']}` holds {plural(table['runs'], 'run')} of {plural(len(sizes), 'size')} (N = {ends} "
+        f"parameters per token, embeddings left out), {routed}. Losses are {loss_name(table['loss_column'])} losses of "
+        f"each run's last evaluation, in nats per token: lower is better. {paper}"
+    ]
+
+
+def cautions(report: Report) -> list[Block]:
+    """Return what can make the laws wrong without showing."""
+    found = cautions_of(report.results)
+    if not found:
+        return []
+    return [
+        Heading("What to be careful with"),
+        "The laws take the runs of a fit as alike but for N and E, and as finished. Not so here:",
+        *bullets(
+            f"{who(routers, report.laws)}{capital(words)}{'' if words[-1] == '?' else '.'}"
+            for words, routers in found.items()
+        ),
+        "`--rows` of `routelaws fit` and `routelaws reproduce` chooses runs; `--huber` fits a sum of Huber terms "
+        "beside least squares, on which a few far runs weigh less.",
+    ]
+
+
+def cautions_of(results: dict) -> dict[str, list[str]]:
+    """Return what can make the laws wrong without showing, each with the routers that it concerns.
+
+    Of a table without routed runs these are those of the dense power law.
+    """
+    return once((law["router"], law["cautions"]) for law in results["laws"] or [results["dense"]])
+
+
+def _no_routed_run(report: Report) -> str:
+    return f"There is no routed run{' yet' if report.sweep else ''}, and so nothing to say about routing."
+
+
+def loss_figure(report: Report) -> list[Block]:
+    """Return the figure of the losses and of the laws."""
+    lines = "dotted lines join them."
+    if report.fitted:
+        lines = "lines are the fitted law, one for each size N"
+        lines += (
+            ", labelled on the right."
+            if len(report.fitted) == len(report.laws)
+            else ", and dotted where there is none."
+        )
+    dashes = " Dashes mark single seeds where there are several." if report.sweep and report.sweep["spreads"] else ""
+    caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
+    return report.figure("loss", "Loss against the number of experts", caption)
+
+
+def corpus(paths: tuple[str, ...]) -> str:
+    """Return what text a run was trained on."""
+    if not paths:
+        return "the source code of the Python standard library"
+    return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)
+
+
+def _either(values) -> str:
+    return " or ".join(map(str, values))

@@ -1,0 +1,139 @@
+"""What the sections of a report share: its numbers, and how routers, losses, sizes and lists are written."""
+
+import re
+from typing import NamedTuple
+
+from ..results.blocks import Block, Notes
+from ..results.encoding import constants
+from ..results.reproduction.paper import NAMES
+from ..wording import by_reason
+
+
+class Report(NamedTuple):
+    """What the sections of a report are written from.
+
+    Attributes:
+        results: of `reproduction.gather`
+        drawn: names of the figures that are there
+        sweep: of `sweeps.find`, with "seconds"; None for a table
+        numbers: name of the file of numbers
+        full: whether every table is written
+    """
+
+    results: dict
+    drawn: list[str]
+    sweep: dict | None = None
+    numbers: str = "results.json"
+    full: bool = False
+
+    @property
+    def table(self) -> dict:
+        """What is known of the table."""
+        return self.results["table"]
+
+    @property
+    def laws(self) -> list[dict]:
+        """The entry of each router, with a law or without."""
+        return self.results["laws"]
+
+    @property
+    def fitted(self) -> list[dict]:
+        """The entries of the routers that have a law."""
+        return [law for law in self.laws if law["missing"] is None]
+
+    @property
+    def printed(self) -> bool:
+        """Whether the paper prints constants for these runs."""
+        return any("printed" in law for law in self.fitted)
+
+    def size(self, number: float) -> str:
+        """Return what the report calls an N."""
+        return self.results["size_labels"][str(int(number))]
+
+    def sizes(self, numbers) -> str:
+        """Return what the report calls some N, as a list in a sentence."""
+        return listed(map(self.size, numbers))
+
+    def figure(self, name: str, title: str, caption: str) -> list[Block]:
+        """Return a figure with its caption right below it, which `page` relies on; nothing where it was not drawn."""
+        return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
+
+    def see(self, section: str) -> str:
+        """Return where more is said: a link in the full report; the short one names the section of the full one."""
+        return f"[{section}](#{anchor(section)})" if self.full else f"“{section}” of the full report"
+
+
+def who(routers, entries: list[dict]) -> str:
+    """Return whom a sentence is about, as its beginning: nobody is named where it is about all."""
+    return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
+
+
+def names(routers) -> str:
+    """Return routers as a list in a sentence."""
+    return listed(map(router_name, dict.fromkeys(routers)))
+
+
+def missing(entries: list[dict], what: str) -> list[Block]:
+    """Return why something is not there, each reason once with all routers that it holds for."""
+    reasons = {entry["router"]: entry["missing"] for entry in entries if entry["missing"]}
+    return [f"There is no {what} for {names(routers)}: {reason}." for reason, routers in by_reason(reasons).items()]
+
+
+def bullets(lines) -> list[Block]:
+    """Return a list; nothing where it has no line."""
+    lines = [line for line in lines if line]
+    return [Notes(lines)] if lines else []
+
+
+def anchor(head: str) -> str:
+    """Return what a link to a heading is called."""
+    return re.sub(r"[^\w-]", "", head.lower().replace(" ", "-"))
+
+
+LOSSES = {
+    "loss_validation": "validation", "loss_c4": "C4", "loss_curation_corpus": "Curation Corpus",
+    "loss_lambada": "LAMBADA", "loss_pile": "the Pile", "loss_wikitext103": "WikiText-103",
+}  # fmt: skip
+"""What the released loss columns were measured on."""
+
+STATUS = {
+    "interior": "inside",
+    "E_start at 1": "E_start at 1, the least allowed",
+    "E_max unbounded": "no limit E_max seen",
+    "E_start at 1, E_max unbounded": "E_start at 1, no limit E_max seen",
+    "linear limit": "in the linear limit: no coefficient has a value",
+}
+"""Where the optimum lies, in words, by the status of a fit."""
+
+
+def loss_name(column: str) -> str:
+    """Return what a loss column was measured on, in words."""
+    return LOSSES.get(column, column.removeprefix("loss_").replace("_", " "))
+
+
+def router_name(router: str) -> str:
+    """Return a router as the paper spells it."""
+    return NAMES.get(router, router)
+
+
+def status(fit: dict) -> str:
+    """Return where the optimum of a bounded law lies, or that the runs do not determine the law."""
+    known = [each["determined"] for each in constants(fit).values()]
+    if fit["status"] == "interior" and not any(known):
+        return "inside, but not determined"
+    if fit["status"] == "interior" and not all(known):
+        return "inside, in part not determined"
+    return STATUS[fit["status"]]
+
+
+def listed(words) -> str:
+    """Return words as a list in a sentence."""
+    words = [str(word) for word in words]
+    if not words:
+        return "none"
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def capital(text: str) -> str:
+    """Return a text that begins a sentence."""
+    return text[:1].upper() + text[1:]

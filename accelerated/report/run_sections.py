@@ -1,0 +1,286 @@
+"""The sections of a report on runs held against each other: routers, experts per token, routed blocks, compute."""
+
+from ..results.blocks import Block, Heading, Table
+from ..results.numbers import figure, share, span
+from ..wording import plural
+from .outline import Report, bullets, capital, router_name
+from .verdicts import RULES, judged, verdict_table
+
+PAIRS_CAPTION = "Above zero the second router of the title has the lower loss."
+
+
+def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
+    """Return the figure of the differences of routers."""
+    title = "Differences of the routers, in percent of the loss, one line for each size N"
+    return report.figure("pairs", title, caption)
+
+
+def pairs_section(report: Report) -> list[Block]:
+    """Return each pair of routers at the same N and E: over all, and size by size."""
+    pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
+    if not pairs:
+        return []
+    band = ""
+    if scatter:
+        reach = figure(pairs[0]["cells"][0]["percent_reach"], ".2f")
+        band = f" The grey band, ±{reach} %, is what two runs of one kind differ by chance (95 %)."
+    over = [
+        [
+            _pair(pair),
+            "all",
+            str(pair["overall"]["values"]),
+            *_change(pair["overall"]),
+            *_ratio(pair["overall_size_ratio"]),
+        ]
+        for pair in pairs
+    ]
+    sizes = [
+        [_pair(pair), report.size(each["N"]), str(each["percent"]["values"]), *_change(each["percent"])]
+        + _ratio(each["size_ratio"])
+        for pair in pairs
+        for each in pair["sizes"]
+    ]
+    heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of dense sizes of equal loss"]
+    return [
+        Heading("Router against router"),
+        "Two routers are compared where both have a run of the same N and E. Below zero the first has the lower loss. "
+        "The ratio is that of the dense sizes of equal loss, by the power law of the dense runs: 0.8 means that the "
+        "second is worth a model a quarter larger.",
+        *report.figure(
+            "routers",
+            "Loss against the number of experts, one panel for each size N",
+            "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
+        ),
+        *pairs_figure(report, PAIRS_CAPTION + band),
+        "Over all shared N and E each size counts once; the interval of one size is over its E.",
+        Table([*heads, "95 % interval"], over + sizes, keys=2),
+        *_turned(report, pairs),
+        f"Every shared N and E is in `{report.numbers}` (`pairs`, `cells`).",
+    ]
+
+
+def _pair(pair: dict) -> str:
+    return f"{router_name(pair['first'])} less {router_name(pair['second'])}"
+
+
+def _change(interval: dict) -> list[str]:
+    ends = "not known" if interval["low"] is None else f"{span(interval, '+.2f')} %"
+    return [f"{figure(interval['mean'], '+.2f')} %", ends]
+
+
+def _ratio(interval: dict | None) -> list[str]:
+    return ["not known"] * 2 if interval is None else [figure(interval["mean"], ".3f"), span(interval, ".3f")]
+
+
+def _turned(report: Report, pairs: list[dict]) -> list[Block]:
+    """Return where two routers change places."""
+    lines = [
+        f"{router_name(pair['first'])} and {router_name(pair['second'])} change places in {turned['cells']} of "
+        f"{plural(len(pair['cells']), 'cell')}, most at N = {report.size(turned['N'])}, E = {turned['E']} "
+        f"({figure(turned['percent'], '+.2f')} %)."
+        for pair in pairs
+        if (turned := pair["turned"])["cells"]
+    ]
+    if not lines:
+        return ["No two routers ever change places."]
+    return [" ".join(lines) + (" The other pairs never change places." if len(lines) < len(pairs) else "")]
+
+
+def experts_per_token_section(report: Report) -> list[Block]:
+    """Return what more experts per token bring for their cost, beside other ways to spend FLOPs."""
+    ablation = report.results["experts_per_token"]
+    if not ablation["cells"]:
+        return []
+    rows = [
+        [
+            f"{router_name(cell['router'])}, E = {cell['E']}",
+            report.size(cell["N"]),
+            f"k = {point['k']}",
+            *_bought(point),
+        ]
+        + [figure(cell["growth"], ".4f", "")]
+        for cell in ablation["cells"]
+        for point in cell["points"]
+    ]
+    rows += [
+        ["dense", report.size(entry["N"]), f"FFN ×{point['flop_increase']:.3g}", *_bought(point), ""]
+        for entry in ablation["dense"]
+        for point in entry["points"]
+    ]
+    heads = ["model", "N", "what changes", "loss", "change", "TeraFLOPs", "log10 L per tenfold FLOPs"]
+    return [
+        Heading("Experts per token"),
+        "A token that passes through k experts costs more, so the fall of the loss is divided by what it costs: the "
+        "change of log10 L per tenfold forward FLOPs (more negative is better). Beside it are two other ways to spend "
+        "FLOPs: a dense model with wider feed-forward layers in half of its blocks (×2, ×4), and the next larger model "
+        "with the same E and k = 1.",
+        *report.figure(
+            "k",
+            "Loss against the cost of a forward pass",
+            "At k = 1, 2 and more, and for dense models with wider feed-forward layers (×2, ×4). The steeper the line, "
+            "the more the FLOPs buy.",
+        ),
+        Table([*heads, "same, next larger N"], rows, keys=3),
+        *_versus(ablation),
+    ]
+
+
+def _bought(point: dict) -> list[str]:
+    first = point["per_decade"] is None and not point["percent"]
+    return [
+        figure(point["loss"], ".3f"),
+        "" if first else f"{figure(point['percent'], '+.2f')} %",
+        figure(point["flops"], ".3f"),
+        figure(point["per_decade"], ".4f", ""),
+    ]
+
+
+def _versus(ablation: dict) -> list[Block]:
+    """Return k less the other ways to spend FLOPs."""
+    others = {"the next larger model": ablation["versus_growth"], "wider dense layers": ablation["versus_dense"]}
+    rows = [
+        [name, f"k = {k}", str(e["values"]), str(e["less"]), figure(e["mean"], "+.4f"), span(e, "+.4f")]
+        for name, versus in others.items()
+        for k, e in versus.items()
+    ]
+    if not rows:
+        return ["No other way to spend FLOPs is in the table to compare k with."]
+    return [
+        "k less the other way, in change of log10 L per tenfold FLOPs (above zero: k buys less; each size counts "
+        "once):",
+        Table(["against", "k", "cells", "k buys less in", "mean difference", "95 % interval"], rows, keys=2),
+    ]
+
+
+def frequency_section(report: Report) -> list[Block]:
+    """Return the losses by the share of the blocks that are routed."""
+    ablation = report.results["routing_frequency"]
+    if not ablation["cells"]:
+        return []
+    shares = sorted({point["R"] for cell in ablation["cells"] for point in cell["points"]})
+    rows = []
+    for cell in ablation["cells"]:
+        losses = {point["R"]: figure(point["loss"], ".3f") for point in cell["points"]}
+        first = [router_name(cell["router"]), report.size(cell["N"]), str(cell["E"])]
+        rows.append([*first, *(losses.get(value, "") for value in shares)])
+    changes = [
+        [router_name(e["router"]), share(e["R"]), *_change(e["percent"]), str(e["cells"]), str(e["lower"])]
+        for e in ablation["changes"]
+    ]
+    short = " Runs whose labels cannot be right are left out, so some lines are short."
+    suspect = short if report.results["rows"]["suspect"] else ""
+    usual = share(ablation["usual"])
+    return [
+        Heading("Routing frequency"),
+        f"R is the share of the blocks that are routed; the main runs have R = {usual}. More routed blocks cost almost "
+        "no FLOPs and many parameters. Losses at k = 1:",
+        *report.figure(
+            "frequency",
+            "Loss against the share of the blocks that are routed",
+            f"One line for each router and E.{suspect}",
+        ),
+        Table(["router", "N", "E", *(f"R = {share(value)}" for value in shares)], rows, keys=3),
+        f"Against R = {usual}, mean over the cells (N and E), which the interval takes as independent:",
+        Table(["router", "R", "change of the loss", "95 % interval", "cells", "loss lower in"], changes, keys=2),
+    ]
+
+
+COMPUTE_LAW = """```
+log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
+    1/B̂ = 1/(B − B_min + (1/B_start − 1/B_max)⁻¹) + 1/B_max
+```"""
+
+
+def compute_section(report: Report) -> list[Block]:
+    """Return the law in compute and parameters per FLOP, which takes every kind of run."""
+    held = [entry for entry in report.results["utilisation"] if entry["missing"] is None]
+    if not held or not report.results["headlines"]["other_kinds"]:
+        return []
+    columns = [[_constant_of(entry, name) for name in COMPUTE_NAMES] for entry in held]
+    for column, entry in zip(columns, held, strict=True):
+        column += [figure(entry["rmsle"], ".5f"), figure(entry["leave_one_out"], ".5f"), str(entry["rows"])]
+        column.append(entry["status"])
+    labels = [*COMPUTE_NAMES, "RMSLE", "RMSLE, one run left out", "runs", "where the optimum lies"]
+    rows = [[label, *(column[i] for column in columns)] for i, label in enumerate(labels)]
+    kinds = [
+        [router_name(entry["router"]), kind["kind"], str(kind["rows"]), figure(kind["rmsle"], ".5f")]
+        + [f"{figure(kind['percent'], '+.2f')} %"]
+        for entry in held
+        for kind in entry["kinds"]
+    ]
+    return [
+        Heading("One law for every kind of run"),
+        "Runs with another k, another R or wider dense layers are no points of a law in N and E. The paper's second "
+        "form has two other axes: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the parameters per "
+        "unit of compute B = P/F. In these every run of a router should lie on one surface:",
+        COMPUTE_LAW,
+        "B_min is the least B of the runs. The units of F and B are our reading; we do not know the paper's constants "
+        "for this form.",
+        *report.figure(
+            "utilisation",
+            "Measured loss against the compute that each run is worth",
+            "That is the F at which the law gives the same loss to a model of the least B (line). Open marks are runs "
+            "with another k, R or width than the main grid; where they lie on the line, one law holds them all.",
+        ),
+        Table(["", *(router_name(entry["router"]) for entry in held)], rows),
+        "In brackets are 95 % intervals, profile likelihood. B_min is given, not fitted.",
+        _kinds_off(report.results["headlines"]["kinds_off"]),
+        Table(["router", "kind", "runs", "RMSLE", "measured over fitted, mean"], kinds, keys=2),
+    ]
+
+
+COMPUTE_NAMES = ("a", "b", "c", "d", "B_start", "B_max", "B_min")
+
+
+def _constant_of(entry: dict, name: str) -> str:
+    own = entry["coefficients"][name]
+    value = figure(own["value"], ".4g") if own["determined"] else "open"
+    return value if own["low"] != own["low"] else f"{value} ({span(own, '.3g')})"
+
+
+def _kinds_off(kinds: list[dict]) -> str:
+    if not kinds:
+        return "No kind is missed in the mean by more than single runs are:"
+    shown = [f"{router_name(e['router'])}, {e['kind']} ({figure(e['percent'], '+.2f')} %)" for e in kinds]
+    return f"Missed in the mean by more than single runs are, so not quite held by this law: {'; '.join(shown)}."
+
+
+def advice_section(report: Report) -> list[Block]:
+    """Return the paper's recommendations with verdicts, and in the full report the rules and what each E brings."""
+    entries = judged(report.results)
+    if not entries:
+        return []
+    if not report.full:
+        rest = [entry["words"].rstrip(".") for entry in report.results["advice"] if entry not in entries]
+        silent = [f"The runs say nothing about: {'; '.join(rest)}."] if rest else []
+        return [Heading("The recommendations"), *verdict_table(entries), *silent]
+    return [
+        Heading("The recommendations"),
+        "Verdicts follow from the numbers by the rules below and from nothing else; the rules are our choice. *Open* "
+        "means that the runs point neither way by more than their interval. Only the wording on routed blocks was "
+        "checked against the published text.",
+        *verdict_table(report.results["advice"]),
+        *_doublings(report),
+        "The rules:",
+        *bullets(f"{entry['words']} {capital(RULES[entry['key']])}." for entry in entries),
+    ]
+
+
+def _doublings(report: Report) -> list[Block]:
+    """Return what each step in E brings."""
+    rows = []
+    for entry in report.results["doublings"]:
+        reached = {point["E"]: point for point in entry["reached"]}
+        for step in entry["steps"]:
+            point = reached.get(step["to"])
+            ends = [f"{figure(point['percent'], '.0f')} %", f"{span(point, '.0f')} %"] if point else ["", ""]
+            where = [router_name(entry["router"]), f"{step['from']} → {step['to']}", str(step["sizes"])]
+            rows.append([*where, *_change(step["percent"]), *ends])
+    if not rows:
+        return []
+    heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
+    return [
+        "What each step in E brings, as a mean over the sizes that have both, and how much of the fall of log L from "
+        "dense to the largest E is reached:",
+        Table([*heads, "range over sizes"], rows, keys=2),
+    ]

@@ -1,0 +1,206 @@
+"""The sections that only a sweep has: routed against dense runs, registered predictions, training, and the routers."""
+
+from ..results.blocks import Block, Heading, Table
+from ..results.numbers import figure, percent, range_of, significant
+from ..wording import plural
+from .outline import Report, listed, names, router_name
+
+
+def chance_section(report: Report) -> list[Block]:
+    """Return the largest E of each router against dense, in units of what chance does."""
+    sweep = report.sweep
+    if not sweep or not sweep["comparisons"]:
+        return []
+    rows = [
+        [router_name(c.router), report.size(c.size), figure(c.dense_loss, ".4f"), str(c.experts)]
+        + [figure(c.routed_loss, ".4f"), figure(c.difference, "+.4f"), figure(c.error, ".4f", "not known")]
+        + [figure(c.percent, "+.2f"), figure(c.spread, ".4f", "not measured") + "*" * c.borrowed, f"**{c.verdict}**"]
+        for c in sweep["comparisons"]
+    ]
+    heads = ["router", "N", "dense loss", "E", "loss", "difference", "±", "in %", "seed spread"]
+    borrowed = any(c.borrowed for c in sweep["comparisons"])
+    star = (
+        " \\* This router has one seed at every point; the spread is the largest of the other runs." if borrowed else ""
+    )
+    return [
+        Heading("Does routing help?"),
+        Table([*heads, "lower by more than chance?"], rows, keys=2),
+        f"{_spread_words(sweep)} {_error_words(sweep)}{star}",
+        *([*_measured_on(sweep), evaluation_words(sweep), *_spreads(report)] if report.full else []),
+    ]
+
+
+def _spread_words(sweep: dict) -> str:
+    if not sweep["spreads"]:
+        return "No point was trained with two seeds, so the seed spread is not known."
+    return f"The seed spread is the range of losses at {plural(len(sweep['spreads']), 'point')} with several seeds."
+
+
+def _error_words(sweep: dict) -> str:
+    if not sweep["errors"]:
+        return "The error over documents is not known: these runs kept no losses window by window."
+    return "± is the standard error over documents, window by window on the same windows."
+
+
+def _measured_on(sweep: dict) -> list[Block]:
+    """Return on how much text losses were measured, and how well one is known by itself."""
+    if not sweep["errors"]:
+        return []
+    errors = " to ".join(map(significant, sweep["errors"]))
+    tokens, documents = range_of(sweep["evaluation_tokens"]), range_of(sweep["evaluation_documents"])
+    return [
+        f"Losses were measured on {tokens} tokens of {documents} documents; their own standard errors are {errors} "
+        "nats."
+    ]
+
+
+def evaluation_words(sweep: dict) -> str:
+    """Return what a loss is of, and on what else than the tokens before it depends."""
+    said = "Evaluation routes greedily, sees no later token and drops nothing."
+    if sweep["masked"]:
+        rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
+        said = (
+            f"What is predicted are hidden tokens, {rates} % of each sequence, from all the others on both sides: a "
+            "loss of another task than that of the next token. Evaluation routes greedily and drops nothing."
+        )
+    if sweep["grouped"]:
+        later = "" if sweep["masked"] else ", though on no later position of any"
+        said += (
+            f" {names(sweep['grouped'])}: experts see one position of a group of sequences, in evaluation too. The "
+            f"loss of a sequence then depends on the others of its group{later}."
+        )
+    return said
+
+
+def _spreads(report: Report) -> list[Block]:
+    """Return the losses at the points with several seeds."""
+    rows = []
+    for each in report.sweep["spreads"]:
+        at = "" if each["router"] == "Dense" else f", E = {each['E']}"
+        losses = ", ".join(figure(loss, ".4f") for loss in each["losses"])
+        rows.append(
+            [f"{router_name(each['router'])}, N = {report.size(each['N'])}{at}", ", ".join(map(str, each["seeds"]))]
+            + [losses, figure(each["range"], ".4f"), figure(each["deviation"], ".4f")]
+        )
+    return [Table(["point", "seeds", "losses", "range", "standard deviation"], rows)] if rows else []
+
+
+def registered_section(report: Report) -> list[Block]:
+    """Return what was predicted of the largest model before it was trained, beside what was measured."""
+    said = report.sweep and report.sweep["registered"]
+    if not said:
+        return []
+    outcome = "None of these runs is finished yet."
+    if said["scored"]:
+        outcome = (
+            f"{said['hits']} of {said['scored']} measured losses lie within their {percent(said['level'])} interval of "
+            "one more run."
+        )
+    rows = []
+    for entry in said["predictions"]:
+        measured = " ".join(figure(loss, ".4f") for loss in entry["measured"])
+        cells = [router_name(entry["router"]), f"{int(entry['N']):,}", str(int(entry["E"]))]
+        if entry["loss"] is None:
+            rows.append([*cells, f"none: {entry['reason']}", "", "", measured, ""])
+            continue
+        low, high = entry["run_interval"]
+        ends = "not known" if None in (low, high) else f"{figure(float(low), '.4f')} to {figure(float(high), '.4f')}"
+        error = "" if entry["error"] is None else percent(entry["error"], "+.1f")
+        rows.append([*cells, entry["law"], figure(entry["loss"], ".4f"), ends, measured or "not yet", error])
+    heads = ["router", "N", "E", "law", "predicted", "interval of one more run", "measured", "error"]
+    return [
+        Heading("What was predicted of the largest model"),
+        f"Before a model of the largest size was trained, the laws of the {len(said['fitted_to'])} smaller runs "
+        f"predicted its losses (`predictions.json`, written {said['written']}; never written again). {outcome}",
+        Table(heads, rows, keys=3),
+    ]
+
+
+def routers_section(report: Report) -> list[Block]:
+    """Return how the routers route: how evenly they use their experts, and what they have learned."""
+    found = _loads(report) + _learning(report) if report.sweep else []
+    return [Heading("The routers"), *found] if found else []
+
+
+def _loads(report: Report) -> list[Block]:
+    """Return how evenly the routers use their experts."""
+    rows = [
+        [
+            router_name(load.router),
+            report.size(load.size),
+            str(load.experts),
+            figure(load.busiest, ".2f"),
+            str(load.idle),
+        ]
+        + [f"{figure(load.dropped, '.2f')} %"]
+        for load in report.sweep["loads"]
+    ]
+    heads = ["router", "N", "E", "busiest expert (fair = 1)", "experts without a token", "dropped in training"]
+    if not rows:
+        return []
+    return [
+        "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
+        "Evaluation is greedy and drops nothing; in training an expert with a capacity takes no more than that.",
+        *report.figure(
+            "load",
+            "Load per expert at the largest size and E",
+            "Tokens of each expert in units of a fair share, the busiest first; the dashed line is balance.",
+        ),
+        Table(heads, rows, keys=3),
+    ]
+
+
+def _learning(report: Report) -> list[Block]:
+    """Return the diagnostics of each routed run, and whether its router has learned."""
+    rows = []
+    for each in report.sweep["learning"]:
+        agreement = "" if each.agreement is None else f"{figure(each.agreement, '.2f')} ({figure(each.chance, '.2f')})"
+        cells = [str(each.hyper_id), router_name(each.router), report.size(each.size), str(each.experts), agreement]
+        cells += [figure(each.information, ".2f", ""), figure(each.entropy, ".2f", ""), figure(each.exchange, ".4f")]
+        rows.append([*cells, "no" if each.reasons else "yes"])
+    heads = ["run", "router", "N", "E", "agreement (by chance)", "information, bits", "entropy", "exchange", "learned"]
+    if not rows:
+        return []
+    return [
+        "Agreement: the share of tokens whose expert is the same in training and in evaluation. Information: what the "
+        "expert says about the token's id. Entropy: of RL-R's policy over ln E; 1 is undecided. Exchange: the loss "
+        "with experts exchanged at random, over the loss. A router that has not learned agrees by chance, or its "
+        "experts do the same (exchange 1).",
+        Table(heads, rows, keys=2),
+    ]
+
+
+def training_figure(report: Report) -> list[Block]:
+    """Return the figure of the losses during training."""
+    caption = (
+        "Dense models and, of each router, the largest E. Points are validation losses, thin lines the training loss"
+    )
+    caption += " (running mean). The first steps, far above the rest, are cut off." if report.full else "."
+    return report.figure("training", "Loss during training", caption)
+
+
+def training_section(report: Report) -> list[Block]:
+    """Return how the runs trained."""
+    if not report.sweep:
+        return []
+    return [
+        Heading("Training"),
+        *(training_figure(report) or ["The logs of the runs are not there, so there are no curves."]),
+    ]
+
+
+def not_used(sweep: dict) -> list[str]:
+    """Return which runs of a sweep are not in, and which no law uses, in sentences."""
+    waiting = ", ".join(f"{i} ({name})" for i, name in sweep["waiting"].items())
+    left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep["left_out"].items()))
+    found = [f"**Not in:** {waiting}."] if waiting else []
+    return [*found, f"**Not used for the law:** {left_out}."] if left_out else found
+
+
+def how_done(sweep: dict) -> str:
+    """Return with what seeds, on what device and by what code a sweep was trained."""
+    several = " (several: the runs are not of one state of the code)" if len(sweep["commits"]) > 1 else ""
+    return (
+        f"Seeds {', '.join(map(str, sweep['seeds']))}; device {', '.join(sweep['devices'])}; commit "
+        f"{listed(sweep['commits'])}{several}."
+    )

@@ -1,0 +1,278 @@
+"""The sections of a report on the table itself: symbols, what does not reproduce, which runs were used, the method."""
+
+import shlex
+
+from ..errors import printable
+from ..results.blocks import Block, Heading, Table
+from ..results.encoding import constants
+from ..results.numbers import count, counts_span, figure, range_of, two_digits
+from ..wording import plural
+from .outline import Report, bullets, listed, loss_name, missing, router_name
+from .sweep_sections import how_done, not_used
+
+MANY_GAPS, MANY_TWICE = 12, 6
+"""Beyond so many gaps of the grid, or equal runs, they are counted and not named one by one."""
+
+SYMBOLS = [
+    ["loss, L", "cross-entropy on text that was not trained on", "nats per token"],
+    ["N", "parameters that one token passes through, without embeddings; a dense model has no others", "parameters"],
+    ["RMSLE", "root of the mean squared difference of log10 losses, predicted less measured", "log10"],
+    ["log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""],
+]
+ROUTED_SYMBOLS = [
+    ["E", "experts per routed block; 1 is a dense model", "experts"],
+    ["k", "experts that one token passes through", "experts"],
+    ["R", "share of the blocks that are routed", "1"],
+    ["P", "all parameters, every expert counted", "parameters"],
+    ["F", "compute of the forward pass of 2,048 tokens", "TeraFLOPs"],
+    ["B", "parameters per unit of compute, P over the forward FLOPs of one token", "parameters per FLOP"],
+    ["Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"],
+]
+ROUTERS = {
+    "Hash": "HASH: the expert is fixed by the token itself; nothing is learned.",
+    "RL-R": "RL-R: the router is trained by reinforcement: the reward is a good prediction of the next token.",
+    "S-Base": "S-BASE: a token goes to the expert it scores highest, after a step that balances the batch (Sinkhorn).",
+}
+
+
+def symbols_section(report: Report) -> list[Block]:
+    """Return the meaning of each symbol and router of the report."""
+    routers = report.table["routers"]
+    rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
+    lines = bullets(words for router, words in ROUTERS.items() if router in routers)
+    return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]
+
+
+def not_reproduced_section(report: Report) -> list[Block]:
+    """Return in what the fits to the released runs are not what the paper prints."""
+    if not report.table["released"]:
+        return []
+    laws = [law for law in report.fitted if "printed" in law]
+    lines = _about_printed(report, laws) if laws else []
+    if "printed" in report.results["dense"]:
+        lines.append(_about_dense(report.results["dense"]))
+    open_texts = [
+        f"{loss_name(each['loss'])} with {router_name(each['router'])} ({listed(unknown)})"
+        for each in report.results["transfer"]
+        if each["missing"] is None
+        and (unknown := [name for name, own in constants(each).items() if not own["determined"]])
+    ]
+    if open_texts:
+        lines.append(f"**Not determined by the runs**, so that no number should be read off: {'; '.join(open_texts)}.")
+    lines += [
+        "**Not compared with the paper** because we do not have its figures: the slopes at each size, the constants of "
+        "the law in (F, B), and the fits to the other texts.",
+        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. Where the gain "
+        "of routing ends, and at which size, can be different when larger models are trained on more.",
+    ]
+    return [Heading("What does not reproduce"), *bullets(lines)]
+
+
+def _about_printed(report: Report, laws: list[dict]) -> list[str]:
+    outside = report.results["headlines"]["printed"]["outside"]
+    inside = (
+        "**Every printed constant lies inside the interval of our fit.** The constants themselves are not the same: "
+        "the objective is so flat that the runs do not tell them apart."
+    )
+    if outside:
+        named = listed(f"{each['name']} of {router_name(each['router'])}" for each in outside)
+        inside = f"**Outside the interval of our fit:** {named}."
+    scores = [
+        f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} as printed, "
+        f"{figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to it, "
+        f"{figure(law['rmsle'], '.5f')} for the best law"
+        for law in laws
+    ]
+    cutoffs = [
+        f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the rounded figures, "
+        f"{count(law['printed']['N_cutoff'])} in the text, {count(law['derived']['N_cutoff']['value'])} by our fit; "
+        f"laws that round to the printed figures have {counts_span(law['printed']['cutoff_box'])}"
+        for law in laws
+    ]
+    return [
+        inside,
+        "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies c by up to "
+        f"nine: RMSLE on the same rows: {'; '.join(scores)}.",
+        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c, and half a unit in the third "
+        f"decimal of b and c moves it by a factor of ten and more: {'; '.join(cutoffs)}.",
+    ]
+
+
+def _about_dense(dense: dict) -> str:
+    printed, own = dense["printed"], dense["coefficients"]
+    inside = all(own[name]["low"] <= printed[name] <= own[name]["high"] for name in ("alpha", "N_c"))
+    return (
+        f"**The dense power law** fits with alpha {figure(own['alpha']['value'], '.4f')} and N_c "
+        f"{count(own['N_c']['value'])}; printed are {figure(printed['alpha'], '.3f')} and {count(printed['N_c'])}, "
+        f"which miss the dense runs by {figure(printed['rmsle'], '.4f')} in log10 L, the fit by "
+        f"{figure(dense['rmsle'], '.4f')}; "
+        f"{'both lie inside the rough intervals of the fit' if inside else 'not both lie inside its intervals'}."
+    )
+
+
+CHOICES = {
+    "clark": "those of the paper (routing frequency 0.5, k = 1, seed 42)",
+    "every seed": "every seed, k = 1, the commonest routing frequency",
+}
+
+
+def rows_section(report: Report) -> list[Block]:
+    """Return which runs were used for what, and which are missing."""
+    table, rows = report.table, report.results["rows"]
+    steps = range_of(sorted(set(table["last_steps"])))
+    found: list[Block] = [Heading("Which runs were used"), f"Of each run its last evaluation is used (step {steps})."]
+    if rows["routers"]:
+        chosen = CHOICES.get(table["row_choice"], f"`{table['row_choice']}`")
+        counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
+        part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
+        found.append(
+            f"The laws in N and E take {chosen}; dense runs count for every router. That is, in runs: {counts}. The "
+            f"law in (F, B) and the ablations take every run{part} but the suspect ones; the pairs, those of them with "
+            "k = 1 and the commonest routing frequency."
+        )
+    elif table["condition"]:
+        found.append(f"The law takes `{table['row_choice']}`.")
+    if rows["not_in_laws"] and table["routers"]:
+        left = [[e["reason"], str(e["runs"]), ", ".join(map(str, e["hyper_ids"]))] for e in rows["not_in_laws"]]
+        found += ["In no law in N and E, each run under its first reason:", Table(["reason", "runs", "hyper_id"], left)]
+    return [*found, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
+
+
+def _suspects(report: Report) -> list[Block]:
+    rows = report.results["rows"]
+    if not rows["suspect"]:
+        return []
+    cells = [
+        [str(e["hyper_id"]), router_name(e["router"]), report.size(e["N"]), str(e["E"]), figure(e["R"], "g")]
+        + [figure(e["loss"], ".4f"), e["reason"]]
+        for e in rows["suspect"]
+    ]
+    found: list[Block] = ["Not used anywhere, because their labels cannot be right:"]
+    found.append(Table(["hyper_id", "router", "N", "E", "R", "loss", "why"], cells))
+    if rows["kept"]:
+        kept = listed(rows["kept"])
+        found.append(
+            f"Used although a suspect run has the same configuration, since it agrees with its neighbours: {kept}."
+        )
+    return found
+
+
+def _odd_runs(report: Report) -> list[Block]:
+    """Return the runs that are there twice, the gaps of the grid, and the blank losses."""
+    rows, found = report.results["rows"], []
+    suspect = {each["hyper_id"] for each in rows["suspect"]}
+    twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]
+    if twice:
+        found.append(f"Alike in router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
+    gaps = rows["cells_missing"]
+    if len(gaps) > MANY_GAPS:
+        found.append(f"The grid has {plural(len(gaps), 'gap')}.")
+    elif gaps:
+        found.append(f"Missing from the grid: {listed(_gap(report, each) for each in gaps)}.")
+    if report.table["released"]:
+        found.append(
+            "The dense 130M model was not trained with seed 42 but with seeds 1, 2 and 3; the paper's choice of rows, "
+            "seed 42, therefore has no dense model of that size."
+        )
+    blank = [f"{run['hyper_id']} ({listed(map(loss_name, run['losses']))})" for run in rows["blank"]]
+    return found + ([f"Blank at the last evaluation: {'; '.join(blank)}."] if blank else [])
+
+
+def _alike(report: Report, group: dict) -> str:
+    ids, losses = group["hyper_ids"], [figure(loss, ".4f") for loss in sorted(group["losses"])]
+    many = len(ids) > MANY_TWICE
+    who = plural(len(ids), "run") if many else f"runs {listed(ids)}"
+    shown = f"{losses[0]} to {losses[-1]}" if many else listed(losses)
+    return f"{who} ({router_name(group['router'])}, N = {report.size(group['N'])}, E = {group['E']}): losses {shown}"
+
+
+def _gap(report: Report, cell: dict) -> str:
+    at = "" if cell["router"] == "Dense" else f" with E = {cell['E']}"
+    return f"{router_name(cell['router'])} {report.size(cell['N'])}{at}"
+
+
+def _lacking(report: Report) -> list[Block]:
+    """Return which comparisons the table has no runs for."""
+    results, table = report.results, report.table
+    no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
+    lacking = {
+        "two values of E at one size, so there are no slopes": any(law["measured_slopes"] for law in report.laws),
+        "two routers at the same N and E": results["pairs"],
+        "models that differ in k alone, so nothing is said about more experts per token": results["experts_per_token"][
+            "cells"
+        ],
+        "models that differ in the share of routed blocks alone": results["routing_frequency"]["cells"],
+        "another k, R or width, so the law in (F, B) has nothing to hold together": no_compute
+        or results["headlines"]["other_kinds"],
+        "other texts: there is one loss column": len(table["loss_columns"]) > 1,
+    }
+    absent = [words for words, there in lacking.items() if not there]
+    found = [f"**The table has no runs of** {'; '.join(absent)}."] if absent and table["routers"] else []
+    said = {law["missing"] for law in report.laws}
+    return found + missing([each for each in results["utilisation"] if each["missing"] not in said], "law in (F, B)")
+
+
+def method_section(report: Report) -> list[Block]:
+    """Return how the numbers were computed, and how to repeat them."""
+    scatter, sizes = report.results["seed_scatter"], report.table["sizes"]
+    found: list[Block] = [Heading("How it was computed")]
+    if report.fitted:
+        found.append(
+            "**Fits.** Given E_start and E_max the law is linear in the rest, so the search is over those two alone, "
+            "over their whole domain, 1 ≤ E_start < E_max ≤ ∞, limits included; the optimum is the global one. What is "
+            f"minimised: {report.fitted[0]['criterion']}. Intervals are profile likelihood intervals: all values that "
+            "some law of the domain can have without being rejected at 95 %, taking misses as normal and independent. "
+            "Intervals of means are Student's."
+        )
+    chance = "is not known: no configuration was run with more than one seed."
+    if scatter:
+        chance = (
+            "is judged by runs that differ in the seed alone: a standard deviation of "
+            f"{two_digits(scatter['percent'])} % of the loss, from {plural(scatter['runs'], 'run')} at "
+            f"{plural(len(scatter['points']), 'point')}."
+        )
+    return [
+        *found,
+        f"**Chance** {chance}",
+        "**What no law of N and E can say** is how the gain changes with more training or on other text; and nothing "
+        f"was measured below N = {sizes[0]:,} or above N = {sizes[-1]:,}: what a law says there is extrapolation.",
+        *more_section(report),
+    ]
+
+
+def more_section(report: Report) -> list[Block]:
+    """Return where the rest is, which runs were not used, and how to do it again."""
+    sweep, rows = report.sweep, report.results["rows"]
+    lines = not_used(sweep) if sweep else []
+    if not report.full:
+        unused = [f"{each['runs']}, {each['reason']}" for each in rows["not_in_laws"]]
+        unused += [f"{len(rows['suspect'])} whose labels cannot be right"] if rows["suspect"] else []
+        lines += [f"**Runs that no law uses:** {'; '.join(unused)}."] if unused else []
+        lines += report.table["remarks"]
+    table = ", every evaluation in [results.csv](results.csv)" if sweep else ""
+    lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), unrounded{table}.")
+    if not report.full:
+        figures = [f"[{name}](figures/{name}.svg)" for name in report.drawn if name not in _on_the_page(report)]
+        lines += [f"**More figures:** {listed(figures)}."] if figures else []
+        command = "routelaws report --full FOLDER" if sweep else "routelaws reproduce --full"
+        lines.append(
+            "**Every table** (slopes, what a routed model is worth, where the laws miss, forms of law, pairs, "
+            f"ablations, other texts, runs, method): `{command}`."
+        )
+    if sweep:
+        lines.append(f"**To repeat it:** `{_command(sweep)}`. {how_done(sweep)}")
+    return [Heading("More"), *bullets(lines)]
+
+
+def _on_the_page(report: Report) -> tuple[str, ...]:
+    return ("loss", "training") if report.sweep else ("loss", "pairs")
+
+
+def _command(sweep: dict) -> str:
+    grid = sweep["preset"] or f"{sweep['name']}.toml"
+    corpus = [f"--corpus {' '.join(map(_quoted, sweep['corpus']))}"] if sweep["corpus"] else []
+    return " ".join(["routelaws sweep", _quoted(grid), *corpus, "--out NEW_FOLDER"])
+
+
+def _quoted(text: str) -> str:
+    return printable(shlex.quote(text))
