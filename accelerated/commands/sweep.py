@@ -32,6 +32,7 @@ def sweep(
     tensorboard: bool = False,
     index: int | None = None,
     of: int | None = None,
+    have: Path | None = None,
     most_runs: int = MOST_RUNS,
 ) -> None:
     """Train a grid of models, fit the law to it and write the report.
@@ -47,6 +48,7 @@ def sweep(
         index: Train one run of the grid alone, the first is 0: a task of a job array, --index $SLURM_ARRAY_TASK_ID.
             results.csv has all runs when the last task is done; then `routelaws report` writes the report.
         of: Number of tasks, where it is not that of the runs: task I of M trains the runs I, I + M, I + 2 M, ...
+        have: results.csv of a sweep of the same grid: runs that are finished there are not trained again.
         most_runs: Refuse a grid of more runs: the product of its lists can be larger than it looks.
     """
     if jobs is not None and jobs < 1:
@@ -58,16 +60,16 @@ def sweep(
         return Board(watch, boards) if tensorboard else watch
 
     if index is not None or of is not None:
-        _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, told)
+        _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, have, told)
         return
     if hold_out is not None:
         later = held_out(chosen.runs)
         check_untouched(out)
         with Progress(chosen.runs) as watch:
-            run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
+            run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later, have=have)
         print(printable(str(register(out))))
     with Progress(chosen.runs) as watch:
-        run_sweep(chosen, out, jobs=jobs, watch=told(watch))
+        run_sweep(chosen, out, jobs=jobs, watch=told(watch), have=have)
     report = write_report(out)
     if sentence := not_learned_sentence(learning(read_sweep(out))):
         say(f"{out}: {sentence}")
@@ -93,10 +95,12 @@ def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) ->
     return Part(index, tasks)
 
 
-def _train_part(grid: Grid, out: Path, part: Part, jobs: int | None, told: Callable[[Watch], Watch]) -> None:
+def _train_part(
+    grid: Grid, out: Path, part: Part, jobs: int | None, have: Path | None, told: Callable[[Watch], Watch]
+) -> None:
     """Train the runs of one task, and print how many of all are finished."""
     with Progress(grid.runs, list(range(part.index, len(grid.runs), part.of))) as watch:
-        rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part)
+        rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part, have=have)
     done = len({row["hyper_id"] for row in rows})
     then = f"; routelaws report {out} writes the report" if done == len(grid.runs) else ""
     say(f"{out}: {done} of {len(grid.runs)} runs are finished{then}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from routelaws.accelerated.training import stopping, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
-from routelaws.accelerated.training.result_rows import result_row, write_rows
+from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.training.workers import thread_environment
 
@@ -104,7 +105,7 @@ def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
 
 
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
-    assert set(presets()) == {"demo", "fine_grained", "joint", "mixture", "rates", "recipes", "routers", "smoke"}
+    assert set(presets()) == {"demo", "fine_grained", "joint", "mixture", "rates", "recipes", "routers", "smoke", "study"}
     runs = read_grid("demo").runs
     sizes = {run.model.d_model for run in runs}
     assert len(sizes) >= 3
@@ -228,6 +229,41 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
     with pytest.raises(stopping.Resumable, match="stopped with 2 of 3 runs finished and the others saved; resumable"):
         sweep.run_sweep(again, tmp_path / "out", watch=lambda kind, **fields: told.append((kind, fields["run"])))
     assert told == [("finished", 0), ("finished", 2)] and trained == [1]
+
+
+def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkeypatch):
+    """Of a table with a finished and a half-trained run the first is taken, now and later without the flag; a run that
+    is trained here goes before its rows there; a table of another grid or text changes nothing."""
+    grid, tokens, trained = read_grid(str(write_grid(tmp_path, text_file))), 4000, []
+    sweep_folder.claim_sweep_folder(tmp_path / "there", grid)
+    for i, steps in ((0, 40), (1, 20)):
+        write_run(tmp_path / "there", grid, i, steps)
+    rows = [row for i in (0, 1) for row in read_rows(next((tmp_path / "there/runs").glob(f"00{i}-*")) / "results.csv")]
+    write_rows(tmp_path / "table.csv", [row | {"unique_tokens": tokens} for row in rows])
+
+    def train(todo, *_):
+        trained.append(sorted(task.hyper_id for task in todo))
+        return {}
+
+    for name in ("_train_in_workers", "_train_here"):
+        monkeypatch.setattr(sweep, name, train)
+    files = SimpleNamespace(train_tokens=tokens)
+    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [files] * len(grid.runs))
+    run = functools.partial(sweep.run_sweep, grid, tmp_path / "out", watch=lambda *_, **__: None)
+    assert [row["step"] for row in run(have=tmp_path / "table.csv")] == ["20", "40"]
+    assert run() == read_rows(tmp_path / "out/results.csv") == read_rows(tmp_path / "out/have.csv")
+    assert trained == [[1, 2], [1, 2]]
+    sweep_folder.claim_sweep_folder(tmp_path / "both", grid)
+    write_run(tmp_path / "both", grid, 0, 40)
+    both = sweep.run_sweep(grid, tmp_path / "both", watch=lambda *_, **__: None, have=tmp_path / "table.csv")
+    assert not any(row["unique_tokens"] for row in both), "rows of the run in the folder go first"
+    for change, said in (({"seed": 9}, "seed is '9', and 42 in the grid"), ({"hyper_id": 3}, "the grid has 3 runs"),
+                         ({"unique_tokens": 5}, "unique_tokens is '5', and 4000 in the grid")):  # fmt: skip
+        write_rows(tmp_path / "other.csv", [rows[0] | change])
+        with pytest.raises(InputError, match=f"other.csv, row 1: .*{said}"):
+            run(have=tmp_path / "other.csv")
+    with pytest.raises(InputError, match="nothing.csv: no such table"):
+        run(have=tmp_path / "nothing.csv")
 
 
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):

@@ -30,6 +30,7 @@ from ..files import locked, storage_errors
 from .configuration import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
+from .had_rows import checked_rows, keep_had, read_had
 from .loop import Run
 from .stopping import Resumable, asked, held
 from .sweep_folder import (
@@ -74,6 +75,7 @@ def run_sweep(
     watch: Watch,
     later: Collection[int] = (),
     part: Part | None = None,
+    have: Path | None = None,
 ) -> list[dict]:
     """Train every run of a grid, or of a part of it, that is not finished, and return the rows of all that are.
 
@@ -87,6 +89,7 @@ def run_sweep(
         watch: told what happens.
         later: hyper_ids of runs that are not trained now.
         part: which runs this process trains; None if it trains all of them.
+        have: a table of the same grid, whose finished runs are not trained; None for none.
 
     Raises:
         InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
@@ -100,14 +103,17 @@ def run_sweep(
     check_collected(folder)
     # Whatever is wrong with the text is found before anything is written.
     tokens = _prepare_tokens(grid, watch)
+    rows = [] if have is None else checked_rows(have, grid, [files.train_tokens for files in tokens])
     with storage_errors(folder):
         claim_sweep_folder(folder, grid)
         alone = locked(folder, wait=False, holder="another sweep") if part is None else nullcontext()
         task = None if part is None else f"{part.index}-of-{part.of}-{os.getpid()}-{round(1000 * started)}"
         with alone, session(folder, started, jobs, task):
+            if rows:
+                keep_had(folder, rows)
             tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
             mine = tasks if part is None else tasks[part.index :: part.of]
-            todo = in_order(_unfinished(mine, later, watch))
+            todo = in_order(_unfinished(mine, later, read_had(folder), watch))
             try:
                 failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
             except Resumable:
@@ -132,11 +138,11 @@ class Task(NamedTuple):
     tokens: TokenFiles
 
 
-def _unfinished(tasks: list[Task], later: Collection[int], watch: Watch) -> list[Task]:
+def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int], watch: Watch) -> list[Task]:
     """Return the runs that are to be trained now; report finished ones to the watcher."""
     todo = []
     for task in tasks:
-        if is_finished(task.folder, task.config):
+        if task.hyper_id in had or is_finished(task.folder, task.config):
             watch("finished", run=task.hyper_id)
         elif task.hyper_id not in later:
             todo.append(task)

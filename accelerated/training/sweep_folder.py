@@ -3,6 +3,7 @@
 sweep.json         the resolved grid                                       `claim_sweep_folder`, `read_plan`
 runs/000-dense-…/  one folder per run                                      `folder_of_run`, `is_finished`
 results.csv        the rows of every finished run                          `collect_rows`
+have.csv           rows of runs that were trained elsewhere                see `had_rows`
 sessions.json      when the sweep was at work, on how many runs at a time  `session`, `read_sessions`
 sessions/          the same of tasks of a job array, a file for each
 """
@@ -21,6 +22,7 @@ from ..files import locked, make_folder, write_atomically, write_once
 from ..json_files import NUMBER, read_json, shown
 from .configuration import TrainConfig, from_mapping
 from .grid import Grid
+from .had_rows import read_had
 from .result_rows import as_text, read_rows, write_rows
 from .run_folder import read_config, read_results
 
@@ -109,13 +111,13 @@ def collect_rows(folder: Path) -> list[dict]:
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
-        before = _collected(folder)
+        before, had = _collected(folder), read_had(folder)
         for i, (own, config) in enumerate(_runs(folder)):
             try:
                 found = read_results(own)[0]
             except InputError:  # the run itself says so, or the report
                 found = before.get(i, [])
-            rows += found if _are_of_all_steps(found, config) else []
+            rows += found if _are_of_all_steps(found, config) else had.get(i, [])
         write_rows(folder / "results.csv", rows)
     return rows
 

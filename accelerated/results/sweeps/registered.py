@@ -20,6 +20,7 @@ from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
 from ...tables.table import DENSE, select_rows
+from ...training.had_rows import read_had
 from ...training.result_rows import read_rows
 from ...training.sweep_folder import folder_of_run, read_plan
 from ...wording import plural
@@ -79,9 +80,9 @@ def check_untouched(folder: Path) -> None:
     folder = Path(folder)
     if (folder / FILE).exists() or not (folder / "sweep.json").exists():
         return
-    planned = read_plan(folder).runs
+    planned, had = read_plan(folder).runs, read_had(folder)
     for i in held_out(planned):
-        if read_rows(folder_of_run(folder, i, planned[i]) / "results.csv"):
+        if i in had or read_rows(folder_of_run(folder, i, planned[i]) / "results.csv"):
             raise InputError(
                 f"--hold-out largest: {folder_of_run(folder, i, planned[i])} has results already, so that nothing said "
                 "of it now would be a prediction; choose another --out, or leave --hold-out away"
