@@ -105,7 +105,8 @@ def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
 
 
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
-    assert set(presets()) == {"demo", "fine_grained", "joint", "mixture", "rates", "recipes", "routers", "smoke", "study"}
+    named = {"demo", "fine_grained", "joint", "mixture", "rates", "recipes", "routers", "smoke", "study"}
+    assert set(presets()) == named
     runs = read_grid("demo").runs
     sizes = {run.model.d_model for run in runs}
     assert len(sizes) >= 3
