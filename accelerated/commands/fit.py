@@ -1,5 +1,6 @@
 """What `routelaws fit` does: read a table, choose rows, and fit a law to each router or task."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
@@ -13,30 +14,15 @@ from ..results.fit import LEVEL
 from ..results.fit_text import fits_blocks
 from ..results.rows import law_of
 from ..results.runs import Fits, fit_groups, read, with_options
+from .flags import refuse
 from .working import Working
 
 
-def fit(
-    tables: tyro.conf.Positional[tuple[Path, ...]],
-    law: str = "routed-bounded",
-    loss: str | None = None,
-    rows: str | None = None,
-    huber: float | None = None,
-    task: tuple[str, ...] = (),
-    guess_rate: float | None = None,
-    tasks: Path | None = None,
-    floor: float | None = None,
-    json: bool = False,
-) -> None:
-    """Fit a law to a results table, or to a table of accuracies or leverages.
+@dataclass(frozen=True)
+class FitFlags:
+    """The law, and the rows that it is fitted to.
 
-    Args:
-        tables: A results table, .csv or .jsonl, also packed (.gz), or the folder of a run or sweep; several are read as
-            one, and their runs numbered anew. Laws of accuracy take a table as `routelaws downstream` does, and
-            leverage one with the columns activation, tian_granularity, flops and leverage, or a results table with
-            dense runs. One row stands for each evaluation of a run, with the columns hyper_id,
-            step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
-            and a loss in nats per token. `routelaws convert` makes one of your own log.
+    Attributes:
         law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
             training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
             num_experts, the commonest or chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio,
@@ -49,17 +35,53 @@ def fit(
             "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
-            beside it. Of the loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and
-            joint. Of accuracy, in the units of what is fitted: ratio and ceiling, ln(-ln Q'), and broken, the accuracy.
+            beside it: a few wrong runs cannot pull the law away, and there are no intervals. Of the loss:
+            routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Of accuracy, in the
+            units of what is fitted: ratio and ceiling, ln(-ln Q'), and broken, the accuracy.
         task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
         guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
             column guess_TASK of the table, or of well-known tasks.
         tasks: A table with the columns task and random_accuracy.
         floor: The loss that no compute goes below, for the law compute; 0 if not given.
+    """
+
+    law: str = "routed-bounded"
+    loss: str | None = None
+    rows: str | None = None
+    huber: float | None = None
+    task: tuple[str, ...] = ()
+    guess_rate: float | None = None
+    tasks: Path | None = None
+    floor: float | None = None
+
+    def choice(self) -> Choice:
+        """Return what is chosen besides the law; InputError where a flag is for laws of another kind."""
+        law, options = law_of(self.law), {} if self.floor is None else {"floor": self.floor}
+        accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
+        if law.measured != "accuracy":
+            refuse(accuracies, f"it is for laws of accuracy; {law.name} is of {law.measured}")
+        with_options(law, options)
+        return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options)
+
+
+def fit(
+    tables: tyro.conf.Positional[tuple[Path, ...]],
+    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    json: bool = False,
+) -> None:
+    """Fit a law to a results table, or to a table of accuracies or leverages.
+
+    Args:
+        tables: A results table, .csv or .jsonl, also packed (.gz), or the folder of a run or sweep; several are read as
+            one, and their runs numbered anew. Laws of accuracy take a table as `routelaws downstream` does, and
+            leverage one with the columns activation, tian_granularity, flops and leverage, or a results table with
+            dense runs. One row stands for each evaluation of a run, with the columns hyper_id,
+            step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
+            and a loss in nats per token. `routelaws convert` makes one of your own log.
+        fit: The law, and the rows that it is fitted to.
         json: Print one JSON object and nothing else.
     """
-    chosen = Choice(loss, rows, task, tasks, guess_rate, {} if floor is None else {"floor": floor})
-    fits = fit_tables(law_of(law), tables, chosen, huber)
+    fits = fit_tables(law_of(fit.law), tables, fit.choice(), fit.huber)
     print(dumps(fits.to_dict())) if json else show(fits_blocks(fits))
 
 
@@ -67,7 +89,6 @@ def fit_tables(
     law: Law, tables: tuple[Path, ...], chosen: Choice, huber: float | None, level: float = LEVEL, router=None
 ) -> Fits:
     """Fit a law of the loss, of accuracy or of leverage to tables."""
-    check_choice(law, chosen)
     if not tables:
         raise InputError("a results table, or the folder of a run or sweep, is needed")
     with Working("reading the table") as tell:
@@ -77,11 +98,3 @@ def fit_tables(
         if len(tables) > 1:
             raise InputError(f"{len(tables)} tables are given; a law of {law.measured} takes one")
         return fit_groups(law, *read_groups(law, tables[0], chosen), tables[0], level, huber, tell)
-
-
-def check_choice(law: Law, chosen: Choice) -> None:
-    """Raise InputError where a flag is for laws of accuracy, or an option of the fit for another law."""
-    for name in ("task", "guess_rate", "tasks"):
-        if getattr(chosen, name) not in ((), None) and law.measured != "accuracy":
-            raise InputError(f"--{name.replace('_', '-')} is for laws of accuracy; {law.name} is of {law.measured}")
-    with_options(law, chosen.options)

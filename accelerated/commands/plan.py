@@ -28,25 +28,24 @@ DTYPE = "bf16"
 
 @dataclass(frozen=True)
 class BudgetFlags:
-    """What a model may cost."""
+    """What a model may cost.
+
+    Attributes:
+        flops: FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days".
+        memory: Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB.
+        inference_tokens: Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10.
+        tokens: Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know
+            of tokens keeps those of its runs.
+        cached_tokens: Tokens that the key-value cache has to hold.
+        dtype: Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each.
+    """
 
     flops: str | None = None
-    """FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days"."""
-
     memory: str | None = None
-    """Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB."""
-
     inference_tokens: str | None = None
-    """Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10."""
-
     tokens: str | None = None
-    """Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know of tokens keeps those of its runs."""  # noqa: E501
-
     cached_tokens: str | None = None
-    """Tokens that the key-value cache has to hold."""
-
     dtype: str = DTYPE
-    """Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each."""
 
     def budget(self) -> Budget:
         """Return the budget; InputError where a limit is no amount, or there are no FLOPs."""
@@ -63,19 +62,19 @@ class BudgetFlags:
 
 @dataclass(frozen=True)
 class FitFlags:
-    """The law, and the runs that it is fitted to."""
+    """The law, and the runs that it is fitted to.
+
+    Attributes:
+        table: As the tables without a flag.
+        law: The law that is fitted to the table, as in `routelaws fit`.
+        loss: Column of the loss.
+        rows: As in `routelaws fit`.
+    """
 
     table: tuple[Path, ...] = ()
-    """As the tables without a flag."""
-
     law: str = "routed-bounded"
-    """The law that is fitted to the table, as in `routelaws fit`."""
-
     loss: str = LOSS
-    """Column of the loss."""
-
     rows: str | None = None
-    """As in `routelaws fit`."""
 
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
         """Return the runs of the tables; of the released one, which is taken where none is named, the paper's rows."""
@@ -85,19 +84,21 @@ class FitFlags:
 
 @dataclass(frozen=True)
 class NextFlags:
-    """A run that could be added to the table."""
+    """A run that could be added to the table.
+
+    Attributes:
+        next: Rank runs that could be added to the table instead, by how narrow each makes the interval of this number:
+            prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as
+            N_cutoff. With --flops, a run may cost so much.
+        n: N of the number that --next asks for, such as 1e9 or 370M.
+        experts: E of the number that --next asks for.
+        router: The router_type for --next, where the table has several.
+    """
 
     next: str | None = None
-    """Rank runs that could be added to the table instead, by how narrow each makes the interval of this number: prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as N_cutoff. With --flops, a run may cost so much."""  # noqa: E501
-
     n: str | None = None
-    """N of the number that --next asks for, such as 1e9 or 370M."""
-
     experts: int | None = None
-    """E of the number that --next asks for."""
-
     router: str | None = None
-    """The router_type for --next, where the table has several."""
 
 
 def plan(

@@ -1,6 +1,7 @@
 """What `routelaws predict` does: fit a law to a table, predict at one point, and say how far to trust that."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import tyro
 
 from ..errors import InputError
 from ..laws.catalogue import Law
-from ..results.accuracy_rows import Choice
 from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL, check_huber
@@ -19,42 +19,15 @@ from ..results.runs import with_options
 from ..tables.released import released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
-from .fit import check_choice, fit_tables
+from .fit import FitFlags, fit_tables
 from .flags import check_level, refuse
 
 
-def predict(
-    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
-    law: str = "routed-bounded",
-    n: str | None = None,
-    experts: int | None = None,
-    teraflops: float | None = None,
-    utilisation: float | None = None,
-    at: tuple[str, ...] = (),
-    router: str | None = None,
-    published: str | None = None,
-    loss: str | None = None,
-    rows: str | None = None,
-    level: float = LEVEL,
-    huber: float | None = None,
-    task: tuple[str, ...] = (),
-    guess_rate: float | None = None,
-    tasks: Path | None = None,
-    floor: float | None = None,
-    json: bool = False,
-) -> None:
-    """Predict a loss, an accuracy or a leverage with a law fitted to a table, or with printed coefficients.
+@dataclass(frozen=True)
+class PointFlags:
+    """Where to predict.
 
-    Args:
-        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
-            paper's authors released, and of it the rows clark. Laws of accuracy take a table of accuracies, or the 104
-            released runs of `routelaws downstream`.
-        law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
-            training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
-            num_experts, the commonest or chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio,
-            ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
-            two-stage-ratio. Of efficiency leverage: leverage. Or FILE.py:NAME, a law of your own that the file
-            registers.
+    Attributes:
         n: N, dense parameters, such as 1e9, 370M or 4.6B.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
@@ -63,44 +36,61 @@ def predict(
             active_parameters (with embedding and unembedding), flops, parameters, attempts, activation,
             tian_granularity, or those of a law that was registered. Tokens, parameters and FLOPs may be sizes, such as
             tokens=300B.
+    """
+
+    n: str | None = None
+    experts: int | None = None
+    teraflops: float | None = None
+    utilisation: float | None = None
+    at: tuple[str, ...] = ()
+
+    def columns(self) -> dict[str, float | None]:
+        """Return the columns of a law; InputError where one is said twice, or is no number."""
+        size = None if self.n is None else parameters_of(self.n)
+        point = {"dense_parameters": size, "num_experts": self.experts}
+        return _with_named(point | {"teraflops": self.teraflops, "utilisation": self.utilisation}, self.at)
+
+
+def predict(
+    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
+    point: tyro.conf.OmitArgPrefixes[PointFlags] = PointFlags(),  # noqa: B008
+    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    router: str | None = None,
+    published: str | None = None,
+    level: float = LEVEL,
+    json: bool = False,
+) -> None:
+    """Predict a loss, an accuracy or a leverage with a law fitted to a table, or with printed coefficients.
+
+    Args:
+        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
+            paper's authors released, and of it the rows clark. Laws of accuracy take a table of accuracies, or the 104
+            released runs of `routelaws downstream`.
+        point: Where to predict.
+        fit: The law, and the rows that it is fitted to.
+        router: One router_type alone; all of the table if not given.
         published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
             marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation"
             or E=16, joint joint, leverage tian.
-        router: One router_type alone; all of the table if not given.
-        loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
-            through, loss_validation or else the first of the table.
-        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
-            if not given, those with k = 1 and the commonest routing frequency, of every seed.
         level: Confidence level of the intervals.
-        huber: Fit by the sum of Huber terms with this delta, which a few wrong runs cannot pull away, as in `routelaws
-            fit`; the prediction then has no interval, and of laws of the loss that by least squares stands beside it.
-        task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
-        guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
-            column guess_TASK of the table, or of well-known tasks.
-        tasks: A table with the columns task and random_accuracy.
-        floor: The loss that no compute goes below, for the law compute; 0 if not given.
         json: Print one JSON object and nothing else.
     """
-    asked, options = law_of(law), {} if floor is None else {"floor": floor}
-    size = None if n is None else parameters_of(n)
-    point = {"dense_parameters": size, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    point = _with_named(point, at)
+    law, columns = law_of(fit.law), point.columns()
     if published is not None:
-        idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
-        idle |= {"guess-rate": guess_rate, "tasks": tasks, "level": None if level == LEVEL else level}
-        return _predict_published(asked, published, point, tables, idle, json)
-    if asked.measured != "loss":
-        refuse({"router": router}, f"it is for laws of the loss; {asked.name} is of {asked.measured}")
+        idle = {"router": router, "loss": fit.loss, "rows": fit.rows, "huber": fit.huber, "task": fit.task or None}
+        idle |= {"floor": fit.floor, "guess-rate": fit.guess_rate, "tasks": fit.tasks}
+        idle |= {"level": None if level == LEVEL else level}
+        return _predict_published(law, published, columns, tables, idle, json)
+    if law.measured != "loss":
+        refuse({"router": router}, f"it is for laws of the loss; {law.name} is of {law.measured}")
     check_level(level)
-    check_huber(with_options(asked, options), huber)
-    point = point_of(asked, point)
-    chosen = Choice(loss, rows, task, tasks, guess_rate, options)
-    check_choice(asked, chosen)
+    chosen = fit.choice()
+    check_huber(with_options(law, chosen.options), fit.huber)
+    at = point_of(law, columns)
     if not tables:
-        tables, rows = _released(asked, rows)
+        tables, rows = _released(law, fit.rows)
         chosen = chosen._replace(rows=rows)
-    found = predict_all(fit_tables(asked, tables, chosen, huber, level, router), point, level)
+    found = predict_all(fit_tables(law, tables, chosen, fit.huber, level, router), at, level)
     print(dumps(found.to_dict())) if json else show(prediction_blocks(found))
     return None
 

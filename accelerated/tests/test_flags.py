@@ -21,8 +21,8 @@ from scipy import stats
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
-from routelaws.accelerated.commands import fit as fit_command
-from routelaws.accelerated.commands import predict as predict_command
+from routelaws.accelerated.commands.fit import FitFlags
+from routelaws.accelerated.commands.predict import PointFlags, predict
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.results.comparisons import downstream as downstream_laws
@@ -736,15 +736,14 @@ def names_in(text: str) -> list[str]:
 
 def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
     """As the catalogue has them, so that a law that is added is named, too."""
-    for command in (fit_command.fit, predict_command.predict):
-        said = " ".join(command.__doc__.partition("law: ")[2].partition("Or FILE.py")[0].split())
-        assert {*LAWS} <= {*names_in(said)}
-    taking = " ".join(fit_command.fit.__doc__.partition("huber: ")[2].partition("task: ")[0].split())
+    flags, point = FitFlags.__doc__, PointFlags.__doc__
+    assert {*LAWS} <= {*names_in(" ".join(flags.partition("law: ")[2].partition("Or FILE.py")[0].split()))}
+    taking = " ".join(flags.partition("huber: ")[2].partition("task: ")[0].split())
     assert {name for name in names_in(taking) if name in LAWS} == {law.name for law in LAWS.values() if law.takes_huber}
-    at = predict_command.predict.__doc__.partition("at: ")[2].partition("published: ")[0]
+    at = point.partition("at: ")[2]
     columns = {column for law in LAWS.values() for column in law.columns} - {*INPUTS}
     assert columns <= {*names_in(at)}
-    printed = " ".join(predict_command.predict.__doc__.partition("by this name: ")[2].partition("router: ")[0].split())
+    printed = " ".join(predict.__doc__.partition("by this name: ")[2].partition("level: ")[0].split())
     for law in LAWS.values():
         named = re.search(rf"(?:^|[;,] ){law.name} (.*?)(?:[;.]|, (?:{'|'.join(LAWS)}) |$)", printed)
         found = [] if named is None else names_in(named[1])
