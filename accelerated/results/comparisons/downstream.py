@@ -27,10 +27,12 @@ import numpy as np
 from routelaws.reference.laws import downstream
 
 from ...errors import InputError
-from ...laws import broken, downstream_sums, two_stage
+from ...laws.catalogue import LAWS
 from ...tables.accuracies import Accuracies, loss_name
 from ...tables.guess_rates import guess_rate
 from ...wording import in_short, plural
+from ..fit import Fit
+from ..rows import Rows as LawRows
 
 RATIO_HUBER = 1e-3
 """Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""
@@ -216,62 +218,36 @@ def _laws(least_gain: float) -> dict[str, Callable]:
     return {name: functools.partial(predict, least_gain=least_gain) for name, predict in _PREDICTORS.items()}
 
 
-def _direct(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    fit = downstream.fit_direct(below.flops, below.accuracy, rate, least_gain)
-    return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
+def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str, huber: float | None = None):
+    """Fit a law of the catalogue to the runs below and return what it predicts above, [n]."""
+    law = LAWS[name]
+    options = {"guess_rate": rate, "least_gain": least_gain}
+    options = {key: value for key, value in options.items() if key in law.options}
+    columns = tuple(getattr(below, column) for column in (*law.columns, *law.beside))
+    fit = Fit(LawRows(name, columns, below.accuracy, options=options), law, huber=huber)
+    return fit.law.predict(fit.best, *(getattr(above, column) for column in law.columns))
 
 
-def _ceiling(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    fit = downstream_sums.fit_ceiling(below.flops, below.accuracy, rate, least_gain)
-    return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
-
-
-def _ratio(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    columns = below.parameters, below.tokens
-    fit = downstream_sums.fit_ratio(*columns, below.accuracy, rate, least_gain, RATIO_HUBER)
-    return downstream.predict_accuracy(fit.coefficients, above.parameters, above.tokens, guess_rate=rate)
-
-
-def _broken(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    fit = broken.fit_broken(below.flops, below.accuracy)
-    return broken.predict_broken(above.flops, fit.coefficients)
-
-
-def _two_stage(below: Rows, above: Rows, rate: float, least_gain: float, link: str) -> np.ndarray:
-    fit = two_stage.fit_two_stage(below.flops, below.loss, below.accuracy, link)
-    return two_stage.predict_two_stage(fit, above.flops)
-
-
-def _two_stage_ratio(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    fit = two_stage.fit_two_stage_ratio(below.parameters, below.tokens, below.loss, below.accuracy)
-    return two_stage.predict_two_stage(fit, above.parameters, above.tokens)
+def _of_same_rows(below: Rows, above: Rows, rate: float, least_gain: float, name: str) -> np.ndarray:
+    """Fit a law to those rows only that the direct law takes."""
+    used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
+    return _by_law(Rows(*(column[used] for column in below)), above, rate, least_gain, name)
 
 
 def _no_change(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
     return np.full(len(above.flops), below.accuracy[np.argmax(below.flops)])
 
 
-def _of_same_rows(predict: Callable) -> Callable:
-    """Return a law that is fitted to those rows only that the direct law takes."""
-
-    def predicted(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-        used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
-        return predict(Rows(*(column[used] for column in below)), above, rate, least_gain)
-
-    return predicted
-
-
-_linear, _logistic = (functools.partial(_two_stage, link=link) for link in ("linear", "logistic"))
 _PREDICTORS = {
-    "direct": _direct,
-    "ceiling": _ceiling,
-    "broken": _broken,
-    "two-stage linear": _linear,
-    "two-stage logistic": _logistic,
-    "two-stage logistic, same rows": _of_same_rows(_logistic),
-    "ratio": _ratio,
-    "two-stage ratio": _two_stage_ratio,
-    "two-stage ratio, same rows": _of_same_rows(_two_stage_ratio),
+    "direct": functools.partial(_by_law, name="direct"),
+    "ceiling": functools.partial(_by_law, name="ceiling"),
+    "broken": functools.partial(_by_law, name="broken"),
+    "two-stage linear": functools.partial(_by_law, name="two-stage-linear"),
+    "two-stage logistic": functools.partial(_by_law, name="two-stage-logistic"),
+    "two-stage logistic, same rows": functools.partial(_of_same_rows, name="two-stage-logistic"),
+    "ratio": functools.partial(_by_law, name="ratio", huber=RATIO_HUBER),
+    "two-stage ratio": functools.partial(_by_law, name="two-stage-ratio"),
+    "two-stage ratio, same rows": functools.partial(_of_same_rows, name="two-stage-ratio"),
     "no change": _no_change,
 }
 """Each law as (rows below, rows above, guess rate, least gain) -> predicted accuracies above."""
