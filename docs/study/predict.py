@@ -1,0 +1,180 @@
+"""Predict the losses of the study's largest models before they are trained, and score the prediction afterwards.
+
+    python docs/study/predict.py register docs/study/results.csv    writes prediction.json beside this file, once
+    python docs/study/predict.py score docs/study/results.csv       writes score.json beside it, and prints the errors
+
+Each law is fitted to the smaller sizes. The bounded law is the prediction; the bilinear and the separable law, and the
+power law of the dense runs alone, are its rivals.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.files import write_atomically, write_once
+from routelaws.accelerated.laws.catalogue import LAWS as KNOWN
+from routelaws.accelerated.results.encoding import dumps
+from routelaws.accelerated.results.fit import LEVEL, Fit
+from routelaws.accelerated.results.rows import rows_of_runs
+from routelaws.accelerated.tables.table import DENSE, read_table, select_rows
+from routelaws.accelerated.training.grid import read_grid
+from routelaws.reference.accounting import ROUTER_TYPES
+
+HERE = Path(__file__).parent
+
+LAWS = ("routed-bounded", "bilinear", "separable", "dense")
+"""The prediction, and its rivals."""
+
+LOSS = "loss_validation"
+
+
+def law_runs(grid) -> dict[int, tuple[str, float, float]]:
+    """Return {hyper_id: (router, N, E)} of the runs with the rule's learning rate, k = 1 and R = 1/2."""
+    found = {}
+    for i, run in enumerate(grid.runs):
+        model = run.model
+        if run.learning_rate is None and (model.k, model.routing_frequency) == (1, 0.5):
+            found[i] = ROUTER_TYPES[model.router], float(run.accounting().dense_parameters), float(model.experts)
+    return found
+
+
+def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
+    """Return what each law, fitted to the smaller sizes, says of each (router, E) of the largest.
+
+    Args:
+        frame: the results table, of `read_table`.
+        runs: of `law_runs`.
+
+    Returns:
+        [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval"}}}]; a law that the rows do not
+        determine has {"reason"} instead. The interval is that of one more run.
+    """
+    largest = max(size for _, size, _ in runs.values())
+    smaller = frame[frame["hyper_id"].isin([i for i, (_, size, _) in runs.items() if size < largest])]
+    points: dict[tuple, list[int]] = {}
+    for i, point in runs.items():
+        if point[1] == largest:
+            points.setdefault(point, []).append(i)
+    fits = {key: _fit(smaller, *key) for key in {(router, law) for router, _, _ in points for law in LAWS}}
+    return [
+        {"router": router, "N": size, "E": experts, "runs": ids}
+        | {"laws": {law: _said(fits[router, law], size, experts) for law in LAWS}}
+        for (router, size, experts), ids in points.items()
+    ]
+
+
+def _fit(frame, router: str, law: str):
+    """Return the fit of a law to the rows of a router, or why there is none. The dense law has dense rows alone."""
+    if router == DENSE and law != "dense":
+        return "dense runs have one law"
+    try:
+        chosen = select_rows(frame, None, LOSS, axes="dense" if law == "dense" else "experts")
+        wanted = DENSE if law == "dense" else router
+        rows = next((rows for rows in chosen if rows.router == wanted), None)
+        return "no run of this router is smaller" if rows is None else Fit(rows_of_runs(rows, KNOWN[law], LOSS), law)
+    except ValueError as error:
+        return str(error)
+
+
+def _said(fit, size: float, experts: float) -> dict:
+    """Return what a fit says of one more run at a point."""
+    if isinstance(fit, str):
+        return {"reason": fit}
+    known = fit.best, fit.rows.columns, fit.rows.measured
+    said = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
+    return {"loss": said.value, "run_interval": said.run, "rmsle": fit.rmsle, "determined": bool(fit.determined)}
+
+
+def register(table: Path, grid, path: Path) -> None:
+    """Write the prediction.
+
+    Raises:
+        InputError: it is written already, or a run of the largest size has rows in the table.
+    """
+    runs, frame = law_runs(grid), read_table(table)
+    largest = max(size for _, size, _ in runs.values())
+    sizes = np.array([run.accounting().dense_parameters for run in grid.runs], float)
+    trained = [int(i) for i in frame["hyper_id"].unique() if sizes[i] == largest]
+    if trained:
+        raise InputError(f"{table}: has rows of run {trained[0]}, of the largest size: too late to predict it")
+    if path.exists():
+        raise InputError(f"{path}: is written already, and a prediction is written once")
+    said = {
+        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "table_sha256": sha256(table.read_bytes()).hexdigest(),
+        "fitted_to": sorted(int(i) for i in frame["hyper_id"].unique() if i in runs),
+        "level": LEVEL,
+        "points": predictions(frame, runs),
+    }
+    write_once(path, dumps(said, indent=1) + "\n")
+
+
+def score(table: Path, prediction: dict) -> dict:
+    """Return the prediction with the measured losses, and how far each law was off.
+
+    Returns:
+        {"points": each with "measured" and, in its laws, "percent" and "inside"; "laws": {law: {"points",
+        "mean_percent" (of absolute errors), "inside" (share of the runs)}}}. Points without a run are left out.
+    """
+    frame = read_table(table)
+    last = frame.sort_values("step").groupby("hyper_id").tail(1).set_index("hyper_id")[LOSS]
+    points = [_scored(point, last) for point in prediction["points"] if any(i in last.index for i in point["runs"])]
+    laws = {}
+    for law in LAWS:
+        known = [point["laws"][law] for point in points if "percent" in point["laws"][law]]
+        inside = [hit for entry in known for hit in entry["inside"]]
+        laws[law] = {
+            "points": len(known),
+            "mean_percent": float(np.mean([abs(entry["percent"]) for entry in known])) if known else None,
+            "inside": float(np.mean(inside)) if inside else None,
+        }
+    return {"written": prediction["written"], "points": points, "laws": laws}
+
+
+def _scored(point: dict, last) -> dict:
+    """Return a point with its measured losses and the error of each law that says something of it."""
+    measured = [float(last[i]) for i in point["runs"] if i in last.index]
+    laws = {}
+    for law, said in point["laws"].items():
+        if "loss" in said:
+            low, high = map(float, said["run_interval"])
+            said = said | {"percent": 100 * (float(np.mean(measured)) / said["loss"] - 1)}
+            said["inside"] = [low <= loss <= high for loss in measured]
+        laws[law] = said
+    return point | {"measured": measured, "laws": laws}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command of this file's first lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("register", "score"))
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--grid", default="study", help="preset or TOML file of the grid")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of prediction.json and score.json")
+    flags = parser.parse_args(arguments)
+    path = flags.out / "prediction.json"
+    try:
+        if flags.what == "register":
+            register(flags.table, read_grid(flags.grid), path)
+            print(path)
+            return 0
+        scored = score(flags.table, json.loads(path.read_text()))
+    except (InputError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    write_atomically(flags.out / "score.json", dumps(scored, indent=1) + "\n")
+    for law, entry in scored["laws"].items():
+        if entry["points"]:
+            words = f"{entry['points']:>3} points, off by {entry['mean_percent']:.2f} % in the mean"
+            print(f"{law:15} {words}, {entry['inside']:.0%} of the runs inside their interval")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
