@@ -29,8 +29,8 @@ Experts can be narrow: nothing here depends on f. A layer of granularity G has G
 and sends each token to G times as many. An expert of width f is the sum of G such narrow ones: cut its `up` into G
 groups of columns and its `down` into the same groups of rows.
 
-The formula, the order and the default are our choice; the appendix of Clark et al. 2022, which may have figures of
-capacity, was not at hand. Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of
+The formula, the order and the default are our choice, since the main text of Clark et al. 2022 has no figure of
+capacity (docs/choices.md). Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of
 4) and in the order ("priority" in Megatron and in DeepSpeed's top-k, "token" in MaxText).
 """
 

@@ -2,7 +2,7 @@
 # # Lesson 1. A routed layer by hand
 #
 # **You will** send four tokens through a layer with two experts and see every number on the way. Then you will count
-# what such a layer costs, and why people build it.
+# what such a layer costs. Lesson 0 shows why people build it: with the same work for each token, the loss is lower.
 #
 # **You need** Python, NumPy, and what a matrix product is. Pictures need matplotlib; the last part needs JAX.
 #
@@ -65,7 +65,7 @@ print(x @ w)
 # Logits can be any numbers. To compare them we turn the logits of a token into *probabilities*: positive numbers that
 # add up to 1. The usual way is the *softmax*:
 #
-# $$p_{te} = \frac{e^{z_{te}}}{\sum_j e^{z_{tj}}}$$
+# $$p_{te} = \frac{\exp(z_{te})}{\sum_j \exp(z_{tj})}$$
 
 # %%
 p = np.zeros((T, E))
@@ -134,14 +134,15 @@ def draw(axes):
 figure(draw, "The router cuts the plane in two. Tokens left of the dashed line go to expert 1, the others to expert 0.")
 
 # %% [markdown]
-# ## 5. Places
+# ## 5. Places: the capacity of an expert
 #
 # Experts often live on different computers, and each computer sets a fixed number of *slots* aside for its expert. That
 # number is the *capacity* $C$. A fair share would be $T / E$ slots. A factor $c$ adds room:
 #
 # $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
-# With $c = 1$ there is no room to spare. Tokens queue in the order of the text. Who comes too late is *dropped*.
+# With $c = 1$ there is no room to spare. Tokens queue in the order of the text. A token that comes too late is
+# *dropped*.
 
 # %%
 c = 1.0
@@ -286,6 +287,19 @@ for _ in range(size.num_blocks):
 print(f"{total:,} parameters")
 assert total == size.dense_parameters
 
+# %% [markdown]
+# The table says F = 85.0 million for this dense model of 16.5 million parameters. Three parts make that up. Each
+# parameter of a matrix takes a multiplication and an addition. Each token looks at the S tokens of its text. And the
+# last vector is compared with all V words of the vocabulary.
+
+# %%
+L, S, V, heads = size.num_blocks, 2048, 32_000, size.num_heads
+matrices = 2 * L * (5 * width * a + 8 * width**2) + 10 * L * width  # and 10 d for two normalisations
+looking = L * (6 * S * a + 3 * S * heads)  # scores, distances, weighted sum; and a softmax for each head
+words = 2 * V * width
+print(f"matrices {matrices / 1e6:.1f}, attention {looking / 1e6:.1f}, last product {words / 1e6:.1f} million")
+assert matrices + looking + words == count(*size[:4], "Dense", 1)[2]
+
 
 # %% tags=["picture"]
 def draw(parameters, work):
@@ -357,7 +371,7 @@ print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3
 #
 # Each has an answer, with the code that checks it, in [`answers/01_a_routed_layer.py`](answers/01_a_routed_layer.py).
 #
-# 1. From which capacity factor $c$ on is nobody dropped here?
+# 1. From which capacity factor $c$ on is no token dropped here?
 # 2. Move the token "down" so that it goes to the other expert, by changing one number of `x`. Who is dropped then?
 # 3. Double all weights of the router. Which of these change: the experts, the gates, the load?
 # 4. In the paper's largest model, with 512 experts in every other layer, what share of all parameters does one token

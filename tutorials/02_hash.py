@@ -32,8 +32,8 @@ assert vocabulary[ids[0]] == text[0] and ids.max() + 1 == len(vocabulary)
 # $$\mathrm{expert}(t) = \mathrm{id}(t) \bmod E$$
 #
 # A rule that turns a name into a place, without looking anything up that was learned, is called a *hash*. Hence the
-# name of the router (Roller et al. 2021). Clark et al. 2022 measured models with such a router. The page that
-# says which hash they used was not at hand; the remainder is our choice. The lab has
+# name of the router (Roller et al. 2021). Clark et al. 2022 measured models with such a router. Their main text
+# does not say which hash; the remainder is [our choice](../docs/choices.md). The lab has
 # [such a router beside others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
 
 # %%

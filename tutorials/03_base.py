@@ -2,7 +2,7 @@
 # # Lesson 3. BASE: prices that prove a choice is the best
 #
 # **You will** share six tokens out among three experts in the best possible way, let the experts raise prices until
-# nobody wants to move, and use these prices to prove that no other choice is better, without looking at any other
+# no token wants to move, and use these prices to prove that no other choice is better, without looking at any other
 # choice.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.
@@ -46,7 +46,7 @@ same(s[np.arange(T), exact].sum(), best)
 assert best < s.max(axis=1).sum()
 
 # %% [markdown]
-# With more tokens nobody can try them all. How many balanced choices are there for sixty tokens?
+# With more tokens there are too many to try. How many balanced choices are there for sixty tokens?
 
 # %%
 import math
@@ -56,7 +56,7 @@ print(f"{big:.1e} balanced choices")
 assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 
 # %% [markdown]
-# If somebody handed you one of them and said that it is the best, how could you know? This lesson is about that
+# If you had one of them, how could you know that it is the best? This lesson is about that
 # question.
 
 # %% [markdown]
@@ -128,7 +128,7 @@ assert all(left[t, exact[t]] == left[t].max() for t in range(T))
 
 # %% [markdown]
 # With the second prices the choice from section 1 gives every token an expert that it wishes for. Two tokens do not
-# mind between two experts. Nobody wants to move, and every expert is full. That is the situation we want. The next
+# mind between two experts. No token wants to move, and every expert is full. That is the situation we want. The next
 # section shows why: at such prices the choice *has* to be the best.
 #
 # In the lab you can [move the prices yourself](../docs/site/lab/routers.md?base.prices=0,0,0) and watch who leaves.
@@ -163,8 +163,8 @@ for p in ([0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 0.0, 0.0], [3.0, 2.0, 0.0]):
 
 # %% [markdown]
 # The last bound is as large as the sum of our choice. So no balanced choice has more: the prices *prove* that ours is
-# the best one. To check the proof one adds up six differences. Nobody has to trust the person who found the prices, or
-# to know how they were found.
+# the best one. To check the proof one adds up six differences. You need not know how the
+# prices were found.
 #
 # The reference has the bound as [`dual_bound`](../reference/routers/base.py). It is a bound for any prices whatever.
 

@@ -45,8 +45,8 @@ print(f"without balance the score was {z.max(axis=1).sum()}")
 assert best < z.max(axis=1).sum()
 
 # %% [markdown]
-# With thousands of tokens nobody can try them all. Clark et al. 2022 solve a softer problem instead, and call the
-# router *S-BASE*.
+# With thousands of tokens there are too many choices to try. Clark et al. 2022 solve a softer problem instead, and call
+# the router *S-BASE*.
 
 # %% [markdown]
 # ## 2. A plan
@@ -229,8 +229,8 @@ figure(
 # %% [markdown]
 # [Move the temperature in the lab](../docs/site/lab/routers.md?lead=sinkhorn&table=lesson4&sinkhorn.temperature=0.1).
 #
-# The reference uses temperature 1: the logits as they are. (This is our choice, since the appendix of the paper was not
-# at hand.) The router learns how large its logits are, so it sets its own temperature.
+# The reference uses temperature 1: the logits as they are. (This is [our choice](../docs/choices.md).) The router
+# learns how large its logits are, so it sets its own temperature.
 
 # %% [markdown]
 # ## 6. Large logits
@@ -286,6 +286,8 @@ def log_sinkhorn(z, sweeps):
 # %%
 plan = log_sinkhorn(far, sweeps=30)
 print("T times the plan:", (4 * plan).round(3).tolist(), " share of each expert:", plan.sum(axis=0).round(6))
+
+# %% tags=["check"]
 # By how much two right programs may differ: exponents near 800 are rounded before exp is taken of them.
 rounding = UNITS["float64"] * (4 + 2 * np.abs(far).max() + np.log(far.size))
 same(plan, sinkhorn_plan(far, num_sweeps=30).plan, "sinkhorn.plan", scale=rounding * 31 * plan)
@@ -376,7 +378,7 @@ print(f"loss of an honest guess {honest:.3f} nats, of one that reads the future 
 assert informed < honest
 
 # %% [markdown]
-# Such a loss means nothing: when the model writes a text, the later words do not exist yet. In training the leak is
+# Such a loss is too low: when the model writes a text, the later words do not exist yet. In training the leak is
 # accepted for the sake of balance. A loss that is reported, or compared with that of another model, has to come from
 # routes that see no later token. Try it on random texts: does an earlier token move when the last token changes?
 

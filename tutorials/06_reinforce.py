@@ -88,7 +88,7 @@ assert errors[1] < errors[0] / 5 and errors[2] < errors[1] / 5
 # %% [markdown]
 # ## 3. REINFORCE
 #
-# In training nobody knows what the other experts would have brought. One expert e is drawn, and one reward comes. Can
+# In training the rewards of the other experts stay unknown. One expert e is drawn, and one reward comes. Can
 # the router learn from that? Look at the logarithm of the probability of what was drawn. Its derivatives are
 #
 # $$\frac{\partial \log \pi_e}{\partial z_j} = [j = e] - \pi_j$$
@@ -250,8 +250,8 @@ assert noise["by kind"] < noise["one number"] / 5 < noise["none"] / 10
 # \mathrm{baseline} = \frac{1}{T} \sum_t (r_t - v_t)^2$$
 #
 # There are two more terms: the *balance* loss, which is large when few experts get most tokens, and the *entropy* of
-# the policy, which is large when it is undecided. The weights of all terms are our choice: those of the paper were not
-# at hand.
+# the policy, which is large when it is undecided. The weights of all terms are
+# [our choice](../docs/choices.md).
 
 # %%
 from routelaws.reference.routers.reinforce import policy_terms
@@ -365,7 +365,7 @@ assert own[0, 0] > 0 > truth[0]
 # %% [markdown]
 # With its own reward alone, the first token learns to take expert 0: exactly the wrong direction, and no number of
 # draws repairs it. Such an estimate is *biased*. With the reward to go it learns to take expert 1. For the second
-# token, which nobody follows, both are right.
+# token, which no other token follows, both are right.
 #
 # The paper is usually quoted with the reward of the own token. That is right as long as no token sees what another one
 # chose: when the routed layer is the last one, for example.
@@ -427,7 +427,7 @@ same(reinforce_router(logits[:3]).expert, evaluation.expert[:3])
 # %% [markdown]
 # ## 9. The fast twin
 #
-# With JAX nobody has to derive a gradient by hand. `jax.grad` takes the derivatives of `policy_terms`. Give the loss
+# With JAX you need not derive a gradient by hand. `jax.grad` takes the derivatives of `policy_terms`. Give the loss
 # each expert once, and weigh the three losses by the policy, held constant: the mean is the exact gradient of section
 # 2, with a minus sign.
 

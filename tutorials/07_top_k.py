@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Lesson 7. Top-k: several experts for a token, and how to keep them busy
+# # Lesson 7. Top-k: several experts for a token, and load balancing
 #
 # **You will** give each token its two best experts; see a gate from which a router learns nothing; compute a loss that
-# keeps experts equally busy, and see that programs mean four things by its name; do without that loss; and find out who
-# is dropped when there are too few places.
+# keeps experts equally busy; do without that loss; and find out which tokens are dropped when there are too few
+# places.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.
 #
@@ -244,39 +244,9 @@ print("share", below.share.round(3), " prob", below.probability.round(3), f" los
 assert below.loss < 1
 
 # %% [markdown]
-# ## 5. Four dialects of one loss
+# ## 5. Large logits
 #
-# Programs that say "auxiliary loss" mean different things. The reference calls them *dialects*, and knows four:
-#
-# - "assignments": the loss of section 4;
-# - "tokens": the same, but the number of assignments is divided by $T$ and not by $T k$;
-# - "first_choice": the same, but only first choices are counted, and divided by $T$;
-# - "gshard", as its authors print it: first choices too, with $1 / E$ in place of $E$ in front of the sum.
-#
-# Here are all four on our six tokens, and what each gives when everything is in balance.
-
-# %%
-from routelaws.reference.balance import DIALECTS, value_at_balance
-
-values = {dialect: auxiliary_loss(z, expert, dialect=dialect).loss for dialect in DIALECTS}
-for dialect, value in values.items():
-    print(f"{dialect:13} here {value:.4f}, in balance {value_at_balance(E, k, dialect):.4f}")
-same(values["tokens"], k * values["assignments"])
-same(values["first_choice"], E**2 * values["gshard"])
-
-# %% [markdown]
-# Two pairs differ by a factor alone: $k$ in one pair, $E^2$ in the other. So a weight from one program is wrong in
-# another. Fedus et al. have the weight 0.01. To push as hard in the dialect "tokens" the weight has to be divided by
-# $k$; in the dialect "gshard" it has to be multiplied by $E^2$ (and then it counts first choices only).
-
-# %%
-for num_experts, choices in ((8, 2), (128, 8)):
-    weights = {name: 0.01 / value_at_balance(num_experts, choices, name) for name in DIALECTS}
-    print(f"E = {num_experts:3}, k = {choices}:", ", ".join(f"{name} {weights[name]:g}" for name in DIALECTS))
-    same(weights["gshard"], 0.01 * num_experts**2)
-
-# %% [markdown]
-# Another loss has to do with the size of the logits. A softmax does not change if the same number is added to all
+# A second loss has to do with the size of the logits. A softmax does not change if the same number is added to all
 # logits of a token, so nothing stops logits from growing, and large numbers are rounded coarsely. The *z-loss*
 # ([`z_loss`](../reference/balance.py)) is the mean square of the logarithm of the softmax's denominator. It does see
 # that number.
@@ -423,8 +393,8 @@ print("groups of 100 in which the last token moved an earlier one:", changed)
 assert changed["token"] == 0 < min(changed["choice"], changed["priority"])
 
 # %% [markdown]
-# Only "token" is safe. With $k = 1$ the order "choice" is the same as "token", and safe too (exercise 4). In evaluation
-# the reference has no capacity: nobody is dropped, and the experts of a token depend on that token alone.
+# Only "token" is safe. With $k = 1$ the order "choice" is the same as "token", and safe too (exercise 3). In evaluation
+# the reference has no capacity: no token is dropped, and the experts of a token depend on that token alone.
 
 # %% [markdown]
 # ## 8. The fast twin
@@ -467,7 +437,7 @@ print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by
 # - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
 #   the router learns nothing.
 # - A balance loss pushes down the experts that get many tokens. A bias does it without touching the gradient.
-# - Balance losses of the same name differ by factors: compare their values in balance before you copy a weight.
+# - Programs mean four different losses by "auxiliary loss". Lesson 16 compares them.
 # - Which token is dropped depends on the order of the queue. Some orders let later tokens push earlier ones out.
 #
 # ## Exercises
@@ -475,8 +445,6 @@ print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by
 # Answers, with the code that checks them: [`answers/07_top_k.py`](answers/07_top_k.py).
 #
 # 1. Let each token choose all experts, $k = E$. What are the gates by "sum"? What is the balance loss?
-# 2. A program uses the dialect "tokens" with $k = 8$ and the weight 0.01. Which weight does the dialect "assignments"
-#    need, to push as hard?
-# 3. From which capacity factor on is nobody dropped in section 7?
-# 4. Repeat the last experiment of section 7 with $k = 1$. Which orders let the last token move an earlier one?
-# 5. Add the same number to the bias of all experts. What changes?
+# 2. From which capacity factor on is no token dropped in section 7?
+# 3. Repeat the last experiment of section 7 with $k = 1$. Which orders let the last token move an earlier one?
+# 4. Add the same number to the bias of all experts. What changes?

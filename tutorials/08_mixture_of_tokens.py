@@ -46,7 +46,7 @@ print("how often each token was taken:", times)
 assert times.sum() == E * C and times.min() == 0 and times.max() > 1
 
 # %% [markdown]
-# Every expert has exactly $C$ tokens. No loss for balance is needed, and nobody waits in a queue. The price is on the
+# Every expert has exactly $C$ tokens. No loss for balance is needed, and no token waits in a queue. The price is on the
 # other side: a token may have several experts, or none. A token without an expert goes on unchanged.
 #
 # [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&table=lesson8&expert_choice.step=0).
@@ -160,7 +160,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 #
 # $$w_{ie} = \frac{e^{z_{ie} / \tau}}{\sum_j e^{z_{je} / \tau}}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
-# The number $\tau$ is the *temperature*; it is 1 unless it is said otherwise. Take our six tokens as a group.
+# The number $\tau$ is the *temperature*; it is 1 unless another value is given. Take our six tokens as a group.
 # ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture&table=lesson8).)
 
 # %%
@@ -352,7 +352,53 @@ for name, layer in (("mixture", lambda tokens: mixture_of_tokens(params, tokens)
     assert (difference == 0) == (name == "switched")
 
 # %% [markdown]
-# ## 8. The fast twin
+# ## 8. The same tokens, nine routers
+#
+# You have met nine routers. Here are all of them on one table, the scores of lesson 3. Routers with a memory (quantile
+# and bias balancing) see this batch forty times. For each router: the expert of each token, how many tokens each expert
+# gets, and the sum of the scores.
+
+# %%
+from routelaws.reference.balance import update_bias
+from routelaws.reference.routers.base import base_router
+from routelaws.reference.routers.hash_layer import hash_layer
+from routelaws.reference.routers.quantile import quantile_bias, quantile_router
+from routelaws.reference.routers.reinforce import reinforce_router
+from routelaws.reference.routers.sinkhorn import sinkhorn_router
+from routelaws.reference.routers.top_k import top_k_router
+
+# %%
+s = np.array([[7, 6, 0], [9, 5, 2], [8, 6, 4], [4, 7, 0], [6, 7, 5], [7, 1, 5]], dtype=float)
+price, bias = np.zeros(3), np.zeros(3)
+for _ in range(40):
+    price = quantile_bias(s, price)
+    bias = update_bias(bias, np.bincount(top_k_router(s, 1, bias=bias).expert[:, 0], minlength=3), rate=0.05)
+
+# %%
+routings = {
+    "HASH": hash_layer(np.arange(6), 3),
+    "top-1": top_k_router(s, 1),
+    "S-BASE": sinkhorn_router(s),
+    "BASE": base_router(s),
+    "quantile balancing": quantile_router(s, price),
+    "bias balancing": top_k_router(s, 1, bias=bias),
+    "RL-R, one draw": reinforce_router(s, gumbel=np.random.default_rng(0).gumbel(size=s.shape)),
+}
+
+# %%
+sums = {}
+for name, routing in routings.items():
+    expert = routing.expert[:, 0]
+    sums[name] = s[np.arange(6), expert].sum()
+    print(f"{name:18} {expert}  tokens of each {np.bincount(expert, minlength=3)}  sum {sums[name]:.0f}")
+print("expert choice      tokens of each expert", expert_choice_router(s, 1.0).token.tolist())
+print("Mixture of Tokens  largest weight of each expert", mixing_weights(s).max(axis=0).round(2))
+assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] == 40
+
+# %% [markdown]
+# [Play all nine on this table in the lab](../docs/site/lab/routers.md?table=lesson3).
+#
+# ## 9. The fast twin
 #
 # The functions see one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. And since nothing in
 # a mixture jumps, `jax.grad` gives slopes by everything, by the temperature as well. We check that one by moving the
@@ -392,6 +438,7 @@ print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {best_time(fast, p
 # - The choice depends on the whole group. Groups of one position across sequences keep it causal.
 # - A Mixture of Tokens feeds each expert a weighted mean of the group. Nothing is chosen, so nothing jumps.
 # - Top-k, HASH and routers with a bias need no group in evaluation. Mixtures and expert choice do.
+# - On one table the nine routers trade three things: score, balance, and independence of other tokens.
 #
 # ## Exercises
 #

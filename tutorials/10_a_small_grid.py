@@ -15,9 +15,9 @@
 # %% [markdown]
 # ## 1. A language that we know
 #
-# How good can a model become? For English nobody knows. So we make a language up. It has $V$ words. After each word one
-# of four words follows: one of them often, three of them rarely. Which four is drawn once, at random, for each word.
-# (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# How good can a model become? For English the answer is unknown. So we make a language up. It has $V$ words. After each
+# word one of four words follows: one of them often, three of them rarely. Which four is drawn once, at random, for each
+# word. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import dataclasses

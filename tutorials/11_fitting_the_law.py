@@ -428,7 +428,7 @@ assert (excess > 1e-4).all()
 
 # %% [markdown]
 # None of them is at the lowest place. That is no fault of going downhill, nor of six dimensions: it is the rule for
-# stopping. Unless it is told otherwise, SciPy's method ends as soon as a step lowers the mean square by less than a
+# stopping. By default SciPy's method ends as soon as a step lowers the mean square by less than a
 # limit, or as soon as all slopes are below another one. These limits suit functions whose values are near 1. Our mean
 # square is very much smaller, and so a step that is worth having looks like none. We take both limits away, and let the
 # ten best tries go on from where they ended.

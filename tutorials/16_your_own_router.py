@@ -157,8 +157,8 @@ assert np.allclose(wrong, right) and not wrong[0, 1:].any()
 #
 # $$s_{te} = u (1 + |z_{te} - \max_j z_{tj}|) p_{te}$$
 #
-# and the limit is a small number of such units. The largest error divided by the limit is the *share*. Above 1 it is a
-# failure.
+# and the limit is a small number of such units. The largest error divided by the limit is the *share*. Above 1 the
+# function fails.
 
 # %%
 from routelaws.conformance.bounds import BOUNDS
@@ -269,7 +269,8 @@ for line in report.lines()[len(report.header) + 3 :]:
 # How to read it:
 #
 # - **calls**: how often the function was asked, and its answer judged.
-# - **worst share**: the largest error, as a share of what is allowed. Where nothing is rounded there is a dash.
+# - **worst share**: the largest error, as a share of what is allowed. Above 1 the function fails. It can fail with a
+#   small share, too: a wrong expert, a nan or an exception has none. Where no number was compared there is a dash.
 # - **verdict**: *right*; *defect*, with its kind (*wrong*, *raises*, *hangs*, *mutates*, ...), the first entry that is
 #   off, what was expected there and what was found; or *differs*: the function computes something else that can be
 #   meant. `top_k_indices` breaks ties as `torch.topk` may: in any way. That is no blunder, but it is not what
@@ -279,7 +280,7 @@ for line in report.lines()[len(report.header) + 3 :]:
 # - **not asked**: no test came as far as this function. That of the softmax asks `log_sum_exp` too, and stopped before.
 # - **not offered**: calls that were left out, because our function does not have the option, or said so itself
 #   (`NotImplementedError`). The options behind "so not checked" stood in no call that was answered: what our function
-#   does with them, or would do, nobody knows.
+#   would do with them is unknown.
 #
 # ## 6. A repair that breaks something
 #
@@ -356,7 +357,45 @@ same(top_k_router(z, 1)["gate"], np.ones((3, 1)))
 # The suite knows this dialect and names who speaks it. It is a choice, and with $k = 1$ a choice with a price: every
 # gate is 1, whatever the logits are, so that the gates tell the router nothing and it learns nothing through them.
 #
-# ## 9. The call that failed
+# ## 9. Four dialects of one loss
+#
+# Programs that say "auxiliary loss" (lesson 7) mean different things. The reference knows four of them:
+#
+# - "assignments": the loss of lesson 7;
+# - "tokens": the same, but the number of assignments is divided by $T$ and not by $T k$;
+# - "first_choice": the same, but only first choices are counted, and divided by $T$;
+# - "gshard", as its authors print it: first choices too, with $1 / E$ in place of $E$ in front of the sum.
+#
+# Here are all four on the six tokens of lesson 7, and what each gives when everything is in balance.
+
+# %%
+from routelaws.reference.balance import DIALECTS, auxiliary_loss, value_at_balance
+
+logits = np.array([
+    [2.0, 1.0, 0.5, 0.0], [1.5, 2.0, 0.0, 0.5], [1.0, 0.0, 1.5, 0.5],
+    [2.5, 0.5, 1.0, 0.0], [1.0, 1.25, 0.5, 2.0], [1.75, 1.5, 0.25, 0.0],
+])  # fmt: skip
+E, k = logits.shape[1], 2
+expert = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+values = {dialect: auxiliary_loss(logits, expert, dialect=dialect).loss for dialect in DIALECTS}
+for dialect, value in values.items():
+    print(f"{dialect:13} here {value:.4f}, in balance {value_at_balance(E, k, dialect):.4f}")
+same(values["tokens"], k * values["assignments"])
+same(values["first_choice"], E**2 * values["gshard"])
+
+# %% [markdown]
+# Two pairs differ by a factor alone: $k$ in one pair, $E^2$ in the other. So a weight from one program is wrong in
+# another. To push as hard in the dialect "tokens", divide the weight by $k$. In the dialect "gshard", multiply it by
+# $E^2$ (and then only first choices count). Here is the weight of Fedus et al. in each.
+
+# %%
+for num_experts, choices in ((8, 2), (128, 8)):
+    weights = {name: 0.01 / value_at_balance(num_experts, choices, name) for name in DIALECTS}
+    print(f"E = {num_experts:3}, k = {choices}:", ", ".join(f"{name} {weights[name]:g}" for name in DIALECTS))
+    same(weights["gshard"], 0.01 * num_experts**2)
+
+# %% [markdown]
+# ## 10. The call that failed
 #
 # A report is read once; a call that failed is something to work with. The suite can write each one to an `.npz` file,
 # the smallest that it found. NumPy alone opens it: the arguments, the result (`found`), the reference's (`expected`).
@@ -383,7 +422,7 @@ assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
 # The exit code is 0 where nothing is wrong, so that a build can be made to stop. Ways to say that a difference is meant
 # are in the [README of the suite](../conformance/README.md).
 #
-# ## 10. The fast twin
+# ## 11. The fast twin
 #
 # The twin in JAX is a backend like any other. It can be compiled and differentiated and says so, in `capabilities`, and
 # the suite then tests that too.
@@ -415,9 +454,11 @@ same(fast.softmax(np.float32(z)), softmax(z))
 #
 # Answers, with the code that checks them: [`answers/16_your_own_router.py`](answers/16_your_own_router.py).
 #
-# 1. Somebody subtracts the largest of *all* logits in the softmax, not that of each row. On which input is that wrong?
+# 1. A program subtracts the largest of *all* logits in the softmax, not that of each row. On which input is that wrong?
 #    Does the suite find it?
 # 2. Offer `softmax` alone, with the mistake of section 1. What does the report say, and why?
 # 3. The capacity of an expert is $\lceil c k T / E \rceil$. Write it with the fraction cut off in place of rounded up,
 #    and ask the suite about `expert_capacity`.
 # 4. Sort the negated scores without `kind="stable"`. Is that wrong? What does the suite say?
+# 5. A program uses the dialect "tokens" with $k = 8$ and the weight 0.01. Which weight does the dialect "assignments"
+#    need, to push as hard?

@@ -18,7 +18,7 @@
 # A *device* is a processor with a memory of its own. A large model has more experts than one device can hold, so the
 # experts are spread over devices. The tokens are spread, too. So a token and its expert may be on different devices.
 #
-# We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First on one device, where nobody is
+# We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First on one device, where no token is
 # dropped. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a
 # picture.)
 
@@ -58,8 +58,9 @@ assert (expert != np.arange(n)[:, None]).sum() == 1
 # ## 2. All-to-all by hand
 #
 # Each device fills a *buffer* with a row of slots for each of all $E$ experts, also for those on other devices. There
-# are $C$ slots in a row (the capacity of lesson 1), and here $C = T$, so that nobody is dropped. The rows are cut into
-# $n$ *parts*: part $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are 0.
+# are $C$ slots in a row (the capacity of lesson 1), and here $C = T$, so that no token is dropped. The rows are cut
+# into $n$ *parts*: part $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are
+# 0.
 
 # %%
 C = T
@@ -541,7 +542,7 @@ assert 16 * P > 1e12
 
 # %% [markdown]
 # Spread it over a mesh of 512 devices, `data=1,expert=256,model=2`. Two devices along `model` have two experts of each
-# routed block, half of each expert on either. An expert has no copy on this mesh, and so there is nobody to share its
+# routed block, half of each expert on either. An expert has no copy on this mesh, and so no other device to share its
 # moments with. The gradients of all other weights are summed over all devices along `expert`, and each of these keeps
 # its part of their moments. `plan_device` counts that from the shapes of all weights; we count it by the formula of
 # lesson 1.
@@ -601,7 +602,7 @@ figure(draw, "What each device holds of the largest model, with all blocks remat
 # 1. Move "sat" and "down" to device 0, and "the" and "cat" to device 1. Which tokens travel now? Does the result of any
 #    token change, with slots for all? And who is dropped with $c = 1$, by either group?
 # 2. From how many devices on are the moments of a device smaller than its weights?
-# 3. Somebody forgets to divide the loss of a device by $n$. What is wrong with the gradient? How far off are the
+# 3. A program does not divide the loss of a device by $n$. What is wrong with the gradient? How far off are the
 #    weights after a step of Adam? What would show the mistake?
 # 4. A mesh `data=2,expert=4` and eight experts: which devices have expert 5, and who sums its gradient? Who sums that
 #    of an attention matrix?

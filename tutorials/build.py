@@ -1,15 +1,15 @@
 """Run the lessons and make their pages: `make tutorials`, or `python tutorials/build.py [LESSON ...]`.
 
 A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbclient runs it, and nbconvert writes
-`NN_name.md` and the pictures `images/NN_name_1.png`, ... Nobody edits those by hand. Options:
+`NN_name.md` and the pictures `images/NN_name_1.png`, ... Do not edit those by hand. Options:
 
     --check       write nothing; fail on pages that are not what their scripts give now, with the first difference
     --notebooks   also write NN_name.ipynb, with results, beside the script (git ignores them)
 
 Tags of cells: what those tagged `volatile` print (times, trained losses) is left out of the check; the code of those
-tagged `picture` is folded away on the page; a lesson with a cell tagged `released` reads the released table, and is
-left as it is where that is not at hand. `make tutorials` too leaves volatile parts as they are where nothing else has
-changed; remove the page to have them anew.
+tagged `picture` or `check` is folded away on the page, and so is the code of a section called "The fast twin"; a lesson
+with a cell tagged `released` reads the released table, and is left as it is where that is not at hand. `make tutorials`
+too leaves volatile parts as they are where nothing else has changed; remove the page to have them anew.
 """
 
 import argparse
@@ -29,12 +29,15 @@ TEMPLATE = """
 {%- if 'picture' in cell.metadata.tags -%}
 <details><summary>The code of this picture</summary>
 
+{% elif 'check' in cell.metadata.tags -%}
+<details><summary>The check of this step</summary>
+
 {% endif -%}
 ```python
 {{ cell.source }}
 ```
 
-{% if 'picture' in cell.metadata.tags -%}
+{% if 'picture' in cell.metadata.tags or 'check' in cell.metadata.tags -%}
 </details>
 
 {% endif -%}
@@ -74,6 +77,9 @@ TEMPLATE = """
 FOLDED_AGAIN = re.compile(r"\s*</details>\s*<details><summary>The code of this picture</summary>\s*")
 """Between two cells of one picture, which are folded away together."""
 
+TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?", re.DOTALL | re.MULTILINE)
+
 
 def lessons(wanted: list[str]) -> list[Path]:
     """Return the scripts whose names begin with one of the words; all of them if there is none."""
@@ -112,7 +118,18 @@ def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
     head = f"<!-- Made by `make tutorials` from {name}.py. Change that file, not this one. -->\n"
     foot = f"\n---\n\nThis page was made from [`{name}.py`]({name}.py). [All lessons](README.md).\n"
     text = re.sub(r"[ \t]+$", "", head + text.rstrip() + "\n" + foot, flags=re.MULTILINE)
-    return FOLDED_AGAIN.sub("\n\n", text), resources["outputs"]
+    return with_folded_twin(FOLDED_AGAIN.sub("\n\n", text)), resources["outputs"]
+
+
+def with_folded_twin(text: str) -> str:
+    """Return a page on which the section of the fast twin is folded away, from its first code to its last output."""
+
+    def folded(section):
+        return CODE.sub(
+            lambda code: f"<details><summary>Show it</summary>\n\n{code[0]}\n</details>\n", section[0], count=1
+        )
+
+    return TWIN.sub(folded, text)
 
 
 def without_volatile(text: str) -> str:

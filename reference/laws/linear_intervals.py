@@ -21,7 +21,7 @@ the problem which a bounded law has at one shape, so that the functions of `_all
 of a per-size fit is shared by all of its lines. A design takes the fit as its first argument, as those of all laws do;
 only that of per-size lines looks at it.
 
-Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
+Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
 
 import math

@@ -35,7 +35,7 @@ undefined for them and left out of their ranking. A resample whose rows do not d
 as undetermined. A jackknife needs a finite value from every fold, or it has no interval.
 
 Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. Which to use, by size, and the
-scales are our choice; whether the paper's appendix, which was not at hand, has either we do not know.
+scales are our choice; the paper's main text has neither (docs/choices.md).
 """
 
 import math

@@ -21,7 +21,7 @@ where they allow the linear limit (`fitting.py`), E_start and E_max can be anyth
 coefficients run to infinity. A slope does so on one side if the rows tell the sign of the gain, and c if they tell the
 sign of the interaction; else on both sides.
 
-Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
+Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
 
 import functools

@@ -29,11 +29,11 @@ and a clustered one is as even as the clusters happen to be.
 MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
 hash names. That is a sum over k narrow experts out of k E, without a gate: `multi_hash` numbers them.
 
-Ours and theirs: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH", and its appendix
-was not at hand. The remainder is our choice as the default. So are the rule for k > 1 experts of full width (a mean, so
-that the output keeps its size), the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the
-id that stands before the first token, and dealing out the clusters of `dispersed_table` in turn. The exact form of
-MultiHash is our reading.
+Ours and theirs: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH". The remainder is
+our choice as the default (docs/choices.md). So are the rule for k > 1 experts of full width (a mean, so that the output
+keeps its size), the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the id that stands
+before the first token, and dealing out the clusters of `dispersed_table` in turn. The exact form of MultiHash is our
+reading.
 
 Masked experts (`expert_mask`): a pruned expert gives way to the next admitted one, which then has the tokens of both;
 all other tokens keep the experts that they were trained with. A table that is made for the n admitted experts alone is

@@ -33,11 +33,11 @@ Training and evaluation choose differently, by design. Both are causal: the expe
 alone (a capacity and the balance loss take the others into account). The reward looks at the next token, in the loss
 only.
 
-From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released
-table: the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice, since the paper's
-appendix was not at hand: that there is a balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline;
-rewards of the routed blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate 1/k, the mean
-of the experts; the nucleus and reward-to-go are options.
+From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
+the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice, since the paper's main text
+does not fix it (docs/choices.md): that there is a balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the
+baseline; rewards of the routed blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate
+1/k, the mean of the experts; the nucleus and reward-to-go are options.
 """
 
 from typing import NamedTuple

@@ -50,9 +50,10 @@ is scaled by the gate as well. Nothing here divides by the sum of the gates, as 
 **Ties.** Where all logits are equal, so are all entries of the plan, and by the tie rule every token of a training step
 goes to expert 0: balanced is the plan, not the choice. A router has to start from random weights.
 
-Our choices; the paper's appendix was not at hand: the kernel is exp of the raw logits (entropy weight 1); the stopping
-rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, and that it is not divided by
-its sum over the chosen experts (the sigmoid is an option); argmax of the logits in evaluation; k > 1.
+Our choices, where the paper's main text is silent (docs/choices.md): the kernel is exp of the raw logits (entropy
+weight 1); the stopping rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, and
+that it is not divided by its sum over the chosen experts (the sigmoid is an option); argmax of the logits in
+evaluation; k > 1.
 
 What this file does not do: capacity and dispatch (`experts`).
 """

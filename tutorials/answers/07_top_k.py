@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from routelaws.reference.balance import auxiliary_loss, value_at_balance
+from routelaws.reference.balance import auxiliary_loss
 from routelaws.reference.experts import dispatch, expert_capacity
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers.top_k import top_k_router
@@ -20,19 +20,14 @@ np.testing.assert_allclose(everybody.gate, -np.sort(-softmax(z), axis=1))
 np.testing.assert_allclose(auxiliary_loss(z, everybody.expert).loss, 1)
 print("1. the gates are all probabilities, and the loss is 1")
 
-# 2. "tokens" is k times "assignments", so the weight has to be k times as large.
-weight = 0.01 * value_at_balance(64, 8, "tokens") / value_at_balance(64, 8, "assignments")
-np.testing.assert_allclose(weight, 0.08)
-print("2.", round(weight, 4))
-
-# 3. Five tokens ask for expert 0, so C has to be 5. With k T / E = 3, C is 3c rounded up, which is 5 as soon as c is
+# 2. Five tokens ask for expert 0, so C has to be 5. With k T / E = 3, C is 3c rounded up, which is 5 as soon as c is
 # above 4/3.
 routing = top_k_router(z, 2)
 assert expert_capacity(T, E, 2, 1.33) == 4 and not dispatch(routing.expert, E, 4).kept.all()
 assert expert_capacity(T, E, 2, 1.34) == 5 and dispatch(routing.expert, E, 5).kept.all()
-print("3. any c above 4/3")
+print("2. any c above 4/3")
 
-# 4. With one choice there is no second round: "choice" and "token" are one order, that of the text, and the last token
+# 3. With one choice there is no second round: "choice" and "token" are one order, that of the text, and the last token
 # comes last. By "priority" it can still push an earlier one out. (The gate has to be the probability: one that is
 # divided by itself is 1 for all.)
 draws, changed = np.random.default_rng(0), {"choice": 0, "token": 0, "priority": 0}
@@ -48,11 +43,11 @@ for _ in range(100):
             kept.append(dispatch(found.expert, E, 2, order=order, priority=priority).kept[:-1])
         changed[order] += bool((kept[0] != kept[1]).any())
 assert changed["choice"] == changed["token"] == 0 < changed["priority"]
-print("4.", changed)
+print("3.", changed)
 
-# 5. Nothing: all scores of a token move by the same number, so the order of its experts stays, and gates do not know of
+# 4. Nothing: all scores of a token move by the same number, so the order of its experts stays, and gates do not know of
 # the bias.
 bias = np.array([0.0, 0.1, 0.2, 0.3])
 plain, moved = top_k_router(z, 2, bias=bias), top_k_router(z, 2, bias=bias + 5)
 assert (plain.expert == moved.expert).all() and (plain.gate == moved.gate).all()
-print("5. nothing")
+print("4. nothing")

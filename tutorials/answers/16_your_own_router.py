@@ -8,6 +8,7 @@ import numpy as np
 
 from routelaws.conformance import check_backend
 from routelaws.reference import notation
+from routelaws.reference.balance import value_at_balance
 
 
 def check(**functions):
@@ -56,7 +57,7 @@ assert few.verdict == many.verdict == "right" and few.examples < many.examples
 print(f"2. alone {alone.verdict}; calls of the right one: {few.examples} alone, {many.examples} with log_sum_exp")
 
 
-# 3. It is wrong as soon as the fraction is not whole, and it does not know that infinity means "drop nobody". Here it
+# 3. It is wrong as soon as the fraction is not whole, and it does not know that infinity means "drop no token". Here it
 # raises on infinity, which explains more than a wrong number, so that this is the verdict.
 def expert_capacity(num_tokens, num_experts, k, capacity_factor):
     return int(capacity_factor * k * num_tokens / num_experts)
@@ -82,3 +83,8 @@ for experts in (4, 8, 64, 512):
     print(f"4. {experts} experts: {off:.0%} of the rows in another order")
 assert off > 0 and row.verdict in ("right", "differs")
 print(f"4. the suite: {row.verdict}")
+
+# 5. "tokens" is k times "assignments", so the weight has to be k times as large.
+weight = 0.01 * value_at_balance(64, 8, "tokens") / value_at_balance(64, 8, "assignments")
+np.testing.assert_allclose(weight, 0.08)
+print("5.", round(weight, 4))
