@@ -6,7 +6,7 @@ Letters in shapes, such as [T, E], are explained in `routelaws.accelerated.notat
 from routelaws.reference._lazy import lazy
 
 _MODULES = (
-    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'notation', 'parallel', 'results',
-    'routed_block', 'routers', 'transformer',
+    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
+    'parallel', 'results', 'routed_block', 'routers', 'transformer',
 )  # fmt: skip
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES, other="routelaws.reference")

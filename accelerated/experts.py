@@ -313,6 +313,24 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
     return (picked.reshape(num_tokens, k, rows.shape[1]) * gate[:, :, None]).sum(axis=1)
 
 
+def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -> jax.Array:
+    """Return the gates of what is kept, 0 for the rest.
+
+    Args:
+        gate: [T, k], at least 0.
+        kept: [T, k] bool, the assignments that have a slot, as `Placement` has them.
+        renormalise: divide the gates of a token by the sum of those that are kept; it keeps 0 where nothing is.
+
+    Returns:
+        [T, k].
+    """
+    gate = jnp.where(kept, gate, 0)
+    if not renormalise:
+        return gate
+    total = gate.sum(axis=1, keepdims=True)
+    return gate / jnp.where(total > 0, total, 1)
+
+
 class RoutedOutput(NamedTuple):
     """What a routed FFN returns.
 

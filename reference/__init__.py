@@ -3,7 +3,7 @@
 from ._lazy import lazy
 
 _MODULES = (
-    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'notation', 'parallel', 'routed_block',
-    'routers', 'transformer',
+    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
+    'parallel', 'routed_block', 'routers', 'transformer',
 )  # fmt: skip
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES)

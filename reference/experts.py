@@ -18,6 +18,9 @@ tokens want an expert than it has slots, the order in which they queue decides (
 So with a capacity "priority", and "choice" at k > 1, leak the future into training where one sequence has several
 tokens in the group. Evaluation drops nothing: it has no capacity, and is as causal as the router.
 
+Gates of what is dropped: here the other gates of the token stay as they are. Other code drops in the gate and divides
+what is kept by its sum (DeepSpeed's and fairscale's top-2): `kept_gates`.
+
 Masked experts: with an `expert_mask` [E] the layer is one of the admitted experts alone, who share its slots.
 
 Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
@@ -254,6 +257,31 @@ def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate:
             if placement.kept[t, choice]:
                 result[t] += gate[t, choice] * outputs[expert[t, choice], placement.slot[t, choice]]
     return result
+
+
+def kept_gates(gate: np.ndarray, kept: np.ndarray, *, renormalise: bool = False) -> np.ndarray:
+    """Return the gates of what is kept, 0 for the rest.
+
+    Args:
+        gate: [T, k], at least 0.
+        kept: [T, k] bool, the assignments that have a slot, as `Placement` has them.
+        renormalise: divide the gates of a token by the sum of those that are kept; it keeps 0 where nothing is.
+
+    Returns:
+        [T, k].
+
+    Example:
+        >>> gate, kept = np.array([[0.5, 0.25], [0.75, 0.25], [0.5, 0.5]]), np.array([[1, 1], [0, 1], [0, 0]], bool)
+        >>> kept_gates(gate, kept).tolist()
+        [[0.5, 0.25], [0.0, 0.25], [0.0, 0.0]]
+        >>> np.round(kept_gates(gate, kept, renormalise=True), 3).tolist()
+        [[0.667, 0.333], [0.0, 1.0], [0.0, 0.0]]
+    """
+    gate = np.where(kept, gate, 0.0)
+    if not renormalise:
+        return gate
+    total = gate.sum(axis=1, keepdims=True)
+    return gate / np.where(total > 0, total, 1.0)
 
 
 class RoutedOutput(NamedTuple):

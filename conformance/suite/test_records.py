@@ -76,6 +76,7 @@ VALUES = {
     "table_router.gate": hash_layer.HASH_GATES,
     "fixed_router.gate": hash_layer.HASH_GATES,
     "num_sweeps": (None, 5),
+    "jitter": (0.01, 0.25),
     "uniforms": (None, np.array([0.0, 0.875, 0.25, 0.5, 0.0, 0.0, 0.5])),
     "gumbel": (None, _random.integers(-8, 24, (7, 4)) / 8),
     "nucleus": (1.0, 0.6),

@@ -61,6 +61,7 @@ _NAMES = {
         "sinkhorn_plan",
         "sinkhorn_router",
     ),
+    "sparsemixer": ("sparsemixer_router",),
     "top_k": (
         "chosen_gates",
         "gshard_router",

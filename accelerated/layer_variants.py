@@ -1,0 +1,86 @@
+"""Layers beside `experts.routed_ffn`: gates on what experts read, and experts that do nothing.
+
+Step by step, with sources and examples: `routelaws.reference.layer_variants`.
+
+What differs: both are calls of `experts.routed_ffn`, with its differences.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from .experts import RoutedOutput, _check_ffn, routed_ffn
+
+
+def input_gated_ffn(
+    params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, *, activation: str = "gelu"
+) -> jax.Array:
+    """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales what an expert reads, as in Llama 4.
+
+    Experts are not linear, so this is another function than `routed_ffn`; with ReLU and gates of at least 0 it is the
+    same. Nothing is dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert beside.
+
+    Args:
+        params: see `routed_ffn`.
+        x: [T, d].
+        expert: [T, k] integers in [0, E).
+        gate: [T, k].
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+
+    Returns:
+        [T, d].
+
+    Raises:
+        ValueError: see `routed_ffn`.
+
+    Differs from the reference: T k rows with one expert each go through `routed_ffn`.
+    """
+    _check_ffn(params, x, expert, gate)
+    rows = (gate[:, :, None] * x[:, None, :]).astype(x.dtype).reshape(-1, x.shape[1])
+    one = jnp.ones((len(rows), 1), gate.dtype)
+    output = routed_ffn(params, rows, expert.reshape(-1, 1), one, activation=activation).output
+    return output.reshape(*expert.shape, x.shape[1]).sum(axis=1)
+
+
+def null_expert_ffn(
+    params: dict,
+    x: jax.Array,
+    expert: jax.Array,
+    gate: jax.Array,
+    capacity_factor: float = math.inf,
+    *,
+    identity: bool = False,
+    order: str = "choice",
+    activation: str = "gelu",
+) -> RoutedOutput:
+    """Send each token through its experts, of which those from number E on are null: they have no weights.
+
+    A null expert gives 0, or the token itself times its gate, and takes no slot. So tokens use different numbers of
+    real experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
+    LongCat-Flash (arXiv 2509.01322) are identities.
+
+    Args:
+        params: of the E real experts, see `routed_ffn`.
+        x: [T, d].
+        expert: [T, k] integers >= 0; from E on they are null experts.
+        gate: [T, k].
+        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for one.
+        identity: null experts give back the token.
+        order: see `routed_ffn`.
+        activation: of the real experts.
+
+    Returns:
+        `RoutedOutput`; the fraction is of the assignments to real experts, 0 where there is none.
+
+    Raises:
+        ValueError: see `routed_ffn`.
+
+    Differs from the reference: see `routed_ffn`.
+    """
+    null = expert >= len(params["up"])
+    options = {"order": order, "mask": ~null, "activation": activation}
+    output, dropped = routed_ffn(params, x, jnp.where(null, 0, expert), gate, capacity_factor, **options)
+    if identity:
+        output = output + (jnp.where(null, gate, 0).sum(axis=1)[:, None] * x).astype(output.dtype)
+    return RoutedOutput(output, jnp.where(null.all(), 0, dropped))

@@ -1,0 +1,67 @@
+"""SparseMixer in evaluation: two experts, each with a gate among those that come near it (Phi-3.5-MoE).
+
+Step by step, with sources and examples: `routelaws.reference.routers.sparsemixer`.
+
+What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: the gates of its
+token are NaN. Selections pass through `stop_gradient`. With a mask that has no real token, plan and loads are NaN.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import InputError
+from ..notation import Routing, _check_group, _padded_experts, _prepared, _real_gates, one_hot, softmax, top_k_indices
+from .top_k import _kept, _routing
+
+
+def sparsemixer_router(
+    logits: jax.Array,
+    *,
+    jitter: float = 0.01,
+    held: Routing | None = None,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+) -> Routing:
+    """Give each token its two best experts, with the gates of SparseMixer in evaluation.
+
+    Args:
+        logits: [T, E], finite, E >= 2; the raw router logits z.
+        jitter: ε >= 0; half the relative distance up to which experts are near.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+
+    Returns:
+        `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
+
+    Raises:
+        ValueError: the logits are not [T, E], E < 2, the jitter is negative, or a mask has another shape.
+
+    Discontinuity: the choice jumps where two logits are equal, a gate where an expert comes near.
+
+    Differs from the reference: see `top_k_router`.
+    """
+    _check_group("logits", logits)
+    if not jitter >= 0:
+        raise InputError(f"jitter is {jitter}; it has to be at least 0")
+    if logits.shape[1] < 2:
+        raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
+    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    # SELECT
+    if held is None:
+        expert = _padded_experts(top_k_indices(jax.lax.stop_gradient(logits), 2), mask, admitted)
+        held = _routing(expert, _kept(expert, mask), logits, admitted)
+    # COMBINE
+    first = one_hot(held.expert[:, 0], logits.shape[1]) > 0
+    left = jnp.where(first, -jnp.inf, logits)
+    gates = [_gates_among_near(*pair, jitter) for pair in zip((logits, left), held.expert.T, strict=True)]
+    return held._replace(gate=_real_gates(jnp.stack(gates, axis=1), held.expert, valid, mask, admitted))
+
+
+def _gates_among_near(left, chosen, jitter):
+    """Return [T], the softmax of the chosen among the experts near the best one of those that are left; −∞ is gone."""
+    there, fixed = jnp.isfinite(left), jax.lax.stop_gradient(left)
+    best, known = fixed.max(axis=1, keepdims=True), jnp.where(there, fixed, 0)
+    near = there & (best - known <= 2 * jitter * jnp.maximum(jnp.abs(known), best))
+    gates = softmax(jnp.where(near, left, -jnp.inf))
+    return jnp.take_along_axis(gates, chosen[:, None], axis=1)[:, 0]

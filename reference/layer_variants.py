@@ -1,0 +1,105 @@
+"""Layers beside `experts.routed_ffn`: gates on what experts read, and experts that do nothing.
+
+    input gates     hₜ = Σⱼ y of gate(t, j) · xₜ at its j-th expert                     `input_gated_ffn`
+    null experts    hₜ = Σ over real choices of gate(t, j) · y, and 0 or xₜ for others  `null_expert_ffn`
+
+Both take the experts and gates of any router. No model here is built with them.
+"""
+
+import math
+
+import numpy as np
+
+from .experts import RoutedOutput, _check_ffn, _matrices, expert_ffn, routed_ffn
+
+
+def input_gated_ffn(
+    params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray, *, activation: str = "gelu"
+) -> np.ndarray:
+    """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales what an expert reads, as in Llama 4.
+
+    Experts are not linear, so this is another function than `routed_ffn`; with ReLU and gates of at least 0 it is the
+    same. Nothing is dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert beside.
+
+    Args:
+        params: see `routed_ffn`.
+        x: [T, d].
+        expert: [T, k] integers in [0, E).
+        gate: [T, k].
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+
+    Returns:
+        [T, d].
+
+    Raises:
+        ValueError: see `routed_ffn`.
+
+    Example:
+        With GELU half of 4 gives 1.95, and half of what 4 gives is 2:
+
+        >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
+        >>> x, expert, gate = np.array([[4.0]]), np.array([[0]]), np.array([[0.5]])
+        >>> found = input_gated_ffn(params, x, expert, gate), routed_ffn(params, x, expert, gate).output
+        >>> [round(output.item(), 2) for output in found]
+        [1.95, 2.0]
+    """
+    _check_ffn(params, x, expert, gate)
+    result = np.zeros(x.shape)
+    for t, choice in np.ndindex(expert.shape):
+        one = _matrices(params, expert[t, choice])
+        result[t] += expert_ffn(**one, x=gate[t, choice] * x[t], activation=activation)
+    return result
+
+
+def null_expert_ffn(
+    params: dict,
+    x: np.ndarray,
+    expert: np.ndarray,
+    gate: np.ndarray,
+    capacity_factor: float = math.inf,
+    *,
+    identity: bool = False,
+    order: str = "choice",
+    activation: str = "gelu",
+) -> RoutedOutput:
+    """Send each token through its experts, of which those from number E on are null: they have no weights.
+
+    A null expert gives 0, or the token itself times its gate, and takes no slot. So tokens use different numbers of
+    real experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
+    LongCat-Flash (arXiv 2509.01322) are identities.
+
+    Args:
+        params: of the E real experts, see `routed_ffn`.
+        x: [T, d].
+        expert: [T, k] integers >= 0; from E on they are null experts.
+        gate: [T, k].
+        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for one.
+        identity: null experts give back the token.
+        order: see `routed_ffn`.
+        activation: of the real experts.
+
+    Returns:
+        `RoutedOutput`; the fraction is of the assignments to real experts, 0 where there is none.
+
+    Raises:
+        ValueError: see `routed_ffn`.
+
+    Example:
+        One real expert, which gives back what is positive, and a null expert 1:
+
+        >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
+        >>> x, expert, gate = np.array([[9.0], [10.0]]), np.array([[0, 1], [1, 2]]), np.array([[0.5, 0.25], [0.5, 0.5]])
+        >>> null_expert_ffn(params, x, expert, gate, activation="relu").output.ravel().tolist()
+        [4.5, 0.0]
+        >>> null_expert_ffn(params, x, expert, gate, identity=True, activation="relu").output.ravel().tolist()
+        [6.75, 10.0]
+    """
+    null = expert >= len(params["up"])
+    found = RoutedOutput(np.zeros(x.shape), 0.0)
+    if not null.all():
+        real, options = np.where(null, 0, expert), {"order": order, "mask": ~null, "activation": activation}
+        found = routed_ffn(params, x, real, gate, capacity_factor, **options)
+    if not identity:
+        return found
+    share = np.where(null, gate, 0).sum(axis=1)  # [T]
+    return found._replace(output=found.output + share[:, None] * x)

@@ -1,0 +1,99 @@
+"""SparseMixer in evaluation: two experts, each with a gate among those that come near it (Phi-3.5-MoE).
+
+Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as the released code of PhiMoE has it:
+
+    1. SELECT   first = argmax zₜ; second = argmax of the others
+    2. NEAR     of a choice c among the experts that are left: those e with z_c − zₑ ≤ 2 ε max(|zₑ|, z_c)
+    3. COMBINE  gate of c = exp z_c / (sum of exp zₑ over those near c)
+
+The second choice is made, and its gate computed, without the first expert. So the two gates do not add up to 1: each is
+1 where no other expert comes within 2 ε of it, and 1/2 beside an equal one.
+
+What this file does not do: training. There the choices are drawn from these gates, and the router's gradient is an
+estimate by Heun's method with a backward pass of its own; a function whose gradient is that of its formula cannot say
+that. Nothing is trained with it here.
+"""
+
+import numpy as np
+
+from ..errors import InputError
+from ..notation import (
+    Routing,
+    _check_group,
+    _equal_shares,
+    _route_admitted,
+    _route_real_tokens,
+    check_finite,
+    softmax,
+    top_k_indices,
+)
+
+
+def sparsemixer_router(
+    logits: np.ndarray,
+    *,
+    jitter: float = 0.01,
+    held: Routing | None = None,
+    mask: np.ndarray | None = None,
+    expert_mask: np.ndarray | None = None,
+) -> Routing:
+    """Give each token its two best experts, with the gates of SparseMixer in evaluation.
+
+    Args:
+        logits: [T, E], finite, E >= 2; the raw router logits z.
+        jitter: ε >= 0; half the relative distance up to which experts are near.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+
+    Returns:
+        `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
+
+    Raises:
+        ValueError: a logit is not finite, E < 2, the jitter is negative, a mask has another shape, or no token is real.
+
+    Discontinuity: the choice jumps where two logits are equal, a gate where an expert comes near.
+
+    Example:
+        At ε = 0.01 the logits 5 and 4.95 are near each other, and 4 is near none of them:
+
+        >>> found = sparsemixer_router(np.array([[5.0, 4.0, 4.95]]))
+        >>> found.expert.tolist(), np.round(found.gate, 4).tolist()
+        ([[0, 2]], [[0.5125, 1.0]])
+    """
+    _check_group("logits", logits)
+    if not jitter >= 0:
+        raise InputError(f"jitter is {jitter}; it has to be at least 0")
+    options = dict(jitter=jitter)
+    if mask is not None:
+        return _route_real_tokens(sparsemixer_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    if expert_mask is not None:
+        return _route_admitted(sparsemixer_router, expert_mask, logits, 2, held=held, **options)
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    if num_experts < 2:
+        raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    # SELECT
+    if held is None:
+        held = _equal_shares(top_k_indices(logits, 2), num_experts)
+    # COMBINE
+    first, second = held.expert.T
+    left = logits.copy()
+    left[np.arange(num_tokens), first] = -np.inf
+    gates = _gates_among_near(logits, logits, first, jitter), _gates_among_near(left, logits, second, jitter)
+    return held._replace(gate=np.stack(gates, axis=1))
+
+
+def _gates_among_near(left, logits, chosen, jitter):
+    """Return [T], the softmax of the chosen among the experts near the best one of those that are left.
+
+    Args:
+        left: [T, E], logits with -inf for what is no longer there.
+        logits: [T, E].
+        chosen: [T].
+        jitter: ε.
+    """
+    best = left.max(axis=1, keepdims=True)
+    near = (left > -np.inf) & (best - logits <= 2 * jitter * np.maximum(np.abs(logits), best))
+    gates = softmax(np.where(near, left, -np.inf))
+    return np.take_along_axis(gates, chosen[:, None], axis=1)[:, 0]
