@@ -18,7 +18,7 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo test test-values test-all approve campaign tutorials tutorials-check site bench lint clean
+.PHONY: help demo test test-values test-all approve campaign study tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -41,6 +41,10 @@ approve: $(VENV)/.installed  ## write the approved outputs that differ; then rea
 
 campaign: $(VENV)/.installed  ## 200 runs with a fault each end with the table of an undisturbed one; CAMPAIGN="--runs 20 --seed 1"; an hour
 	$(BIN)/python tools/campaign.py --json campaign.json $(CAMPAIGN)
+
+study: $(VENV)/.installed  ## train the grid of the study where it stands; STUDY="--index 3 --of 8" for a part; hours
+	$(BIN)/python docs/study/text.py python build/text/python
+	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
 
 tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)

@@ -42,7 +42,7 @@ def test_a_planted_law_is_predicted_before_and_scored_after(tmp_path, capsys):
     assert predict.main(["register", str(small), *out]) == 0
     said = json.loads((tmp_path / "prediction.json").read_text())
     points = {(point["router"], point["E"]) for point in said["points"]}
-    assert points == {("Dense", 1)} | {(r, e) for r in ("Hash", "S-Base", "Top-K") for e in (4, 16, 64)}
+    assert points == {("Dense", 1)} | {(r, e) for r in ("Hash", "S-Base", "Top-K") for e in (2, 4, 16, 64, 128)}
     routed = [point for point in said["points"] if point["E"] > 1]
     for point in routed:
         truth = float(predict_loss(point["N"], point["E"], PLANTED))
@@ -51,10 +51,10 @@ def test_a_planted_law_is_predicted_before_and_scored_after(tmp_path, capsys):
     assert predict.main(["register", str(small), *out]) == 2, "a prediction is written once"
     assert predict.main(["score", str(full), *out]) == 0
     laws = json.loads((tmp_path / "score.json").read_text())["laws"]
-    assert laws["routed-bounded"]["points"] == 9 and laws["routed-bounded"]["mean_percent"] < 0.5
-    assert laws["routed-bounded"]["inside"] >= 7 / 9
+    assert laws["routed-bounded"]["points"] == 15 and laws["routed-bounded"]["mean_percent"] < 0.5
+    assert laws["routed-bounded"]["inside"] >= 12 / 15
     assert laws["dense"]["mean_percent"] > 2 * laws["routed-bounded"]["mean_percent"]
-    assert "routed-bounded    9 points" in capsys.readouterr().out
+    assert "routed-bounded   15 points" in capsys.readouterr().out
 
 
 def test_the_error_and_the_share_inside_are_those_of_each_run(tmp_path):

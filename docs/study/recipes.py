@@ -1,0 +1,83 @@
+"""Write recipes.csv beside this file: the finished runs of a sweep of recipes, each with the command that repeats it.
+
+routelaws sweep recipes --out build/recipes
+python docs/study/recipes.py build/recipes
+"""
+
+import csv
+import io
+import shlex
+import sys
+from pathlib import Path
+
+from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.run_folder import read_results
+from routelaws.accelerated.training.sweep_folder import folder_of_run, is_finished, read_plan
+
+HERE = Path(__file__).parent
+
+MEASURED = (
+    "loss_validation", "router_agreement", "router_information", "router_entropy", "expert_exchange", "max_load",
+    "idle_experts", "dropped_fraction",
+)  # fmt: skip
+"""Columns of the last row of a run."""
+
+COLUMNS = ("router", "d_model", "experts", "steps", "seed", "changed", *MEASURED, "command")
+
+SHAPE = (
+    "router", "experts", "seed", "steps", "d_model", "heads", "vocab_size", "sequence_length", "evaluations",
+    "evaluation_tokens", "steps_per_call",
+)  # fmt: skip
+"""Fields that `changed` leaves out: they have columns of their own, or are the same in every run."""
+
+
+def changed(config: TrainConfig) -> dict:
+    """Return the fields of a run that differ from the defaults of `routelaws train`."""
+    usual = TrainConfig().fields()
+    return {name: value for name, value in config.fields().items() if value != usual[name]}
+
+
+def command(config: TrainConfig) -> str:
+    """Return the command that trains one run."""
+    words = ["routelaws", "train", "--out", "OUT"]
+    for name, value in changed(config).items():
+        flag = "--" + name.replace("_", "-")
+        words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
+
+
+def recipe_rows(folder: Path) -> list[dict]:
+    """Return the rows of the finished runs in the folder of a sweep, by hyper_id."""
+    rows = []
+    for i, config in enumerate(read_plan(folder).runs):
+        own = folder_of_run(folder, i, config)
+        if not is_finished(own, config):
+            continue
+        last, fields = read_results(own)[0][-1], changed(config)
+        recipe = {name: value for name, value in fields.items() if name not in SHAPE}
+        rows.append(
+            {name: config.fields()[name] for name in ("router", "d_model", "experts", "steps", "seed")}
+            | {"changed": " ".join(f"{name}={value}" for name, value in recipe.items())}
+            | {name: _rounded(last[name]) for name in MEASURED}
+            | {"command": command(config)}
+        )
+    return rows
+
+
+def _rounded(cell: str) -> str:
+    """Return a number with five digits; a blank cell as it is."""
+    return cell and f"{float(cell):.5g}"
+
+
+def main(folders: list[str]) -> None:
+    """Write the table of the runs in these folders."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(row for folder in folders for row in recipe_rows(Path(folder)))
+    write_atomically(HERE / "recipes.csv", text.getvalue())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
