@@ -26,6 +26,12 @@ class Form(NamedTuple):
     options: dict | None  # values of the reference's options that give it, by name; None where no options do
     alone: dict | None  # the same at k = 1
 
+    @property
+    def score(self) -> str:
+        """Return what the router ranks its experts by: "softmax", "sigmoid" or "root"."""
+        word = self.name.partition(" ")[0].rstrip(",")
+        return word if word in _SCORES else "softmax"
+
 
 class Groups(NamedTuple):
     """A choice within the best groups of neighbouring experts."""
@@ -48,6 +54,8 @@ class Probe(NamedTuple):
     bias: np.ndarray | None = None  # [E]
     mask: np.ndarray | None = None  # [T]
 
+
+_SCORES = {"softmax": _softmax, "sigmoid": _sigmoid, "root": _root_softplus}
 
 _NONE = {"normalisation": ("none",)}
 _SUM = {"normalisation": ("sum", "softmax")}
@@ -104,9 +112,7 @@ FORMS = (
 
 def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
     """Return [T, E], what a router of this form ranks its experts by."""
-    if form.name.startswith("sigmoid"):
-        return _sigmoid(logits)
-    return _root_softplus(logits) if form.name.startswith("root") else _softmax(logits)
+    return _SCORES[form.score](logits)
 
 
 def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
@@ -189,6 +195,7 @@ def probes(seed: int = 0) -> list[Probe]:
     )]  # fmt: skip
     found += [Probe("tie", random.choice([-0.5, 0.0, 0.5], (6, 8)), 2)]
     found += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 0.35) for T in (1, 6)]
+    found += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 2) for T in (1, 6)]
     found += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
     real = np.array([True, False, True, True, False, True, True])
     found += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]

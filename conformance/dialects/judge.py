@@ -15,7 +15,8 @@ import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import designs
-from routelaws.conformance.dialects.designs import Form, Probe
+from routelaws.conformance.dialects.designs import Probe
+from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, choice_fits, fit, near, wrong_choice
 
 
 class Fault(Exception):
@@ -26,48 +27,12 @@ class Fault(Exception):
         self.kind, self.detail = kind, detail
 
 
-class Answer(NamedTuple):
-    """What a router gave for a probe."""
-
-    probe: Probe
-    expert: np.ndarray  # [T, k]
-    gate: np.ndarray  # [T, k]
-
-
 class Difference(NamedTuple):
     """Where a router first leaves a design."""
 
     detail: str
     probe: Probe
     kind: str = "dialect"
-
-
-class Design(NamedTuple):
-    """A form, a scale and a rule that fit all plain answers, or most of them."""
-
-    form: Form
-    scale: float
-    rule: object  # "best" or a `designs.Groups`
-    misses: int  # plain answers that it does not explain
-    crowded: int = 0  # plain answers with more experts than its groups hold
-
-    @property
-    def name(self) -> str:
-        """Return the design in words, such as "softmax over chosen, times 2.5, 2 of 4 groups by their best expert"."""
-        parts = [designs.SHOWN.get(self.form.name, self.form.name)]
-        parts += [f"times {self.scale:g}"] if self.scale != 1 else []
-        return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
-
-    def options(self, k: int) -> dict | None:
-        """Return the values of the reference's options that are this design at k, None where there are none."""
-        options = self.form.alone if k == 1 else self.form.options
-        if options is None:
-            return None
-        groups = {}
-        if self.rule != "best":
-            rule = self.rule
-            groups = {"expert_groups": (rule.number,), "groups_per_token": (rule.taken,), "group_score": (rule.score,)}
-        return options | ({"gate_scale": (self.scale,)} if self.scale != 1 else {}) | groups
 
 
 class Finding(NamedTuple):
@@ -103,6 +68,8 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     nearest = fitted[0]
     differences = [found for one in answers if (found := difference(nearest, one, precision))]
     differences += _beside_padding(nearest, answers, precision)
+    differences += [one._replace(kind="dialect") for one in faults if one.kind == "raises"]  # on some inputs alone
+    faults = [one for one in faults if one.kind != "raises"]
     if not faults and not differences:
         differences = [found for one in plain if (found := _gradient_fault(ask, nearest, one))]
     names = list(dict.fromkeys(one.name for one in fitted if not one.misses and one.crowded == nearest.crowded))
@@ -207,103 +174,15 @@ def _well_formed(answer: Answer) -> None:
             raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
 
 
-def fit(plain: list[Answer], precision: str) -> list[Design]:
-    """Return the designs by how many answers they leave unexplained, the best first."""
-    ks = {one.probe.k for one in plain}
-    found = []
-    for form in designs.FORMS:
-        if _is_another(form, ks):
-            continue
-        scale = _scale(form, plain)
-        gates = [_gates_fit(form, scale, one, precision) for one in plain]
-        far = sum(not _near(scale * form.gates(one.probe.logits, one.expert), one.gate) for one in plain)
-        for rule in _rules(form, plain, precision):
-            choices = [_choice_fits(form, rule, one, precision) for one in plain]
-            misses = sum(not gate or choice is False for gate, choice in zip(gates, choices, strict=True))
-            crowded = choices.count(None)
-            found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
-    return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
-
-
-def _is_another(form: Form, ks: set) -> bool:
-    """Return whether a form is, where one k was answered, one without k up to a constant."""
-    return (
-        len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
-    )
-
-
-def _rules(form: Form, plain: list[Answer], precision: str) -> list:
-    """Return the rules of choice to try: groups only where the best do not fit, and those fit four answers of five."""
-    if all(_choice_fits(form, "best", one, precision) for one in plain):
-        return ["best"]
-    widest = max(one.probe.logits.shape[1] for one in plain)
-    rules = ["best"]
-    for rule in designs.groups_of(widest, 1):
-        choices = [_choice_fits(form, rule, one, precision) for one in plain]
-        rules += [rule] if choices.count(True) >= 0.8 * len(choices) else []
-    return rules
-
-
-def _scale(form: Form, plain: list[Answer]) -> float:
-    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits if that fits."""
-    ratios = []
-    for one in plain:
-        wanted = form.gates(one.probe.logits, one.expert)
-        ratios.append((one.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
-    ratios = np.concatenate([*ratios, [0.0]])
-    ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
-    short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
-    room = BOUNDS["designs.scale"].limit
-    rounded = next((one for one in short if abs(one / ratio - 1) < room), None)
-    if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
-        return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
-    return ratio if rounded is None else rounded
-
-
-def _near(wanted: np.ndarray, found: np.ndarray) -> bool:
-    """Return whether the gates of each token are these numbers up to a hundredth, whichever expert has which."""
-    wanted, found = np.sort(wanted, axis=1), np.sort(found, axis=1)
-    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
-
-
-def _gates_fit(form: Form, scale: float, one: Answer, precision: str) -> bool:
-    return not _bad_gates(form, scale, one, precision).any()
-
-
-def _bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarray:
-    """Return [T, k] bool, the gates that are off."""
-    wanted = scale * form.gates(one.probe.logits, one.expert)
-    room = BOUNDS["designs.gate"].limit * designs.error_of(one.probe.logits, precision) * np.abs(wanted)
-    return ~(np.abs(one.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
-
-
-def _choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
-    """Return whether the experts are those of a rule; None where its groups hold fewer experts than were asked for."""
-    num_experts = one.probe.logits.shape[1]
-    if rule != "best" and num_experts % rule.number == 0 and rule.taken * num_experts // rule.number < one.probe.k:
-        return None
-    return not _wrong_choice(form, rule, one, precision).any()
-
-
-def _wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:
-    """Return [T] bool, the tokens whose experts are not those of the rule; where it has no groups, the k best."""
-    rule = "best" if rule != "best" and one.probe.logits.shape[1] % rule.number else rule
-    scores = designs.scores_of(form, one.probe.logits)
-    key = scores if one.probe.bias is None else scores + one.probe.bias
-    margin = designs.margin_of(form, one.probe, precision)
-    wrong = designs.wrong_rows(one.expert, designs.within(rule, key), margin)
-    return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])
-
-
 def difference(design: Design, one: Answer, precision: str) -> Difference | None:
     """Return where an answer leaves a design, None where it does not."""
     rule, real = design.rule, np.ones(len(one.expert), bool) if one.probe.mask is None else one.probe.mask
     if (
         rule == "best"
         or one.probe.kind in ("plain", "bias")
-        and _choice_fits(design.form, rule, one, precision) is False
+        and choice_fits(design.form, rule, one, precision) is False
     ):
-        wrong = np.flatnonzero(_wrong_choice(design.form, rule, one, precision) & real)
+        wrong = np.flatnonzero(wrong_choice(design.form, rule, one, precision) & real)
         if len(wrong):
             t = wrong[0]
             key = designs.scores_of(design.form, one.probe.logits) + (0 if one.probe.bias is None else one.probe.bias)
@@ -311,10 +190,9 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
                 key = designs.within(rule, key)
             wanted = np.argsort(-key[t], kind="stable")[: one.probe.k]
             words = f"chooses experts {one.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
-            if one.probe.bias is not None and not _wrong_rows_of_logits(one).any():
-                words += ": the bias is added to the logits"
+            words += _reason_of_choice(design, one, precision)
             return Difference(f"{words}; at {told(_token(one.probe, t))}", _token(one.probe, t))
-    bad = np.argwhere(_bad_gates(design.form, design.scale, one, precision) & real[:, None])
+    bad = np.argwhere(bad_gates(design.form, design.scale, one, precision) & real[:, None])
     if len(bad):
         t = bad[0][0]
         wanted = design.scale * design.form.gates(one.probe.logits, one.expert)[t]
@@ -325,9 +203,19 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
     return None
 
 
-def _wrong_rows_of_logits(one: Answer) -> np.ndarray:
-    """Return [T] bool, the tokens whose experts are not the best of logits and bias."""
-    return designs.wrong_rows(one.expert, one.probe.logits + one.probe.bias, np.zeros((len(one.expert), 1)))
+def _reason_of_choice(design: Design, one: Answer, precision: str) -> str:
+    """Return what else a choice with a bias may have been made by."""
+    if one.probe.bias is None:
+        return ""
+    unbiased = one._replace(probe=one.probe._replace(bias=None))
+    if not wrong_choice(design.form, design.rule, unbiased, precision).any():
+        return ": the bias is not used"
+    key = one.probe.logits + one.probe.bias
+    return (
+        ""
+        if designs.wrong_rows(one.expert, key, np.zeros((len(key), 1))).any()
+        else ": the bias is added to the logits"
+    )
 
 
 def _token(probe: Probe, t: int) -> Probe:
@@ -345,7 +233,7 @@ def _reason(design: Design, one: Answer, t: int) -> str:
             return f": {added.mean():.0e} is added to the denominator, so they sum to {gate.sum():.1g} in place of 1"
     wanted = design.form.gates(one.probe.logits, one.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
-    if _near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
+    if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
         return ": the same numbers, at other experts"
     if one.probe.bias is not None:
         return f": the bias {_numbers(one.probe.bias[expert])} has changed them"

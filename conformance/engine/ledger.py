@@ -139,20 +139,25 @@ class Ledger:
             checks, worst = self.bounds.get((backend, name), (0, 0.0))
             self.bounds[backend, name] = checks + 1, max(worst, float(share))
 
-    def blame(self, error: BaseException, backend: str, test: str) -> Trouble:
-        """Write down which function a failed test blames, and for what."""
+    def blame(self, error: BaseException, backend: str, test: str, asked=()) -> Trouble:
+        """Write down which function a failed test blames, and for what; of those that it asks for, if any was called.
+
+        A test that does not ask for a function is not run for it with `--only`, so it decides no verdict on it either.
+        """
         while isinstance(error, BaseExceptionGroup):
             named = [one for one in error.exceptions if hasattr(one, "kind")]
             if "Flaky" in type(error).__name__ and not named:
                 break
             error, *others = named or error.exceptions
             for other in () if named else others:  # Hypothesis has found several faults in one property
-                self.blame(other, backend, test)
+                self.blame(other, backend, test, asked)
         self.blamed = error
         text = " ".join(str(error).split()) or type(error).__name__
-        places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for _, path in self.recent}
+        called = [path for _, path in self.recent]
+        called = [path for path in called if path in asked] or called
+        places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for path in called}
         named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
-        function = named[1] if named else self.recent[-1][1] if self.recent else ""
+        function = named[1] if named else called[-1] if called else ""
         kind, detail = "wrong", _plain(str(error)) or text
         if hasattr(error, "kind"):
             function, kind, detail = error.path, error.kind, error.detail

@@ -314,7 +314,8 @@ def pytest_runtest_makereport(item, call):
     if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:
         result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
         return result
-    trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
+    where = item.nodeid.rpartition("/")[2]
+    trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
     if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":
         where = suite.folder, suite.options.export_failing
         file = failing_calls.export(*where, suite.ledger, trouble, suite.options.profile)

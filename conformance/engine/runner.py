@@ -1,6 +1,7 @@
 """Runs the suite with pytest on the files of the installed package, from any folder."""
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -17,11 +18,18 @@ FOLDER = Path(__file__).parents[1] / "suite"
 
 
 def suite_files(only=()) -> list[str]:
-    """Return the test files, or those that hold the name of one of these functions or of its file; all of dialects."""
+    """Return the test files, or those that can ask for one of these functions.
+
+    Such a file holds the name of the function or of its file, or asks for functions by a table of another module.
+    """
     names = {part for path in only for part in path.split(".")[-2:]}
-    found = sorted(FOLDER.glob("test_*.py"))
-    names |= {"stances.JUDGED", "dialects.FUNCTIONS"} if names else set()
-    return [str(file) for file in found if not names or any(name in file.read_text("utf-8") for name in names)]
+    tables = ("public_functions", "stances.JUDGED", "dialects.FUNCTIONS")
+    return [file for file, text in _texts().items() if not names or any(name in text for name in (*names, *tables))]
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    return {str(file): file.read_text("utf-8") for file in sorted(FOLDER.glob("test_*.py"))}
 
 
 def check_version(wanted: str | None) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import classifier, designs
-from routelaws.conformance.dialects.judge import Design, Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
+from routelaws.conformance.dialects.fitting import Design
+from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, public_functions, stands_at
 from routelaws.reference.notation import top_k_indices
 

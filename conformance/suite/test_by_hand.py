@@ -404,7 +404,7 @@ class TestCarryBias:
         output = backend.transformer.Output(np.zeros((1, 1, 2)), None, np.zeros(1), np.zeros(1), bias, None)
         return backend.transformer.carry_bias(self.params, output)
 
-    @pytest.mark.asks("experts.routed_ffn")
+    @pytest.mark.asks("transformer.carry_bias")
     def test_the_bias_is_that_of_the_batch(self, backend):
         """0.2 0.1 in place of 0.3 0, and nothing else is touched."""
         found = self.carried(backend, np.array([[0.2, 0.1]]))
@@ -413,7 +413,7 @@ class TestCarryBias:
         assert_same(found["embedding"], np.ones((2, 2)), what="other weights after a batch")
         assert_same(self.params["routed_ffn"]["bias"], [[0.3, 0.0]], what="the parameters that were given")
 
-    @pytest.mark.asks("experts.routed_ffn")
+    @pytest.mark.asks("transformer.carry_bias")
     def test_without_a_bias_nothing_changes(self, backend):
         assert_same(self.carried(backend, None)["routed_ffn"]["bias"], [[0.3, 0.0]], what="bias of a batch without one")
 

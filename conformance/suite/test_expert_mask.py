@@ -237,7 +237,7 @@ def test_masked_experts_are_not_there(backend, path, name, seed, bits, padded):
     check_masked(backend, name, seed, bits, padded, precisions_of(backend)[-1])
 
 
-@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.asks("routers.quantile.quantile_bias", "balance.update_bias")
 @pytest.mark.parametrize("name", ["step", *(f"bias, {recentre}" for recentre in reference.balance.RECENTRE)])
 @pytest.mark.parametrize("pruned", [-np.inf, np.nan])
 def test_the_bias_of_a_pruned_expert_moves_no_other(backend, name, pruned):

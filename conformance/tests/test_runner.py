@@ -714,6 +714,7 @@ def test_every_test_of_a_backend_says_what_it_asks_for():
         for text in [text for mark in asks for text in mark.args]:
             assert plugin.asked_for(text), f"{file.name}: {node.name} asks for {text}, which the reference has not"
             paths |= plugin.asked_for(text)
+            assert all(str(file) in runner.suite_files([path]) for path in plugin.asked_for(text)), (file, text)
         asked += 1
     assert asked > 600 and {"routers.top_k.switch_router", "laws.dense.predict_loss"} <= paths
 

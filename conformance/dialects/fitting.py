@@ -1,0 +1,137 @@
+"""Fits a design to the answers of a router: form of the gates, scale, and rule of choice.
+
+What fits all plain answers is what the router computes; else the design that explains most of them is the nearest.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects.designs import Form, Probe
+
+
+class Answer(NamedTuple):
+    """What a router gave for a probe."""
+
+    probe: Probe
+    expert: np.ndarray  # [T, k]
+    gate: np.ndarray  # [T, k]
+
+
+class Design(NamedTuple):
+    """A form, a scale and a rule that fit all plain answers, or most of them."""
+
+    form: Form
+    scale: float
+    rule: object  # "best" or a `designs.Groups`
+    misses: int  # plain answers that it does not explain
+    crowded: int = 0  # plain answers with more experts than its groups hold
+
+    @property
+    def name(self) -> str:
+        """Return the design in words, such as "softmax over chosen, times 2.5, 2 of 4 groups by their best expert"."""
+        parts = [designs.SHOWN.get(self.form.name, self.form.name)]
+        parts += [f"times {self.scale:g}"] if self.scale != 1 else []
+        return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
+
+    def options(self, k: int) -> dict | None:
+        """Return the values of the reference's options that are this design at k, None where there are none."""
+        options = self.form.alone if k == 1 else self.form.options
+        if options is None:
+            return None
+        groups = {}
+        if self.rule != "best":
+            rule = self.rule
+            groups = {"expert_groups": (rule.number,), "groups_per_token": (rule.taken,), "group_score": (rule.score,)}
+        return options | ({"gate_scale": (self.scale,)} if self.scale != 1 else {}) | groups
+
+
+def fit(plain: list[Answer], precision: str) -> list[Design]:
+    """Return the designs by how many answers they leave unexplained, the best first."""
+    ks = {one.probe.k for one in plain}
+    found, rules = [], {}
+    for form in designs.FORMS:
+        if _is_another(form, ks):
+            continue
+        scale = _scale(form, plain)
+        gates = [not bad_gates(form, scale, one, precision).any() for one in plain]
+        far = sum(not near(scale * form.gates(one.probe.logits, one.expert), one.gate) for one in plain)
+        if form.score not in rules:
+            rules[form.score] = _rules(form, plain, precision)
+        for rule, choices in rules[form.score].items():
+            misses = sum(not gate or choice is False for gate, choice in zip(gates, choices, strict=True))
+            crowded = choices.count(None)
+            found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
+    return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
+
+
+def _is_another(form: Form, ks: set) -> bool:
+    """Return whether a form is, where one k was answered, one without k up to a constant."""
+    return (
+        len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
+    )
+
+
+def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
+    """Return which answers each rule of choice explains; groups only where the k best do not explain all of them.
+
+    A rule of groups has to explain four answers of five.
+    """
+    rules = {"best": [choice_fits(form, "best", one, precision) for one in plain]}
+    if all(rules["best"]):
+        return rules
+    widest = max(one.probe.logits.shape[1] for one in plain)
+    for rule in designs.groups_of(widest, 1):
+        choices = [choice_fits(form, rule, one, precision) for one in plain]
+        if choices.count(True) >= 0.8 * len(choices):
+            rules[rule] = choices
+    return rules
+
+
+def _scale(form: Form, plain: list[Answer]) -> float:
+    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits if that fits."""
+    ratios = []
+    for one in plain:
+        wanted = form.gates(one.probe.logits, one.expert)
+        ratios.append((one.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
+    ratios = np.concatenate([*ratios, [0.0]])
+    ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
+    short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
+    room = BOUNDS["designs.scale"].limit
+    rounded = next((one for one in short if abs(one / ratio - 1) < room), None)
+    if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
+        return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
+    return ratio if rounded is None else rounded
+
+
+def near(wanted: np.ndarray, found: np.ndarray) -> bool:
+    """Return whether the gates of each token are these numbers up to a hundredth, whichever expert has which."""
+    wanted, found = np.sort(wanted, axis=1), np.sort(found, axis=1)
+    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
+
+
+def bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarray:
+    """Return [T, k] bool, the gates that are off."""
+    wanted = scale * form.gates(one.probe.logits, one.expert)
+    room = BOUNDS["designs.gate"].limit * designs.error_of(one.probe.logits, precision) * np.abs(wanted)
+    return ~(np.abs(one.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
+
+
+def choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
+    """Return whether the experts are those of a rule; None where its groups hold fewer experts than were asked for."""
+    num_experts = one.probe.logits.shape[1]
+    if rule != "best" and num_experts % rule.number == 0 and rule.taken * num_experts // rule.number < one.probe.k:
+        return None
+    return not wrong_choice(form, rule, one, precision).any()
+
+
+def wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:
+    """Return [T] bool, the tokens whose experts are not those of the rule; where it has no groups, the k best."""
+    rule = "best" if rule != "best" and one.probe.logits.shape[1] % rule.number else rule
+    scores = designs.scores_of(form, one.probe.logits)
+    key = scores if one.probe.bias is None else scores + one.probe.bias
+    margin = designs.margin_of(form, one.probe, precision)
+    wrong = designs.wrong_rows(one.expert, designs.within(rule, key), margin)
+    return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])
