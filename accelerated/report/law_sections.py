@@ -38,10 +38,11 @@ def law_section(report: Report) -> list[Block]:
     found += missing(report.laws, "law")
     if report.fitted:
         outside = ", *outside* a printed one that lies outside the interval" if report.printed else ""
+        legend = f"In brackets are 95 % intervals; *open* is a constant that the runs do not determine{outside}."
+        legend += " b and d are values at N = 1, far below any model here." if report.full else ""
         found += [
             _constants(report),
-            f"In brackets are 95 % intervals; *open* is a constant that the runs do not determine{outside}. b and d "
-            "are values at N = 1, far below any model here.",
+            legend,
             *_open_points(report),
         ]
     return found

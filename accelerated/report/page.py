@@ -27,7 +27,8 @@ table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tab
 th, td { padding: 0.24rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #999; font-weight: 600; }
 td.right, th.right { text-align: right; white-space: nowrap; }
-figure { margin: 1rem 0; }
+td.name { white-space: nowrap; }
+figure { margin: 1rem 0; max-width: 56rem; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.92rem; color: #444; margin-top: 0.5rem; }
 nav ul { columns: 2; padding-left: 1.2rem; }
@@ -58,6 +59,7 @@ def page(markdown: str, folder: Path) -> str:
     body = re.sub(r"<h2>(.*?)</h2>", _anchored, body)
     body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
     body = body.replace(' style="text-align:right"', ' class="right"')
+    body = re.sub(r"<td>([\w-]{1,12})</td>", r'<td class="name">\1</td>', body)  # S-BASE stays on one line
     body = re.sub(
         r'<p><img src="(figures/[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
         lambda match: _figure(match, folder),

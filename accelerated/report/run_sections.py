@@ -251,9 +251,7 @@ def advice_section(report: Report) -> list[Block]:
     if not entries:
         return []
     if not report.full:
-        rest = [entry["words"].rstrip(".") for entry in report.results["advice"] if entry not in entries]
-        silent = [f"The runs say nothing about: {'; '.join(rest)}."] if rest else []
-        return [Heading("The recommendations"), *verdict_table(entries), *silent]
+        return [Heading("The recommendations"), *verdict_table(entries)]
     return [
         Heading("The recommendations"),
         "Verdicts follow from the numbers by the rules below and from nothing else; the rules are our choice. *Open* "

@@ -29,7 +29,7 @@ def loss_figure(results: dict, runs: list[Run]):
     laws = [law for law in results["laws"] if losses_of(runs, law["router"])]
     if not laws:
         return None
-    figure, panels = panel_grid(len(laws), 4.3)
+    figure, panels = panel_grid(len(laws), 3.9)
     ends, everything = [], []
     for panel, law in zip(panels, laws, strict=True):
         groups, colour = losses_of(runs, law["router"]), colour_of(results, law["router"])

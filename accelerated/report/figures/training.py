@@ -17,7 +17,7 @@ def training_figure(results: dict, sweep: Sweep, found: dict):
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
         return None
-    figure, panels = panel_grid(len(chosen), 3.6)
+    figure, panels = panel_grid(len(chosen), 3.3)
     names = _names([run for _, runs in chosen for run in runs])
     for panel, (size, runs) in zip(panels, chosen, strict=True):
         tops = [value for run in runs for value in _draw_run(panel, run, colour_of(results, run.router), names)]
