@@ -185,28 +185,6 @@ def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
         assert (said in found.cautions) == (losses is straight) == (not found.fit.determined)
 
 
-def test_one_wrong_run_does_not_pull_a_prediction_by_huber(tmp_path):
-    """A loss of 9.5 among runs that follow a law: least squares is off, Huber's sum is not, and both are said."""
-    path, at = make_table(tmp_path, noise=1e-4), point(3e8, 32.0)
-    clean = read(path).fit().predict(**at).predictions[0].value
-    frame = pandas.read_csv(path)
-    frame.loc[9, "loss_validation"] = 9.5
-    frame.to_csv(path, index=False)
-    report = read(path).fit(huber=1e-3).predict(**at)
-    [prediction] = report.predictions
-    assert prediction.value == pytest.approx(clean, rel=2e-3)
-    assert abs(prediction.least_squares / clean - 1) > 0.02
-    found = report.to_dict()["predictions"][0]
-    assert pair(found, "law") == pair(found, "run") == [None, None] and found["intervals"]["by_size"] is None
-    assert found["least_squares"] == prediction.least_squares
-    assert any(f"hyper_id {frame['hyper_id'][9]}: loss 9.5" in warning for warning in prediction.cautions)
-    printed = text(prediction_blocks(report))
-    assert f"{prediction.value:.4f}" in printed and f"{prediction.least_squares:.4f}" in printed
-    assert "95 %" not in printed
-    with pytest.raises(InputError, match="separable is fitted by least squares alone"):
-        read(path).fit("separable", huber=1e-3).predict(**at)
-
-
 def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
     report = read(make_table(tmp_path, 1e-3)).fit().predict(**point(3e8, 32.0))
     [found] = report.predictions

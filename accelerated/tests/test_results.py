@@ -50,12 +50,22 @@ def test_the_example_of_the_docs_runs(table):
 
 
 def test_a_notebook_sees_what_the_commands_say(table, capsys):
-    fits = results.read("table.csv").where("k == 1").fit()
+    runs = results.read("table.csv").where("k == 1")
+    fits = runs.fit()
     found = fits.predict(n=370e6, experts=64)
-    for words, shown in ((["fit"], fits), (["predict", "--n", "370e6", "--experts", "64"], found)):
-        assert main([words[0], "table.csv", *words[1:], "--rows", "k == 1", "--json"]) == 0
+    ranked = runs.plan(results.Budget(flops=1e17, memory=8e11), law="separable", resamples=0, published=False)
+    added = runs.next_run("prediction", 1e9, 64, "Hash", law="separable", flops=1e18)
+    said = {
+        "fit table.csv": fits,
+        "predict table.csv --n 370e6 --experts 64": found,
+        "plan table.csv --flops 1e17 --memory 800GB --law separable --resamples 0 --no-published": ranked,
+        "plan table.csv --next prediction --n 1e9 --experts 64 --router hash --law separable --flops 1e18": added,
+    }
+    for words, shown in said.items():
+        assert main([*words.split(), "--rows", "k == 1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == shown.to_dict()
         assert shown._repr_html_().count("<table>") >= 1 and "Hash" in repr(shown)
+    assert "<li>the law separable does not know of tokens" in ranked._repr_html_()
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
     assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
     assert fits["Hash"].predict(n=370e6, experts=64).value == value
