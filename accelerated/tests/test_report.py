@@ -8,7 +8,6 @@ import shutil
 import struct
 from types import SimpleNamespace
 
-import matplotlib
 import numpy as np
 import pandas
 import pytest
@@ -16,8 +15,6 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
-from routelaws.accelerated.laws.fitting import fit_routed
-from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import write_report
 from routelaws.accelerated.report.figures import draw as figures
@@ -27,11 +24,11 @@ from routelaws.accelerated.results.blocks import markdown as as_markdown
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.router_fits import negative
 from routelaws.accelerated.results.sweeps import registered
-from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for
+from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
 from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid, read_grid
-from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows
+from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -219,8 +216,7 @@ def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_fi
     assert not re.search(r"\]\(#", short)  # no link to a section that is not there
     for table in re.findall(r"(?:^\|.*\n)+", short, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
-    assert main(["report", str(folder), "--full"]) == 0
-    assert "## How it was computed" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "## How it was computed" in (whole / "report.md").read_text(encoding="utf-8")
 
 
 def last_losses(folder, router) -> dict:
@@ -232,20 +228,6 @@ def last_losses(folder, router) -> dict:
                 float(row["loss_validation"])
             )
     return found
-
-
-@pytest.mark.parametrize("router", ["Hash", "S-Base"])
-def test_the_comparison_with_dense_is_that_of_the_last_evaluations(whole, router):
-    dense, routed = last_losses(whole, "Dense"), last_losses(whole, router)
-    entries = [entry for entry in numbers(whole)["does_routing_help"] if entry["router"] == router]
-    assert [entry["size"] for entry in entries] == sorted(size for size, _ in dense)
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    for entry in entries:
-        before, after = np.mean(dense[entry["size"], 1]), np.mean(routed[entry["size"], 32])
-        assert entry["experts"] == 32 and entry["verdict"] == "yes"
-        assert entry["difference"] == pytest.approx(after - before)
-        assert entry["percent"] == pytest.approx(100 * (after / before - 1))
-        assert f"| {before:.4f} | 32 | {after:.4f} | {after - before:+.4f} |" in text
 
 
 def test_errors_over_documents_stand_beside_the_spread(whole):
@@ -261,13 +243,14 @@ def test_errors_over_documents_stand_beside_the_spread(whole):
     assert "Losses were measured on 2,000 tokens of 20 documents; their own standard errors are" in text
 
 
-def test_a_gain_that_other_documents_could_turn_round_is_none(tmp_path, without_figures):
-    folder = make_sweep(tmp_path / "sweep", apart=0.1)  # an error of 3.1 / sqrt(19), and gains of 0.2 to 0.5
-    write_report(folder, full=True)
-    result = numbers(folder)
-    assert {entry["verdict"] for entry in result["does_routing_help"]} == {"no, other documents could turn it round"}
-    text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "HASH at none of 3 sizes" in text and "other documents could turn it round" in text
+@pytest.mark.parametrize(
+    ("difference", "spread", "error", "said"),
+    [(-0.3, 0.1, 0.1, "yes"), (-0.3, None, 0.1, "lower, spread not measured"), (0.3, None, None, "not lower"),
+     (-0.3, 0.3, 0.0, "no, within the spread"), (-0.3, 0.1, 0.16, "no, other documents could turn it round"),
+     (-0.3, 0.1, None, "yes"), (0.3, 0.1, 0.1, "no, routing hurts")],
+)  # fmt: skip
+def test_a_gain_is_one_beyond_the_spread_of_seeds_and_the_error_over_documents(difference, spread, error, said):
+    assert verdict(difference, spread, error).startswith(said)
 
 
 def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_figures):
@@ -282,21 +265,6 @@ def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_
     assert {entry["error"] for entry in numbers(folder)["does_routing_help"]} == {None}
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "| not known |" in text and "these runs kept no losses window by window" in text
-
-
-def test_the_seed_spread_is_that_of_the_point_with_three_seeds(whole):
-    (spread,) = numbers(whole)["seed_spread"]
-    losses = last_losses(whole, "Hash")[spread["size"], 8]
-    assert len(losses) == 3 and spread["losses"] == pytest.approx(losses)
-    assert spread["range"] == pytest.approx(max(losses) - min(losses))
-    mean = sum(losses) / 3
-    assert spread["deviation"] == pytest.approx(math.sqrt(sum((loss - mean) ** 2 for loss in losses) / 2))
-    assert (spread["router"], spread["experts"], spread["seeds"]) == ("Hash", 8, [42, 1, 2])
-    entries = numbers(whole)["does_routing_help"]
-    assert {entry["spread"] for entry in entries} == {spread["range"]}
-    assert {(entry["router"], entry["borrowed"]) for entry in entries} == {("Hash", False), ("S-Base", True)}
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    assert f"| {spread['range']:.4f} |" in text and f"| {spread['range']:.4f}* |" in text
 
 
 def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
@@ -321,31 +289,6 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     assert "How much of that is chance is not known" in (folder / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("router", ["Hash", "S-Base"])
-def test_slopes_and_gains_are_those_of_the_fit_to_all_seeds(whole, router):
-    points = [point for kind in ("Dense", router) for point in last_losses(whole, kind).items()]
-    table = [(n, e, loss) for (n, e), losses in points for loss in losses]
-    columns = np.array(table).T
-    (law,) = (law for law in numbers(whole)["laws"] if law["router"] == router)
-    fit = fit_routed(*columns)
-    assert law["rows"] == len(table) == (20 if router == "Hash" else 18)
-    assert law["rmsle"] == pytest.approx(fit.rmsle) and law["status"] == fit.status
-    at = np.unique(columns[0])
-    slope, gain = slope_interval(*columns, at), gain_interval(*columns, at)
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    for i, n in enumerate(at):
-        ends = [value if math.isfinite(value) else None for value in (slope.slope[i], slope.low[i], slope.high[i])]
-        assert [law["derived"]["slopes"][i][name] for name in ("value", "low", "high")] == pytest.approx(ends)
-        assert (law["derived"]["slopes"][i]["negative"] == "yes") == bool(slope.high[i] < 0)
-        assert law["gains"][i]["value"] == pytest.approx(gain.gain[i])
-        ratio = 10 ** gain.gain[i]
-        assert law["gains"][i]["percent"][0] == pytest.approx(100 * (ratio - 1))
-        label = size_label(int(n))
-        _, said, gained = rows_of(text, NAMES[router], label)[:3]
-        assert said[5:] == [f"{slope.slope[i]:.4f}", f"{slope.low[i]:.4f} to {slope.high[i]:.4f}", "yes"]
-        assert gained[2:5] == ["1 → 32", f"{gain.gain[i]:.4f}", f"{100 * (ratio - 1):+.1f} %"]
-
-
 def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", HURTS, noise=0.0003)
     write_report(folder, full=True)
@@ -357,13 +300,6 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "HASH at none of 3 sizes; S-BASE at all 3 sizes, by" in text and "**no, routing hurts**" in text
     assert "the runs do not show that the slope is negative" in text
-
-
-def test_a_gain_within_the_spread_is_no_gain(tmp_path, without_figures):
-    folder = make_sweep(tmp_path / "sweep", LAWS | {"hash": LAWS["hash"]._replace(b=-1e-4, c=0.0)}, noise=0.01)
-    write_report(folder, full=True)
-    verdicts = {e["verdict"] for e in numbers(folder)["does_routing_help"] if e["router"] == "Hash"}
-    assert "yes" not in verdicts and "no, within the spread" in verdicts
 
 
 def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
@@ -386,18 +322,6 @@ def test_figures_are_whole_and_stand_in_the_report(whole):
     text = (whole / "report.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\(figures/(\w+)\.svg\)", text)) == names
     assert (whole / "report.html").read_text(encoding="utf-8").count("<figure>") == len(names)
-
-
-@pytest.mark.slow
-def test_figures_are_the_same_each_time_and_change_no_settings(whole, first_figures):
-    before = dict(matplotlib.rcParams)
-    contents = {path.name: path.read_bytes() for path in (whole / "figures").iterdir()}
-    matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
-    write_report(whole, full=True)
-    assert matplotlib.rcParams["font.size"] == 31
-    matplotlib.rcParams["font.size"] = before["font.size"]
-    assert dict(matplotlib.rcParams) == before
-    assert {path.name: path.read_bytes() for path in (whole / "figures").iterdir()} == contents
 
 
 def test_the_report_names_the_routers_that_have_not_learned(whole):

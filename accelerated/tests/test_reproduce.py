@@ -226,19 +226,15 @@ def test_every_number_of_the_tables_is_in_the_results(whole):
     assert strangers(text + "| one that is not there | 0.1234567 |\n", results) == ["0.1234567"]
 
 
-def test_the_same_table_gives_the_same_report(whole):
+def test_the_same_table_gives_the_same_report_and_the_short_one_is_approved(whole, approved):
     results, _ = gather(open_runs(whole.parent / "table.csv"))
     assert json.loads(json.dumps(encoding.plain(command.advised(results)))) == results_of(whole)
     text = markdown(results, list(figures.FIGURES), full=True)
     assert text == (whole / "report.md").read_text(encoding="utf-8")
     assert page(text, whole) == (whole / "report.html").read_text(encoding="utf-8")
-
-
-def test_the_short_report_of_a_table_is_the_approved_one(whole, approved):
-    results, _ = gather(open_runs(whole.parent / "table.csv"))
-    text = markdown(results, list(figures.FIGURES))
-    approved("reproduce-short.md", text, 1e-3)
-    assert len(text.split()) < 1300 and "](#" not in text and page(text, whole).count("<figure>") == 2
+    short = markdown(results, list(figures.FIGURES))
+    approved("reproduce-short.md", short, 1e-3)
+    assert len(short.split()) < 1300 and "](#" not in short and page(short, whole).count("<figure>") == 2
 
 
 @pytest.mark.slow
@@ -282,53 +278,9 @@ def test_other_intervals_by_hand(whole):
             assert [each[f"undefined_{kind}"] for each in found] == by[kind].undefined
 
 
-def test_resamples_that_do_not_have_a_value_are_counted_by_kind(monkeypatch):
-    """Four kinds of numbers in their places: of runs, of sizes, of the jackknife, and of the law."""
-    ends = {"value": 0.0, "low": -4.0, "high": 4.0}
-    names = ("c", "E_start", "E_max", "N_cutoff")
-    at_sizes = [{"N": n} | ends for n in (10, 20)]
-    law = {"sizes": [10, 20], "coefficients": dict.fromkeys(names[:3], ends), "gains": at_sizes}
-    law["derived"] = {"N_cutoff": ends, "slopes": at_sizes}
-
-    def made(kind):
-        return [resampling.Interval(None, 0.0, -float(kind), float(kind), 0.95, False)] * 8
-
-    kinds = iter((1, 2))
-    monkeypatch.setattr(
-        resamples, "bootstrap", lambda *_: resampling.Bootstrap(made(kind := next(kinds)), [kind] * 8, {}, kind)
-    )
-    monkeypatch.setattr(resamples, "jackknife", lambda *_: resampling.Jackknife(made(3), []))
-    found = resamples._resampled((np.array([10.0, 20.0]), np.array([1.0, 2.0]), np.array([3.0, 2.0])), law)
-    for each in found["quantities"]:
-        assert (each["undefined_runs"], each["undefined_sizes"]) == (1, 2)
-        assert [each[kind][1] for kind in ("runs", "sizes", "jackknife", "profile")] == [1, 2, 3, 4]
-    assert (found["undetermined_runs"], found["undetermined_sizes"]) == (1, 2)
-
-
 def test_resamples_without_a_limit_are_counted():
     statuses = dict(zip(STATUSES, (1, 2, 4, 8, 16), strict=True))
     assert resamples._unbounded(resampling.Bootstrap([], [], statuses, 0)) == 1 + 2 + 8
-
-
-def test_one_law_for_every_kind_of_run_says_which_kind_it_misses(whole):
-    base = results_of(whole)["utilisation"][1]
-    kinds = {kind["kind"]: kind for kind in base["kinds"]}
-    assert {kind: entry["rows"] for kind, entry in kinds.items()} == {
-        "main grid": 18,
-        "dense": 6,
-        "R = 1/4": 3,
-        "k = 2": 6,
-        "dense, FFN ×2": 3,
-    }
-    squares = sum(entry["rows"] * entry["rmsle"] ** 2 for entry in kinds.values())
-    assert math.sqrt(squares / base["rows"]) == pytest.approx(base["rmsle"])
-    for point in base["points"]:  # F of 2,048 tokens, from FLOPs of a step of 524,288
-        row = next(r for r in results_of(whole)["runs"] if r["hyper_id"] == point["hyper_id"])
-        cost = row["k"] - 1 + row["flop_increase"] - 1
-        assert point["F"] == pytest.approx(row["size"] * 2048 * 2e-12 * (1 + 0.3 * cost))
-        assert point["B"] == pytest.approx(row["total_parameters"] / (point["F"] * 1e12 / 2048))
-    lines = sorted((point["effective"], point["predicted"]) for point in base["points"])
-    assert all(low[1] >= high[1] for low, high in zip(lines, lines[1:], strict=False))  # one falling line
 
 
 def test_a_mean_and_a_line_by_hand():

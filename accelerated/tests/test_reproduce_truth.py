@@ -510,49 +510,6 @@ def test_the_dense_law(results):
     assert close(found, [-level / slope - reach, -level / slope + reach], 1e-6)
 
 
-def test_pairs_say_who_is_lower_by_how_much(results):
-    (pair,) = results["pairs"]
-    assert (pair["first"], pair["second"]) == ("Hash", "S-Base") and len(pair["cells"]) == 15
-    alpha = -(HASH.a + HASH.c * math.log10(2))
-    logs: dict = {}
-    for cell in pair["cells"]:
-        first, second = (law.loss(cell["N"], cell["E"]) for law in LAWS.values())
-        logs.setdefault(cell["N"], []).append(math.log10(first / second))
-        assert close([cell["nats"], cell["percent"]], [first - second, 100 * (first / second - 1)])
-        sizes = [law.worth(cell["N"], cell["E"]) for law in LAWS.values()]
-        assert close(cell["size_ratio"], sizes[0] / sizes[1], 1e-4) and (first < second) == (cell["size_ratio"] > 1)
-    means = [statistics.mean(values) for values in logs.values()]
-    mean, reach = statistics.mean(means), T_2 * statistics.stdev(means) / math.sqrt(3)
-    ends = [100 * (10**end - 1) for end in (mean, mean - reach, mean + reach)]
-    assert close([pair["overall"][name] for name in ("mean", "low", "high")], ends, 1e-5)
-    ratio = pair["overall_size_ratio"]
-    wanted = [10 ** (-end / alpha) for end in (mean, mean + reach, mean - reach)]
-    assert close([ratio["mean"], ratio["low"], ratio["high"]], wanted, 1e-4)
-
-
-def test_what_k_and_R_and_wider_models_do(results):
-    found = results["experts_per_token"]
-    assert [(cell["router"], cell["N"], cell["E"]) for cell in found["cells"]] == [("S-Base", n, 32) for n in SIZES]
-    grown = []
-    for cell, n in zip(found["cells"], SIZES, strict=True):
-        first, second = cell["points"]
-        assert (first["k"], second["k"]) == (1, 2) and close(second["percent"], 100 * (1 / 1.02 - 1))
-        assert close([first["flops"], second["flops"]], [teraflops(n), teraflops(n, 1.3)])
-        assert close(second["per_decade"], -math.log10(1.02) / math.log10(1.3)) and first["per_decade"] is None
-        if n < SIZES[-1]:
-            grown.append(BASE.log_loss(10 * n, 32) - BASE.log_loss(n, 32))
-            assert close(cell["growth"], grown[-1])
-    assert found["cells"][-1]["growth"] is None
-    versus = found["versus_growth"]["2"]
-    assert close(versus["mean"], -math.log10(1.02) / math.log10(1.3) - statistics.mean(grown)) and versus["values"] == 2
-    wider = [-(math.log10(1.03) + math.log10(dense_loss(n) / HASH.loss(n, 1))) / math.log10(1.3) for n in SIZES]
-    assert close([entry["points"][1]["per_decade"] for entry in found["dense"]], wider)
-    beside = -math.log10(1.02) / math.log10(1.3) - statistics.mean(wider)
-    assert close(found["versus_dense"]["2"]["mean"], beside) and found["versus_dense"]["2"]["less"] == 3
-    (change,) = results["routing_frequency"]["changes"]
-    assert (change["R"], change["cells"], change["lower"]) == (0.25, 3, 0) and close(change["percent"]["mean"], 1.0)
-
-
 def test_what_the_next_larger_model_brings_is_that_of_the_next_one():
     runs = [a_run("S-Base", n, 8, loss, flops=n / 100) for n, loss in ((100, 3.0), (1000, 2.5), (100_000, 1.0))]
     (cell,) = ablations.experts_per_token([*runs, a_run("S-Base", 100, 8, 2.9, k=2, flops=2.0)])["cells"]
@@ -573,25 +530,6 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
     more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
     assert comparison_runs.usual_frequency(more) == 0.5
     assert comparison_runs.usual_frequency(more + [a_run("Hash", 100, 8, 1.0, frequency=0.25)]) == 0.25
-
-
-def test_what_each_step_in_E_brings(results):
-    for entry in results["doublings"]:
-        law, counts = LAWS[entry["router"]], (1, *COUNTS)
-        for step, low, high in zip(entry["steps"], counts, counts[1:], strict=False):
-            assert (step["from"], step["to"], step["sizes"]) == (low, high, 3)
-            losses = [(dense_loss(n) if low == 1 else law.loss(n, low), law.loss(n, high)) for n in SIZES]
-            mean = statistics.mean(math.log10(after / before) for before, after in losses)
-            assert close(step["per_doubling"], mean / math.log2(high / low))
-            assert close(step["percent"]["mean"], 100 * (10**mean - 1))
-        for point, e in zip(entry["reached"], COUNTS, strict=True):
-            shares = [
-                100 * math.log(law.loss(n, e) / dense_loss(n)) / math.log(law.loss(n, 256) / dense_loss(n))
-                for n in SIZES
-            ]
-            assert point["E"] == e
-            wanted = [statistics.mean(shares), min(shares), max(shares)]
-            assert close([point["percent"], point["low"], point["high"]], wanted)
 
 
 def of_first_page(results: dict, change) -> str:
