@@ -14,7 +14,8 @@
 #
 # A *language model* reads a text in pieces called *tokens* and gives a probability to each possible next token. It is a
 # stack of equal *blocks*. A block has two parts. In *attention*, tokens look at earlier tokens. In the *feed-forward
-# network* (FFN), each token is transformed alone: a matrix, a bend, a second matrix.
+# network* (FFN), each token is transformed alone: it is multiplied by a matrix, its negative numbers are pressed
+# towards 0, and it is multiplied by a second matrix.
 #
 # Most of the *parameters*, the learned numbers, are in the FFNs. More parameters make a better model, but every token
 # is multiplied by all of them. So a model that is twice as large takes twice the work.
@@ -90,7 +91,7 @@ figure(
 #
 # Is it worth it? Clark et al. 2022 trained models of six sizes, dense and with up to 512 experts, and measured the
 # *loss* of each: minus the logarithm of the probability that the model gave to the right next token, on average. Lower
-# is better. Their router here is S-BASE (lesson 4).
+# is better; the unit is called the *nat*. Their router here is S-BASE (lesson 4).
 
 # %% tags=["released"]
 from routelaws.reference.accounting import SIZES, count
@@ -143,9 +144,9 @@ figure(
 # %% [markdown]
 # ## 3. A model to look at
 #
-# Here is a model that is small enough to look at. It has two blocks of width 32; the second has eight experts. It was
-# trained for two minutes on the source code of Python's standard library, by `routelaws train`. Its weights come with
-# these lessons, rounded to 8 bits. ([`small_model.py`](small_model.py) trains it again.)
+# Here is a model that is small enough to look at. Each token is a list of 32 numbers. There are two blocks; the second
+# has eight experts. It was trained for two minutes on the source code of Python's standard library. Its weights come
+# with these lessons, rounded to 8 bits. (`routelaws train` trains it again: see [`small_model.py`](small_model.py).)
 
 # %%
 from routelaws.reference import transformer

@@ -1,8 +1,8 @@
 """What the lessons share: a check that two results are the same, pictures, times, and an early end.
 
-A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`), as a notebook, and as the page that `build.py`
-makes of it. NumPy is all that this file needs. Pictures are drawn in notebooks and on pages, where matplotlib is
-installed; plain Python prints their captions.
+A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`, or `python tutorials/lesson.py 01` to see its
+headings, too), as a notebook, and as the page that `build.py` makes of it. NumPy is all that this file needs. Pictures
+are drawn in notebooks and on pages, where matplotlib is installed; plain Python prints their captions.
 """
 
 import csv
@@ -10,6 +10,7 @@ import functools
 import gzip
 import importlib.util
 import io
+import re
 import sys
 import time
 from pathlib import Path
@@ -175,3 +176,21 @@ def best_time(function, *arguments, repeats: int = 5) -> float:
         wait(function(*arguments))
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def run(beginning: str) -> None:
+    """Run the lesson whose name begins so, as plain Python, and print its headings where they stand.
+
+    Raises:
+        SystemExit: no lesson begins so, or a library is missing (see `needs`).
+    """
+    paths = sorted(Path(__file__).resolve().parent.glob(f"{beginning}*.py")) if beginning[:1].isdigit() else []
+    if len(paths) != 1:
+        raise SystemExit(f"lesson {beginning!r}: {len(paths)} scripts begin so; give the number of one, such as 01")
+    source = paths[0].read_text(encoding="utf-8")
+    source = re.sub(r"^# #+ (.+)$", lambda heading: f"print({chr(10) + heading[1]!r})", source, flags=re.MULTILINE)
+    exec(compile(source, str(paths[0]), "exec"), {"__name__": "__main__", "__file__": str(paths[0])})
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:2] or [""])

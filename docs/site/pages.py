@@ -23,7 +23,7 @@ GUIDES = {  # in the order in which a reader needs them; a page that is not name
     "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
     "Predict": ("columns", "laws", "planning", "downstream"),
     "Test": ("wild/README", "vectors"),
-    "Background": ("choices", "balanced_assignment", "hash_loads", "policy_gradient"),
+    "Background": ("study/README", "choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # what a link to each of them leads to
 NO_PAGES = ("docs/site.md",)  # for those who build the site, not for those who read it

@@ -171,6 +171,12 @@ class TestLessonsRun:
         printed = said("-c", WITHOUT, str(FOLDER / f"{name}.py"))
         assert ("The rest of this lesson needs" in printed) == (not name.startswith("00")) and "[Figure]" in printed
 
+    def test_prints_its_headings_by_number(self):
+        printed = said("lesson.py", "00")
+        headings = re.findall(r"^## (.+)$", page("00_why_experts"), re.MULTILINE)
+        places = [printed.find(f"\n{heading}\n") for heading in headings]
+        assert len(places) > 6 and -1 not in places and places == sorted(places)
+
     @pytest.mark.parametrize("name", QUICK[:3])
     def test_answers_with_numpy_alone(self, name):
         assert said("-c", WITHOUT, str(FOLDER / "answers" / f"{name}.py"))

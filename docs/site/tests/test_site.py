@@ -1,7 +1,11 @@
 """The site: every page is in the navigation, its links lead somewhere, and nothing is loaded from elsewhere."""
 
 import importlib.util
+import json
+import shutil
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -164,12 +168,38 @@ def test_a_folder_that_holds_other_things_is_not_emptied(tmp_path):
     assert not (tmp_path / "new/page.html").exists()
 
 
+SEARCHES = {  # what a newcomer types, and the page that has to be the first result
+    "mixture of experts": "tutorials/00_why_experts",
+    "MoE": "docs/terms",
+    "load balancing": "tutorials/00_why_experts",
+    "collapse": "tutorials/00_why_experts",
+    "capacity": "tutorials/01_a_routed_layer",
+    "Sinkhorn": "tutorials/04_s_base",
+    "scaling law": "tutorials/11_fitting_the_law",
+}
+
+
+def first_result(out: Path, query: str) -> str:
+    """Return the page of the first result of a search, ranked by the site's own scripts under node."""
+    script = SITE / "tests/first_results.js"
+    ended = subprocess.run(["node", script, out, query], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what the builders say of each other's next versions
 @pytest.mark.skipif(not all(map(importlib.util.find_spec, EXTRA)), reason="the extra `site` is not installed")
 def test_the_site_is_built_and_sound(tmp_path):
     out = tmp_path / "site"
     assert make.build(out) == []
+    if shutil.which("node"):
+        for query, wanted in SEARCHES.items():
+            assert first_result(out, query) == wanted, query
+    with zipfile.ZipFile(next((out / "_downloads").rglob(make.NOTEBOOKS))) as archive:
+        assert {"lessons/00_why_experts.ipynb", "lessons/lesson.py", "lessons/data/small_model.npz"} <= {
+            *archive.namelist()
+        }
     lesson = (out / "tutorials/04_s_base.html").read_text()
     assert '<math display="block">' in lesson and "$$" not in lesson
     assert all((out / f"{name}.html").exists() for name in pages.pages(ROOT).values())
