@@ -5,15 +5,12 @@ from pathlib import Path
 
 import tyro
 
-from ..errors import InputError
-from ..laws.catalogue import Law
-from ..results.accuracy_rows import Choice, read_groups
+from ..results.accuracy_rows import Choice
 from ..results.blocks import show
 from ..results.encoding import dumps
-from ..results.fit import LEVEL
 from ..results.fit_text import fits_blocks
 from ..results.rows import law_of
-from ..results.runs import Fits, fit_groups, read, with_options
+from ..results.runs import fit_table, with_options
 from .flags import refuse
 from .working import Working
 
@@ -81,20 +78,7 @@ def fit(
         fit: The law, and the rows that it is fitted to.
         json: Print one JSON object and nothing else.
     """
-    fits = fit_tables(law_of(fit.law), tables, fit.choice(), fit.huber)
-    print(dumps(fits.to_dict())) if json else show(fits_blocks(fits))
-
-
-def fit_tables(
-    law: Law, tables: tuple[Path, ...], chosen: Choice, huber: float | None, level: float = LEVEL, router=None
-) -> Fits:
-    """Fit a law of the loss, of accuracy or of leverage to tables."""
-    if not tables:
-        raise InputError("a results table, or the folder of a run or sweep, is needed")
+    law, choice = law_of(fit.law), fit.choice()
     with Working("reading the table") as tell:
-        if law.measured == "loss":
-            runs = read(tables).where(chosen.rows).of_loss(chosen.loss)
-            return runs.fit(law, router, level, huber, tell, **chosen.options)
-        if len(tables) > 1:
-            raise InputError(f"{len(tables)} tables are given; a law of {law.measured} takes one")
-        return fit_groups(law, *read_groups(law, tables[0], chosen), tables[0], level, huber, tell)
+        fits = fit_table(law, tables, choice, huber=fit.huber, tell=tell)
+    print(dumps(fits.to_dict())) if json else show(fits_blocks(fits))

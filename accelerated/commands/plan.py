@@ -23,7 +23,7 @@ from .flags import check_level, refuse
 from .working import Working
 
 DTYPE = "bf16"
-"""Numbers of parameters and cache if nothing else is said."""
+"""The default type of the numbers of parameters and cache."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import tyro
 
 from ..errors import InputError
@@ -13,14 +12,15 @@ from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL, check_huber
 from ..results.fit_text import prediction_blocks, published_blocks
-from ..results.prediction import input_of, point_of, predict_all
+from ..results.prediction import input_of, point_of, predict_all, predict_published
 from ..results.rows import law_of, rows_of_released
-from ..results.runs import with_options
+from ..results.runs import fit_table, with_options
 from ..tables.released import released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
-from .fit import FitFlags, fit_tables
+from .fit import FitFlags
 from .flags import check_level, refuse
+from .working import Working
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PointFlags:
     at: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, float | None]:
-        """Return the columns of a law; InputError where one is said twice, or is no number."""
+        """Return the columns of a law; InputError where one is given twice, or is no number."""
         size = None if self.n is None else parameters_of(self.n)
         point = {"dense_parameters": size, "num_experts": self.experts}
         return _with_named(point | {"teraflops": self.teraflops, "utilisation": self.utilisation}, self.at)
@@ -90,7 +90,8 @@ def predict(
     if not tables:
         tables, rows = _released(law, fit.rows)
         chosen = chosen._replace(rows=rows)
-    found = predict_all(fit_tables(law, tables, chosen, fit.huber, level, router), at, level)
+    with Working("reading the table") as tell:
+        found = predict_all(fit_table(law, tables, chosen, level, fit.huber, router, tell), at, level)
     print(dumps(found.to_dict())) if json else show(prediction_blocks(found))
     return None
 
@@ -100,18 +101,8 @@ def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, .
     if tables:
         raise InputError("--published stands in the place of a table; give one of both")
     refuse(idle, "printed coefficients have no runs, and no interval")
-    point = point_of(law, at)
-    if published not in law.published:
-        there = ", ".join(law.published) or "none"
-        raise InputError(
-            f"--published {published}: the law {law.name} has no printed coefficients of that name; there: {there}"
-        )
-    printed = law.published[published]
-    value = float(np.asarray(law.predict(printed, *(np.array([each]) for each in point.values())))[0])
-    if not json:
-        return show(published_blocks(law, published, point, value))
-    found = {"law": law.name, "measured": law.measured, "published": published, "source": printed.source}
-    return print(dumps(found | {"attested": printed.attested, "at": point, "value": value}))
+    found = predict_published(law, published, at)
+    print(dumps(found.to_dict())) if json else show(published_blocks(found))
 
 
 def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]:

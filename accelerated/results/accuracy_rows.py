@@ -205,7 +205,7 @@ def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
 
 
 def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> tuple[dict, list[str]]:
-    """Return the guess rate as an option of the fit, and a remark where nobody says it."""
+    """Return the guess rate as an option of the fit, and a remark where neither the user nor a table gives it."""
     if "guess_rate" not in law.options:
         return ({} if guess is None else {"guess_rate": guess}), []  # which the law refuses by its name
     if guess is not None:

@@ -11,7 +11,7 @@ from .numbers import figure
 from .row_differences import Difference, Shorter
 
 CLEAR = 0.05
-"""Below this chance of a test a bend or a misfit is said to be there."""
+"""Below this p of a test a caution reports a bend or a misfit."""
 
 SHOWN = 6
 """Groups or runs that are listed; of more, the first."""

@@ -7,7 +7,7 @@
     5. ROUTERS    `fit_each`    what can be fitted to each router, and why others cannot
 
 Intervals are the law's own (`Law.intervals`). A fit with Huber's criterion instead of least squares has none, since it
-assumes no distribution; that by least squares stands beside it.
+assumes no distribution; `Fit.least_squares` is the other fit.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..laws.catalogue import LAWS, Law
+from ..laws.catalogue import Law
 from ..laws.held_out import HeldOut
 from ..wording import by_reason, in_short, once
 from .blocks import Block, Notes, Table
@@ -209,11 +209,13 @@ def _predictions_table(found) -> Table:
     return Table(heads, rows)
 
 
-def published_blocks(law: Law, name: str, at: dict[str, float], value: float) -> list[Block]:
-    """Return what printed coefficients say at a point."""
-    printed, where = LAWS[law.name].published[name], ", ".join(f"{key} = {each:,.6g}" for key, each in at.items())
+def published_blocks(found) -> list[Block]:
+    """Return what `routelaws predict` prints of a `PublishedPrediction`."""
+    law, printed = found.law, found.law.published[found.name]
+    where = ", ".join(f"{column} = {value:,.6g}" for column, value in found.at.items())
     return [
         f"law {law.name}: {law.formula}",
-        f"printed coefficients {name}: {printed.source}; how well attested: {printed.attested}",
-        f"{law.measured} {value:.4f} at {where}; no interval, since the runs behind the coefficients are not at hand",
+        f"printed coefficients {found.name}: {printed.source}; how well attested: {printed.attested}",
+        f"{law.measured} {found.value:.4f} at {where}; no interval, since the runs behind the coefficients are not at "
+        "hand",
     ]

@@ -34,7 +34,7 @@ LEAST = 0.01
 
 
 PULLED = 1e-3
-"""Below which p, times the number of rows, one run is said to have pulled the law."""
+"""Below this p, times the number of rows, one run has pulled the law."""
 
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")

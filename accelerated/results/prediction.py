@@ -14,7 +14,7 @@ from ..wording import by_reason, in_short
 from .blocks import text, to_html
 from .cautions import CLEAR, how_far_off
 from .encoding import head_of, interval, named, plain, unknown
-from .fit_text import prediction_blocks
+from .fit_text import prediction_blocks, published_blocks
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -120,6 +120,40 @@ class Beyond(NamedTuple):
     def times(self) -> float:
         """How many times the nearer end the number is: above 1 beyond the largest, below 1 before the smallest."""
         return self.value / self.end
+
+
+class PublishedPrediction(NamedTuple):
+    """What printed coefficients say at a point; no interval, since the runs behind them are not at hand."""
+
+    law: Law
+    name: str  # of the coefficients
+    at: dict[str, float]
+    value: float
+
+    def to_dict(self) -> dict:
+        """Return what `routelaws predict --published --json` prints."""
+        printed, law = self.law.published[self.name], self.law
+        found = {"law": law.name, "measured": law.measured, "published": self.name, "source": printed.source}
+        return plain(found | {"attested": printed.attested, "at": self.at, "value": self.value})
+
+    def __repr__(self) -> str:
+        return text(published_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return to_html(published_blocks(self))
+
+
+def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
+    """Return what printed coefficients say; InputError where the law has none of that name, or as `point_of`."""
+    point = point_of(law, at)
+    if name not in law.published:
+        there = ", ".join(law.published) or "none"
+        raise InputError(
+            f"--published {name}: the law {law.name} has no printed coefficients of that name; there: {there}"
+        )
+    columns = [np.array([value]) for value in point.values()]
+    value = float(np.asarray(law.predict(law.published[name], *columns))[0])
+    return PublishedPrediction(law, name, point, value)
 
 
 def input_of(name: str) -> tuple[str, str, float]:

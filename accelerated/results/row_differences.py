@@ -13,7 +13,7 @@ It puts whatever these change into N, E or chance, and its own residuals need no
     BUDGETS   models of several sizes have one budget, of which a law in compute alone takes all: `budgets`
     DESIGN    the tokens follow from the size, so that the terms of a law in both look alike: `proportional_tokens`
 
-What counts as different is our choice and stands beside each number below.
+What counts as different is our choice, with each number below.
 """
 
 import math

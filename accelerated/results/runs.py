@@ -5,6 +5,7 @@ Runs.where        a condition on the columns, or the preset clark
 Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
 Runs.plan         the models that a budget pays for -> `Plan`
 Runs.next_run     the runs that could be added -> `NextRuns`
+fit_table         any law, to tables of runs, accuracies or leverages -> `Fits`
 fit_groups        a law of accuracy or of leverage, one for each task or router -> `Fits`
 """
 
@@ -20,6 +21,7 @@ from ..tables.schema import DENSE
 from ..tables.several import named, naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import by_reason, in_short, once, plural
+from .accuracy_rows import Choice, read_groups
 from .blocks import text, to_html
 from .encoding import head_of, plain
 from .fit import LEVEL, Fit, check_huber, fit_each, fit_some, fit_with_intervals
@@ -312,6 +314,36 @@ def fit_groups(
     if not fits:
         raise InputError(*(f"{named(path)}: {in_short(of, 7)}: {reason}" for reason, of in by_reason(reasons).items()))
     return Fits(law, fits, reasons, remarks, named(path))
+
+
+def fit_table(
+    law: Law,
+    paths: Sequence[Path],
+    choice: Choice,
+    level: float = LEVEL,
+    huber: float | None = None,
+    router: str | None = None,
+    tell: Callable | None = None,
+) -> Fits:
+    """Fit a law of the loss, of accuracy or of leverage to tables.
+
+    Args:
+        law: of the catalogue.
+        paths: of tables; one for laws that are not of the loss.
+        choice: loss, rows and tasks.
+        level, huber, router, tell: as `Runs.fit`.
+
+    Raises:
+        InputError: as `Runs.fit` and `fit_groups`; no table is named, or several where one is needed.
+    """
+    if not paths:
+        raise InputError("a results table, or the folder of a run or sweep, is needed")
+    if law.measured == "loss":
+        runs = read(paths).where(choice.rows).of_loss(choice.loss)
+        return runs.fit(law, router, level, huber, tell, **choice.options)
+    if len(paths) > 1:
+        raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one")
+    return fit_groups(law, *read_groups(law, paths[0], choice), paths[0], level, huber, tell)
 
 
 def with_options(law: Law, options: dict | None) -> Law:

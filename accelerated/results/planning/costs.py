@@ -77,7 +77,7 @@ def costs_of(frame, experts: float) -> Costs:
 
 
 def tokens_of_runs(frame) -> np.ndarray:
-    """Return the training tokens D of each row, [n]; without a word of the table, steps are as in the released one."""
+    """Return the training tokens D of each row, [n]; where the table gives none, steps are as in the released one."""
     tokens = training_tokens(frame)
     return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
