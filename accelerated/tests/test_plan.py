@@ -368,7 +368,8 @@ def test_a_law_that_knows_of_tokens_spends_the_budget_on_size_and_tokens(tmp_pat
     """Hoffmann's law on dense runs of it: the optimum is where the derivative of the loss along 6 N D = FLOPs is 0."""
     law = hoffmann.HoffmannCoefficients(400.0, 0.34, 1000.0, 0.34, 1.7)
     dense = table()[lambda frame: frame["router_type"] == "Dense"]
-    frame = pandas.concat([dense.assign(tokens=tokens) for tokens in (1e8, 1e9, 1e10, 1e11)], ignore_index=True)
+    budgets = [dense.assign(step=steps, tokens=float(steps * BATCH * LENGTH)) for steps in (3e3, 3e4, 3e5, 3e6)]
+    frame = pandas.concat(budgets, ignore_index=True)
     frame["hyper_id"] = range(len(frame))
     noise = np.random.default_rng(0).normal(0, 1e-4, len(frame))
     frame["loss_validation"] = hoffmann.predict_hoffmann(frame["dense_parameter_count"], frame["tokens"], law) * np.exp(
