@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.planning import Budget
 from ..tables.schema import DENSE
+from ..tables.selection import last_evaluations
 from ..tables.several import named, naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import by_reason, in_short, once, plural
@@ -77,6 +78,11 @@ class Runs:
     def of_loss(self, column: str | None) -> "Runs":
         """Return the same runs with another column of the loss; None keeps it."""
         return self if column is None else Runs(self.frame, self.paths, self.rows, column)
+
+    @cached_property
+    def last(self):
+        """The last evaluation of each run, whatever rows are chosen, by hyper_id: a pandas DataFrame."""
+        return last_evaluations(self.frame)
 
     @property
     def remarks(self) -> list[str]:

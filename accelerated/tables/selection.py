@@ -1,7 +1,7 @@
 """The rows of a results table that a law is fitted to, router by router, and why the other runs are left out.
 
 1. CHOOSE    `_chosen`       the evaluations that the user, or the preset clark, lets through
-2. LAST      `_last`         the last of them of each run
+2. LAST      `last_evaluations`  the last of them of each run
 3. LEAVE     `_reasons`      runs that the law cannot describe, each with the first reason that holds
 4. ROUTERS   `_rows_of`      what is left of each router, with the dense runs as E = 1
 """
@@ -95,7 +95,7 @@ def select_rows(
     chosen = _chosen(frame, rows)
     if not chosen.any() and len(frame):
         raise InputError(none_chosen(frame, rows))
-    last = _last(frame, chosen)
+    last = last_evaluations(frame, chosen)
     reasons = _reasons(last, rows, loss_column, axes)
     names, ends = run_names(last), frame.groupby("hyper_id")["step"].max()
     apart = axes == "one kind"
@@ -151,12 +151,12 @@ def none_chosen(frame, rows: str) -> str:
     return said
 
 
-def _last(frame, chosen: np.ndarray):
-    """Return the last evaluation of every run among the chosen rows, by hyper_id.
+def last_evaluations(frame, chosen: np.ndarray | None = None):
+    """Return the last evaluation of every run among the chosen rows, or among all, by hyper_id.
 
     Of two rows at the same step the later one in the frame is the last.
     """
-    at = np.flatnonzero(chosen)
+    at = np.arange(len(frame)) if chosen is None else np.flatnonzero(chosen)
     run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]
     order = np.lexsort((step, run))
     ends = np.append(run[order][1:] != run[order][:-1], True) if len(at) else np.zeros(0, dtype=bool)

@@ -46,7 +46,7 @@ class Table:
     """
 
     def __init__(self, source: Runs, name: str = ""):
-        self.frame, self.last = source.frame, _last(source.frame)
+        self.frame, self.last = source.frame, source.last
         self.name = name or ", ".join(Path(path).name for path in listed(source.paths))
         self.released = _is_released(self.last)
         self.rows = "clark" if self.released and source.rows is None else source.rows
@@ -123,7 +123,7 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
 
 def with_main_loss(runs: Runs) -> Runs:
     """Return runs with loss_validation as their loss, or the first loss with values where that has none."""
-    columns = _losses(_last(runs.frame), runs.paths)
+    columns = _losses(runs.last, runs.paths)
     return runs if runs.loss != LOSS or LOSS in columns else runs.of_loss(columns[0])
 
 
@@ -157,11 +157,6 @@ def size_labels(table: Table) -> dict[int, str]:
 def seeds_chosen(table: Table) -> bool:
     """Return whether a condition of the user's names the seed: what seeds change is then in the runs it leaves out."""
     return table.has_condition and "seed" in names_in(table.rows)
-
-
-def _last(frame):
-    """Return the last evaluation of each run, by hyper_id."""
-    return frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
 
 
 def _is_released(last) -> bool:

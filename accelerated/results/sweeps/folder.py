@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import InputError
+from ...tables.selection import last_evaluations
 from ...tables.table import DENSE, RouterRows, read_table, select_rows
 from ...training.configuration import TrainConfig
 from ...training.result_rows import read_rows
@@ -95,9 +96,8 @@ def read_sweep(folder: Path) -> Sweep:
     name, planned = read_plan(folder)
     check_plan(folder)
     frame = _finished_rows(folder, planned)
-    last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     runs = []
-    for row in last.to_dict("records"):
+    for row in last_evaluations(frame).to_dict("records"):
         config = planned[row["hyper_id"]]
         where = folder_of_run(folder, row["hyper_id"], config)
         runs.append(SweepRun(row["hyper_id"], config, row, read_own_log(where), read_results(where)[1]))
