@@ -354,7 +354,7 @@ assert crowded > lonely and found.prices.min() == 0
 # balance, and nothing that depends on other tokens. The gate is the *sigmoid* of the score of the chosen expert, a
 # number between 0 and 1. The choice counts as a constant, so the scores learn through the gate alone.
 #
-# $$\mathrm{gate} = \frac{1}{1 + e^{-s_{te}}}$$
+# $$\mathrm{gate} = \frac{1}{1 + \exp(-s_{te})}$$
 
 # %%
 from routelaws.reference.routers.base import base_router

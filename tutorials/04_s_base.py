@@ -262,7 +262,7 @@ assert np.isnan(plan).any() and not np.exp(far)[:, 1].any()
 # The repair is never to leave the logarithm. A division becomes a difference, and the sum over a row becomes
 # *log-sum-exp*, which takes the largest term out before it adds:
 #
-# $$\log \sum_j e^{y_j} = m + \log \sum_j e^{y_j - m}, \qquad m = \max_j y_j$$
+# $$\log \sum_j \exp(y_j) = m + \log \sum_j \exp(y_j - m), \qquad m = \max_j y_j$$
 #
 # The largest term is then exp(0) = 1, so the sum is at least 1. It cannot vanish, and it cannot be too large.
 

@@ -60,7 +60,7 @@ same(top_k_indices(z, k), expert)
 #
 # - "softmax": a softmax over the chosen logits alone.
 #
-# $$g_{te} = \frac{e^{z_{te}}}{\sum_{j \in K_t} e^{z_{tj}}}$$
+# $$g_{te} = \frac{\exp(z_{te})}{\sum_{j \in K_t} \exp(z_{tj})}$$
 
 # %%
 p = softmax(z)
@@ -76,7 +76,7 @@ for name, gate in (("none", none), ("sum", divided), ("softmax", chosen_only)):
 same(divided, chosen_only)
 
 # %% [markdown]
-# The last two are one function: $p_{te}$ is $e^{z_{te}}$ divided by a number that is the same for all experts of the
+# The last two are one function: $p_{te}$ is $\exp(z_{te})$ divided by a number that is the same for all experts of the
 # token, and that number cancels. [`top_k_router`](../reference/routers/top_k.py) knows all three.
 
 # %%
@@ -89,7 +89,7 @@ for name, gate in (("none", none), ("sum", divided), ("softmax", chosen_only)):
 print("load of each expert:", (T * k * routing.load).round().astype(int), "of", T * k)
 
 # %% [markdown]
-# Some models use another score in place of the softmax: the *sigmoid*, $1 / (1 + e^{-z_{te}})$, which looks at one
+# Some models use another score in place of the softmax: the *sigmoid*, $1 / (1 + \exp(-z_{te}))$, which looks at one
 # logit at a time. With it "sum" and "softmax" are two functions, since nothing cancels.
 
 # %%

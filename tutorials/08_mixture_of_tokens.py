@@ -158,7 +158,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # mean of all tokens of the group. They call it a *Mixture of Tokens*. A controller, a matrix like that of a router,
 # gives the logits. The softmax runs over the *tokens* $i$ of the group, for each expert by itself:
 #
-# $$w_{ie} = \frac{e^{z_{ie} / \tau}}{\sum_j e^{z_{je} / \tau}}, \qquad m_e = \sum_i w_{ie} x_i$$
+# $$w_{ie} = \frac{\exp(z_{ie} / \tau)}{\sum_j \exp(z_{je} / \tau)}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
 # The number $\tau$ is the *temperature*; it is 1 unless another value is given. Take our six tokens as a group.
 # ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture&table=lesson8).)

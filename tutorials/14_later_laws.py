@@ -53,15 +53,15 @@ assert losses.argmin() not in (0, len(losses) - 1)
 #
 # Solved for N, with $D = C / 6N$ again:
 #
-# $$N = G \left(\frac{C}{6}\right)^{\beta / (\alpha + \beta)}$$
+# $$N = \kappa \left(\frac{C}{6}\right)^{\beta / (\alpha + \beta)}$$
 #
-# $$G = \left(\frac{\alpha a}{\beta b}\right)^{1 / (\alpha + \beta)}$$
+# $$\kappa = \left(\frac{\alpha a}{\beta b}\right)^{1 / (\alpha + \beta)}$$
 
 
 # %%
 def best_by_hand(C, law):
-    G = (law.alpha * law.a / (law.beta * law.b)) ** (1 / (law.alpha + law.beta))
-    N = G * (C / 6) ** (law.beta / (law.alpha + law.beta))
+    kappa = (law.alpha * law.a / (law.beta * law.b)) ** (1 / (law.alpha + law.beta))
+    N = kappa * (C / 6) ** (law.beta / (law.alpha + law.beta))
     return N, C / (6 * N)
 
 
@@ -313,21 +313,22 @@ print(f"{alike} of {len(table)} cells are alike; where they are not, the loss di
 #
 # Without a memory limit the paper prints a formula for the best N and D at one number of experts:
 #
-# $$N = G \left(\frac{C}{6}\right)^{\nu / (\mu + \nu)}$$
+# $$N = \kappa \left(\frac{C}{6}\right)^{\nu / (\mu + \nu)}$$
 #
-# $$D = \frac{1}{G} \left(\frac{C}{6}\right)^{\mu / (\mu + \nu)}$$
+# $$D = \frac{1}{\kappa} \left(\frac{C}{6}\right)^{\mu / (\mu + \nu)}$$
 #
-# $$G = \left(\frac{\mu m}{\nu n}\right)^{1 / (\mu + \nu)}$$
+# $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{1 / (\mu + \nu)}$$
 #
-# G is no granularity here. We try the formula, and beside it the best size as section 1 finds it, by looking.
+# The paper calls $\kappa$ G; it is no granularity. We try the formula, and beside it the best size as section 1 finds
+# it, by looking.
 
 # %%
 from routelaws.reference.laws.planning import printed_joint_optimum
 
 C, E = 1e21, 8
 m, mu, n, nu = powers[E]
-G = (mu * m / (nu * n)) ** (1 / (mu + nu))
-N, D = G * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / G
+kappa = (mu * m / (nu * n)) ** (1 / (mu + nu))
+N, D = kappa * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / kappa
 same([N, D], printed_joint_optimum(C, E, law))
 sizes = np.geomspace(1e8, 1e11, 3001)
 looked = joint.predict_joint(sizes, C / (6 * sizes), E, law)
@@ -343,12 +344,12 @@ assert joint.predict_joint(N, D, E, law) > looked.min() + 1
 # $$\mu m N^{\mu} = \nu n D^{\nu}$$
 #
 # Put the formulas for N and D in. The powers of $C / 6$ are the same on both sides, and what is left is
-# $\mu m G^{\mu} = \nu n G^{-\nu}$. So the sign of the exponent of G is wrong:
+# $\mu m \kappa^{\mu} = \nu n \kappa^{-\nu}$. So the sign of the exponent of $\kappa$ is wrong:
 #
-# $$G = \left(\frac{\mu m}{\nu n}\right)^{-1 / (\mu + \nu)}$$
+# $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{-1 / (\mu + \nu)}$$
 
 # %%
-mended = 1 / G
+mended = 1 / kappa
 N, D = mended * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / mended
 same(mu * m * N**mu, nu * n * D**nu)
 print(f"mended:  N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}")

@@ -170,7 +170,7 @@ assert means[0.1] < means[0.05] < truth.alpha < means[0.0]
 #
 # $$L = \frac{A}{C^{\alpha}}$$
 #
-# $$Q = a L + b \qquad \text{or} \qquad Q = \frac{a}{1 + e^{-k (L - m)}} + b$$
+# $$Q = a L + b \qquad \text{or} \qquad Q = \frac{a}{1 + \exp(-k (L - m))} + b$$
 #
 # Both stages are fitted to what was measured, and then chained. Here are losses for the models of our table, and both
 # stages by hand, with a line.

@@ -16,7 +16,7 @@
 # The router of lesson 1 gave each token one expert. Ours gives each token its $k$ best experts. Both begin with the
 # *softmax*, which turns the logits $z_{te}$ of token $t$ into probabilities:
 #
-# $$p_{te} = \frac{e^{z_{te}}}{\sum_j e^{z_{tj}}}$$
+# $$p_{te} = \frac{\exp(z_{te})}{\sum_j \exp(z_{tj})}$$
 #
 # First as a loop, for one token; then as one usually writes it, for all tokens at once. The logarithm of the sum below
 # the line, *log-sum-exp*, is of use elsewhere, so it gets a function too. (Of the helpers of these lessons, `same`
@@ -285,8 +285,8 @@ for line in report.lines()[len(report.header) + 3 :]:
 # ## 6. A repair that breaks something
 #
 # The usual repair of the softmax is to subtract the largest logit of each row, which changes nothing in the result:
-# $e^{z - m} / \sum e^{z - m} = e^z / \sum e^z$. And a *stable* sort of the negated scores leaves equal ones in the
-# order of their indices.
+# $\exp(z - m) / \sum \exp(z - m) = \exp(z) / \sum \exp(z)$. And a *stable* sort of the negated scores leaves equal ones
+# in the order of their indices.
 
 
 # %%

@@ -233,8 +233,8 @@ assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 # %% [markdown]
 # The order is no accident: what is balanced within each group is balanced over all of them, so the larger group has at
 # least the same choices. Small groups cost fit; large ones cost messages. How many? Sinkhorn's algorithm (lesson 4)
-# needs few. Its plan is $\Pi_{te} = e^{z_{te} + a_t + g_e}$. The row step, for $a_t$, makes each row of $e^{z + g}$ add
-# up to 1/(number of tokens): a softmax, divided by that number. A device can do that for its own tokens. The column
+# needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$, makes each row of $\exp(z + g)$
+# add up to 1/(number of tokens): a softmax, divided by that number. A device can do that for its own tokens. The column
 # step, for $g_e$, needs the mass that each expert then has from *all* devices, $\mathrm{mass}_{ie}$ from device $i$:
 #
 # $$g_e \leftarrow g_e - \log \Bigl( E \sum_i \mathrm{mass}_{ie} \Bigr)$$
