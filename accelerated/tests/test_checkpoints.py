@@ -88,6 +88,18 @@ def test_what_is_damaged_is_passed_over(tmp_path, place):
     assert_same(found.state, state_of(1))
 
 
+def test_other_numbers_that_read_well_are_damage(tmp_path, monkeypatch):
+    """Nothing but the digest tells."""
+    said, opened = [], saved(tmp_path)
+    digest = checkpoints._digest(state_of(2), 2, {"position": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_digest", lambda *_: digest)
+        opened.save(2, state_of(5), {"position": 2})
+        opened.close()
+    assert checkpoints.Checkpoints(tmp_path, said.append).restore(state_of(0)).step == 1
+    assert "does not match its digest" in said[0]
+
+
 def test_a_checkpoint_replaces_that_of_its_step_and_damage_that_of_earlier_damage(tmp_path):
     """A run that is damaged twice at one step goes on twice."""
     saved(tmp_path).close()

@@ -190,8 +190,7 @@ SPREAD = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPREAD)
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize(("name", "processes"), [("dense", 2), ("experts", 4), ("heads", 2)])
 def test_several_processes_train_what_one_does(small_fields, tmp_path, name, processes):
     """And a run of one that was cut off goes on in several, and in the end one alone has written."""
     mesh, model = SPREAD[name]

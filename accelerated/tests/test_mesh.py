@@ -105,8 +105,9 @@ def test_a_gradient_that_is_off_by_a_factor_is_seen():
 
 
 def runs_of(router: str) -> list[dict]:
-    """Return the runs of 20 steps of a router: on every mesh, and by both groups on the one with all axes."""
-    runs = [{"router": router, "mesh": mesh, "group": "shard", **ROUTERS[router]} for mesh in MESHES]
+    """Return the runs of 20 steps of a router: on one of the other meshes in turn, and by both groups on all axes."""
+    meshes = (MESHES[[*ROUTERS].index(router) % 3], MESHES[-1])
+    runs = [{"router": router, "mesh": mesh, "group": "shard", **ROUTERS[router]} for mesh in meshes]
     if router not in UNGROUPED:
         runs.append(runs[-1] | {"group": "global", "evaluate": True})
     if router == "top_k":
@@ -119,7 +120,7 @@ def runs_of(router: str) -> list[dict]:
 def test_twenty_steps_stay_together(router):
     """In float32, by the steps of `routelaws train`, compiled in a hurry: no further apart than rounding takes them."""
     runs = runs_of(router)
-    runs[MESHES.index("data=2,expert=2,model=2")]["evaluate"] = True
+    runs[1]["evaluate"] = True
     for run, found in zip(runs, run_child(runs, "steps"), strict=True):
         check("mesh.steps.loss", found["loss"], found["loss_may"], message=f"loss of {run}")
         for name, apart, may in zip(found["names"], found["weights"], found["weights_may"], strict=True):
