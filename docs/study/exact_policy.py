@@ -1,0 +1,88 @@
+"""Train RL-R by the exact gradient of its expected reward, to see what the noise of one draw for each token costs.
+
+    python docs/study/exact_policy.py             d = 24, E = 16, 800 steps: the run of `routelaws sweep recipes`
+    python docs/study/exact_policy.py --sampled   the same by REINFORCE, the policy gradient of the program
+
+The routed block is the last one, so the reward of a token depends on its own expert alone. Each token tries every
+expert, with weights that are constants for the gradient; the policy loss is minus the expected reward.
+"""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.optimizer import optimizer
+from routelaws.accelerated.training.step import drawn, initial_state, make_evaluate, run_inputs
+from routelaws.accelerated.training.texts import open_text
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.transformer import loss
+
+POLICY_WEIGHT = 0.1
+"""Of the expected reward. AdamW divides by the size of the gradient, so this counts only beside the balance loss."""
+
+RUN = {
+    "blocks": 2, "vocab_size": 512, "sequence_length": 64, "batch_size": 16, "steps": 800, "d_model": 24, "heads": 2,
+    "router": "reinforce", "experts": 16, "evaluation_tokens": 131072,
+}  # fmt: skip
+
+
+def rewards(params: dict, tokens: jax.Array, config: TrainConfig, routing) -> jax.Array:
+    """Return [T, E], the log-probability of each right next token if the token had each expert."""
+
+    def forced(expert):
+        held = routing._replace(expert=jnp.full_like(routing.expert, expert), gate=jnp.ones_like(routing.gate))
+        logits = loss(params, tokens, config.model, training=False, held=held).output.logits
+        return -optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).reshape(-1)
+
+    return jax.lax.map(forced, jnp.arange(config.model.experts)).T
+
+
+def objective(params: dict, tokens: jax.Array, noise: jax.Array, config: TrainConfig, exact: bool) -> jax.Array:
+    """Return the training loss, with the exact expected reward in place of REINFORCE's term where it is asked for."""
+    result = loss(params, tokens, config.model, noise=noise)
+    if not exact:
+        return result.total
+    fixed, routing = jax.lax.stop_gradient((params, result.output.routing))
+    reward = rewards(fixed, tokens, config, routing)
+    policy = jax.nn.softmax(result.output.policy.logits[0])
+    advantage = jax.lax.stop_gradient(reward - (policy * reward).sum(axis=1, keepdims=True))
+    return result.total - POLICY_WEIGHT * (policy * advantage).sum(axis=1).mean()
+
+
+def train(config: TrainConfig, exact: bool) -> float:
+    """Return the validation loss of a run, nats per token."""
+    tokens = prepare_tokens(read_corpus(None), config.model.vocab_size)
+    batches, sets = open_text(config, tokens)
+    given, params = run_inputs(config, None), initial_state(config).params
+    moments = optimizer(config).init(params)
+
+    @jax.jit
+    def step(params, moments, windows, number):
+        windows, noise, _ = drawn(config, windows, number, given)
+        gradient = jax.grad(objective)(params, windows, noise, config, exact)
+        updates, moments = optimizer(config).update(gradient, moments, params)
+        return optax.apply_updates(params, updates), moments
+
+    for number in range(config.steps):
+        params, moments = step(params, moments, jnp.asarray(next(batches)), number)
+    return float(np.mean(make_evaluate(config)(params, sets["validation"].tokens).loss))
+
+
+def main() -> None:
+    """Run the command of this file's first lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sampled", action="store_true", help="by REINFORCE")
+    parser.add_argument("--steps", type=int, default=RUN["steps"])
+    flags = parser.parse_args()
+    usual = {} if flags.sampled else {"policy_weight": 0.0}
+    found = train(from_mapping(RUN | {"steps": flags.steps} | usual), not flags.sampled)
+    print(f"validation loss {found:.4f} nats per token")
+
+
+if __name__ == "__main__":
+    main()
