@@ -123,7 +123,7 @@ def log_effective(E_start, E_max):
 
 
 def residual(columns):
-    """The least sum of squares that these columns, each times any number, leave."""
+    """The smallest sum of squares that these columns, each times any number, leave."""
     columns = np.stack(columns, axis=1)
     return np.sum((columns @ np.linalg.lstsq(columns, target, rcond=None)[0] - target) ** 2)
 
