@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from .counting import INPUTS, WORDS, count_of
+from .counting import INPUTS, WORDS, count_of, routing_options_of
 from .schema import DENSE, Problems, cell_text, groups_of
 from .units import PARAMETERS, amount
 
@@ -83,11 +83,19 @@ class Numbers:
         tokens = self("tokens")
         return np.where(np.isnan(tokens), self.steps() * self.tokens_per_step(), tokens)
 
+    def shared(self) -> np.ndarray:
+        """Return the shared experts of each row, at most as wide as a dense FFN; 0 where routing_options names none."""
+        if "routing_options" not in self.frame:
+            return np.zeros(len(self.frame))
+        texts = self.frame["routing_options"].fillna("").astype(str)
+        return texts.map({text: routing_options_of(text)["shared_experts"] for text in texts.unique()}).to_numpy(float)
+
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the least and the most FLOPs of a forward pass for one token: 2 N, and with k experts, the output
         layer and attention, for a width that is guessed from N where the table does not have it."""
         size, width = self("dense_parameter_count"), self("d_model")
-        active = np.fmin(size * self.or_one("k") * self.or_one("flop_increase"), self("total_parameter_count"))
+        experts = (self.or_one("k") + self.shared()) * self.or_one("flop_increase")
+        active = np.fmin(size * experts, self("total_parameter_count"))
         width = np.where(np.isnan(width), np.cbrt(20 * size), width)
         vocabulary = np.nan_to_num(self("vocab_size"), nan=LARGEST_VOCABULARY)
         attention = np.nan_to_num(self("sequence_length"), nan=LONGEST_CONTEXT) * size / (2 * width)
@@ -248,9 +256,9 @@ def _size_of(label: str) -> float:
 
 
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return P by N and E, where the shape does not give it."""
+    """Return P by N, E and the shared experts, where the shape does not give it."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
-    return size, size * numbers("num_experts") * numbers.or_one("flop_increase")
+    return size, size * (numbers("num_experts") + numbers.shared()) * numbers.or_one("flop_increase")
 
 
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:

@@ -120,7 +120,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
         vocab_size=vocabulary or 1,
         sequence_length=length or 1,
         **options,
-        **({} if router == DENSE else _routing_options(known["routing_options"])),
+        **({} if router == DENSE else routing_options_of(known["routing_options"])),
     )
     per_step = batch * length if name == "flops_per_step" else 0
     try:
@@ -129,7 +129,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
         return None
 
 
-def _routing_options(text: str | None) -> dict:
+def routing_options_of(text: str | None) -> dict:
     """Return what routing_options says of the layer: its shared experts and a bias of its router."""
     words = (text or "").split()
     shared = re.search(r"(?:^| )shared-([0-9]{1,9})(?: |$)", text or "")
