@@ -7,8 +7,8 @@ import tyro
 
 from ..errors import InputError
 from ..files import storage_errors
-from ..report.engine import write_report
 from ..report.run_table import run_table
+from ..report.sweep_report import write_report
 from ..results.sweeps.run_pairs import beside
 from ..training.sweep_folder import check_collected, check_plan, collect_rows
 from .working import Working

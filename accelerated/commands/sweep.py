@@ -10,7 +10,7 @@ import pandas  # noqa: F401
 import tyro
 
 from ..errors import InputError, printable
-from ..report.engine import write_report
+from ..report.sweep_report import write_report
 from ..results.sweeps.folder import read_sweep
 from ..results.sweeps.learning import learning, not_learned_sentence
 from ..results.sweeps.registered import check_untouched, held_out, register

@@ -1,7 +1,7 @@
-"""Every report: one engine for a sweep and for tables of anybody's runs.
+"""Every report: one engine for tables of anybody's runs, and for a sweep (`sweep_report`).
 
-    1. READ     a table (`table.open_runs`) or the folder of a sweep (`sweeps.read_sweep`)
-    2. FIND     `reproduction.gather`     every number, as one dictionary; of a sweep also `findings.find`
+    1. READ     `table.open_runs`         a table
+    2. FIND     `reproduction.gather`     every number, as one dictionary
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
     4. SAY      `report_text`             report.md from the sections, and report.html from that
 
@@ -10,7 +10,6 @@ they came out.
 """
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from ..results.encoding import dumps
 from ..results.fit import MOST_HUBER
 from ..results.reproduction.gather import gather
 from ..results.reproduction.table import Table, open_runs
-from ..results.sweeps.findings import find, gather_sweep, report_dict
-from ..results.sweeps.folder import read_sweep
 from ..tables.several import named
 from . import gain_sections, law_sections, run_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
@@ -66,34 +63,6 @@ FULL = (
 """Every section, for `--full`."""
 
 
-def write_report(folder: Path, full: bool = False) -> Path:
-    """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
-
-    Args:
-        folder: of `training.sweep.run_sweep`, finished or not.
-        full: with every table, instead of the answer, its figures and the cautions alone.
-
-    Returns:
-        The path of report.md.
-
-    Raises:
-        InputError: the folder holds no sweep, or no run of it is finished.
-    """
-    folder, started = Path(folder), time.perf_counter()
-    sweep = read_sweep(folder)
-    results, runs = gather_sweep(sweep)
-    found = find(sweep, results)
-    fitted = time.perf_counter()
-    drawn = draw_all(folder / "figures", results, runs, sweep, found)
-    seconds = {
-        "training": sweep.seconds(),
-        "fitting": fitted - started,
-        "figures": time.perf_counter() - fitted,
-    }
-    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json", full)
-    return _write(folder, "report.json", report_dict(sweep, advised(results), found, seconds), text)
-
-
 def write_reproduction(
     tables,
     out: Path,
@@ -113,7 +82,7 @@ def write_reproduction(
         loss: the main loss column; loss_validation if None.
         huber: delta, in log10 units, of a fit by a sum of Huber terms beside that by least squares; None for none.
         tell: takes a line of progress.
-        full: as `write_report`.
+        full: with every table, instead of the answer, its figures and the cautions alone.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -131,7 +100,7 @@ def write_reproduction(
         tell(f"caution ({', '.join(routers)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
-        return _write(folder, "results.json", advised(results), markdown(results, drawn, full=full))
+        return write_files(folder, "results.json", advised(results), markdown(results, drawn, full=full))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
@@ -155,7 +124,8 @@ def advised(results: dict) -> dict:
     return results | {"advice": advice}
 
 
-def _write(folder: Path, numbers: str, content: dict, text: str) -> Path:
+def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
+    """Write a report with its numbers; return the path of report.md."""
     write_atomically(folder / numbers, dumps(content, indent=1, ensure_ascii=False) + "\n")
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)

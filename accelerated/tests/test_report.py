@@ -15,10 +15,10 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
-from routelaws.accelerated.report import engine
-from routelaws.accelerated.report.engine import write_report
+from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.outline import Report
+from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results.blocks import markdown as as_markdown
 from routelaws.accelerated.results.reproduction import resamples
@@ -153,7 +153,7 @@ def few_resamples(monkeypatch):
 @pytest.fixture
 def without_figures(monkeypatch):
     """Leave the figures out where they are not what is tested: they take most of the time."""
-    monkeypatch.setattr(engine, "draw_all", lambda *_: [])
+    monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
 
 
 def test_it_says_what_is_predicted_and_what_evaluation_sees():
@@ -176,7 +176,7 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
 
 @pytest.fixture(autouse=True)
 def both_reports(render_both):
-    render_both(engine)
+    render_both(sweep_report)
 
 
 @pytest.fixture

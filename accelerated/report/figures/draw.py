@@ -5,10 +5,10 @@ whoever imports this keeps their own backend and style.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...files import make_folder
 from ...results.comparisons.runs import Run
-from ...results.sweeps.folder import Sweep
 from .coefficients import coefficients_figure, forms_figure, slopes_figure
 from .laws import effective_figure, level_figure, loss_figure
 from .runs import (
@@ -21,6 +21,9 @@ from .runs import (
 )
 from .style import STYLE, save_figure
 from .training import load_figure, training_figure
+
+if TYPE_CHECKING:  # a table is reported without the trainer
+    from ...results.sweeps.folder import Sweep
 
 FIGURES = {
     "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "routers": routers_figure,
@@ -35,7 +38,7 @@ OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 
 
 def draw_all(
-    folder: Path, results: dict, runs: list[Run], sweep: Sweep | None = None, found: dict | None = None, tell=None
+    folder: Path, results: dict, runs: list[Run], sweep: "Sweep | None" = None, found: dict | None = None, tell=None
 ) -> list[str]:
     """Draw every figure that the results have data for.
 

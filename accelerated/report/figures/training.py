@@ -1,18 +1,22 @@
 """The figures that only a sweep has: how its runs trained, and how evenly they used their experts."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from ...results.sweeps.findings import Load
-from ...results.sweeps.folder import Sweep, SweepRun
 from ...tables.table import DENSE
 from ..outline import router_name
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
+
+if TYPE_CHECKING:  # a table is reported without the trainer
+    from ...results.sweeps.findings import Load
+    from ...results.sweeps.folder import Sweep, SweepRun
 
 EVEN = 2.0
 """Fair shares that the busiest expert has at most where the upper half of a panel of loads is needed for its lines."""
 
 
-def training_figure(results: dict, sweep: Sweep, found: dict):
+def training_figure(results: dict, sweep: "Sweep", found: dict):
     """Return the training curves by size: dense, and each router at its largest E; None without logs."""
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
@@ -30,7 +34,7 @@ def training_figure(results: dict, sweep: Sweep, found: dict):
     return figure
 
 
-def _draw_run(panel, run: SweepRun, colour, names: dict[str, str]) -> list[float]:
+def _draw_run(panel, run: "SweepRun", colour, names: dict[str, str]) -> list[float]:
     """Draw the training loss, smoothed, and the evaluations of a run; return the losses that the axis has to hold.
 
     The first steps fall from so high that all else would be flat, and may leave the panel.
@@ -44,7 +48,7 @@ def _draw_run(panel, run: SweepRun, colour, names: dict[str, str]) -> list[float
     return [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
 
 
-def _names(runs: list[SweepRun]) -> dict[str, str]:
+def _names(runs: "list[SweepRun]") -> dict[str, str]:
     """Return what the curve of each router is called."""
     counts: dict[str, set] = {}
     for run in runs:
@@ -57,9 +61,9 @@ def _names(runs: list[SweepRun]) -> dict[str, str]:
     }
 
 
-def load_figure(results: dict, sweep: Sweep, found: dict):
+def load_figure(results: dict, sweep: "Sweep", found: dict):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown: dict[str, Load] = {load.router: load for load in found["loads"]}  # sizes rise, so the largest is kept
+    shown = {load.router: load for load in found["loads"]}  # sizes rise, so the largest is kept
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)
@@ -83,7 +87,7 @@ def load_figure(results: dict, sweep: Sweep, found: dict):
     return figure
 
 
-def _draw_load(panel, load: Load, colour) -> None:
+def _draw_load(panel, load: "Load", colour) -> None:
     """Draw the shares of the experts as stairs: filled for one routed block, in shades for several."""
     blocks = len(load.shares)
     for i, block in enumerate(load.shares):
@@ -96,7 +100,7 @@ def _draw_load(panel, load: Load, colour) -> None:
             panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
 
 
-def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:
+def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
     """Return, by size, the dense run and the run of each router with the largest E; of several seeds the first."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
@@ -109,7 +113,7 @@ def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:
     return chosen
 
 
-def _curve(run: SweepRun, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     """Return millions of tokens and values of one kind of log line."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]

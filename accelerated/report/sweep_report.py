@@ -1,0 +1,37 @@
+"""The report of a sweep, written into its folder: what `engine` says of its table, and what only a sweep has."""
+
+import time
+from pathlib import Path
+
+from ..results.sweeps.findings import find, gather_sweep, report_dict
+from ..results.sweeps.folder import read_sweep
+from .engine import advised, markdown, write_files
+from .figures.draw import draw_all
+
+
+def write_report(folder: Path, full: bool = False) -> Path:
+    """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
+
+    Args:
+        folder: of `training.sweep.run_sweep`, finished or not.
+        full: with every table, instead of the answer, its figures and the cautions alone.
+
+    Returns:
+        The path of report.md.
+
+    Raises:
+        InputError: the folder holds no sweep, or no run of it is finished.
+    """
+    folder, started = Path(folder), time.perf_counter()
+    sweep = read_sweep(folder)
+    results, runs = gather_sweep(sweep)
+    found = find(sweep, results)
+    fitted = time.perf_counter()
+    drawn = draw_all(folder / "figures", results, runs, sweep, found)
+    seconds = {
+        "training": sweep.seconds(),
+        "fitting": fitted - started,
+        "figures": time.perf_counter() - fitted,
+    }
+    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json", full)
+    return write_files(folder, "report.json", report_dict(sweep, advised(results), found, seconds), text)
