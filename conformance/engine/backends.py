@@ -173,6 +173,7 @@ class Backend:
         if not 0 < time_limit < math.inf:
             raise BackendError(f"time limit is {time_limit:g}; allowed: a number of seconds above 0")
         own_name = getattr(namespace, "__name__", "")
+        self.is_ours = own_name in DTYPES_OF
         self.named_capabilities = getattr(namespace, "capabilities", None)
         named = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
         if not set(named) <= {"jit", "grad", "torch"}:

@@ -24,7 +24,7 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
-from routelaws.conformance.engine.names import defaults_of, public_functions
+from routelaws.conformance.engine.names import defaults_of, public_functions, stands_at
 from routelaws.conformance.engine.values import as_numpy
 
 
@@ -92,6 +92,57 @@ def _differs(call: Call) -> bool:
             if not near.all():
                 return True
     return False
+
+
+FEW = 64
+"""Numbers of a call that a report shows."""
+
+
+def with_input(ledger: Ledger, trouble: Trouble, namespace) -> Trouble:
+    """Return the trouble that the ledger has just blamed a function for, with its call in decimal numbers."""
+    call = _at_fault(ledger, trouble)
+    given = named(_beside_defaults(call)) if call else {}
+    if not given or sum(value.size for value in given.values()) > FEW or "logits [" in trouble.detail:
+        return trouble
+    words = ", ".join(f"{name} {value.tolist()}" for name, value in given.items())
+    script = program(namespace, trouble.backend, trouble.function, given) if set(given) <= set(call_names(call)) else ""
+    return trouble._replace(detail=f"{trouble.detail}; at {words}", script=script)
+
+
+def _beside_defaults(call: Call) -> dict:
+    """Return the arguments of a call other than the reference's defaults, by name."""
+    defaults = defaults_of(call.function)
+    return {name: value for name, value in given_to(call).items() if not stands_at(value, defaults.get(name))}
+
+
+def call_names(call: Call) -> list[str]:
+    """Return the reference's names of the arguments of a call."""
+    return list(defaults_of(call.function))
+
+
+def program(namespace, backend: str, path: str, given: dict) -> str:
+    """Return a short program that repeats a call: the namespace's own `script(path, **arguments)` where it has one.
+
+    Args:
+        namespace: of the backend.
+        backend: its name, for `backends.load`.
+        path: of the function.
+        given: arguments by the reference's names: arrays, numbers and texts.
+    """
+    if hasattr(namespace, "script"):
+        return namespace.script(path, **given)
+    arrays = {name: np.asarray(value) for name, value in given.items() if np.ndim(value)}
+    dtypes = {name: value.dtype.name for name, value in arrays.items()}
+    words = [
+        f"{name}={name}" if name in arrays else f"{name}={np.asarray(value).item()!r}" for name, value in given.items()
+    ]
+    return "\n".join([
+        "import numpy as np", "from routelaws.conformance.engine.backends import load", "",
+        f"backend = load({backend!r})", "convert = getattr(backend, 'from_numpy', lambda array, dtype: array)",
+        *(f"{name} = convert(np.array({value.tolist()}, {dtypes[name]!r}), {dtypes[name]!r})"
+          for name, value in arrays.items()),
+        f"print(backend.{path.rpartition('.')[2]}({', '.join(words)}))",
+    ])  # fmt: skip
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:

@@ -23,6 +23,7 @@ class Trouble(NamedTuple):
     detail: str
     test: str
     file: str = ""  # that holds the failing call, where they are exported
+    script: str = ""  # that repeats the failing call, where its arguments are few numbers
 
 
 @dataclasses.dataclass
@@ -36,6 +37,9 @@ class Call:
     returned: bool = False
     result: Any = None
 
+
+NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
+"""What a comparison says where a finite number is expected and none is found."""
 
 KEPT = 200
 """Calls of one example that are kept; a test that makes more is a loop, and its last calls are as good as any."""
@@ -158,7 +162,7 @@ class Ledger:
         places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for path in called}
         named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
         function = named[1] if named else called[-1] if called else ""
-        kind, detail = "wrong", _plain(str(error)) or text
+        kind, detail = "not finite" if NOT_FINITE.search(text) else "wrong", _plain(str(error)) or text
         if hasattr(error, "kind"):
             function, kind, detail = error.path, error.kind, error.detail
         elif "Flaky" in type(error).__name__:

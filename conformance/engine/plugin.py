@@ -62,12 +62,12 @@ class Suite:
         self.options, self.collector, self.tests = options, (), 0
         self.is_local = getattr(providers, "is_local_module_file", None)  # not in the oldest allowed
         self.folder, self.ledger, self.started = folder_for(options.export_failing), Ledger(), time.time()
-        self.ledger.keeps = bool(self.folder)
         limit, require = options.time_limit, options.require
         self.backends = {
             name: backends.Backend(name, backends.load(name), self.ledger, require=require, time_limit=limit)
             for name in options.backends
         }
+        self.ledger.keeps = bool(self.folder) or any(not one.is_ours for one in self.backends.values())
         for name, backend in self.backends.items():
             if not backend.functions and not require:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
@@ -316,6 +316,8 @@ def pytest_runtest_makereport(item, call):
         return result
     where = item.nodeid.rpartition("/")[2]
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
+    if not backend.is_ours and trouble.function in public_functions() and trouble.function not in backends.SLOW:
+        suite.ledger.troubles[-1] = trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace)
     if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":
         where = suite.folder, suite.options.export_failing
         file = failing_calls.export(*where, suite.ledger, trouble, suite.options.profile)

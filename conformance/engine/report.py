@@ -47,7 +47,7 @@ DEFECTS = {
 KINDS = (*DEFECTS, "dialect")
 DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
 """Functions of which there are several legitimate designs: a value that is not ours differs, and is no defect."""
-CUT = 500
+CUT = 900
 """Characters of a message that the terminal shows; JSON and HTML have all of it."""
 FAULTS = 5
 """Faults of one function that the terminal shows besides the first; JSON and HTML have all of them."""
@@ -285,7 +285,8 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
 
 def _found(row: Row, finding: dict) -> Row:
     """Return the row of a function whose design was looked for."""
-    row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None, script=finding["script"])
+    row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None)
+    row = row._replace(script=finding["script"] or row.script)
     row = row._replace(besides=(*finding["besides"], *row.besides))
     unclear = finding["verdict"] == "not askable"  # and yet the tests that followed may all have passed
     if row.verdict in ("not askable", "not asked") or row.verdict == "right" and not unclear:
@@ -310,6 +311,7 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
         detail=detail,
         test=first.test,
         besides=_distinct(others, first.detail),
+        script=first.script,
         file=first.file or next((trouble.file for trouble in troubles if trouble.file), ""),
     )
 

@@ -18,6 +18,7 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
 from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
+from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, public_functions, stands_at
 from routelaws.reference.notation import top_k_indices
 
@@ -361,19 +362,9 @@ def as_row(backend, path: str, stance: Stance) -> dict:
 
 
 def _script(backend, path: str, probe) -> str:
-    """Return a short program that repeats a call; the namespace's own `script(path, **arguments)` where it has one."""
-    arguments = {"logits" if path != TIES else "scores": probe.logits, "k": probe.k}
-    arguments |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
-    if path in ONLY_K:
-        del arguments["k"]
-    if hasattr(backend.namespace, "script"):
-        return backend.namespace.script(path, **arguments)
-    words = [f"{name}={value!r}" if name == "k" else f"{name}={name}" for name, value in arguments.items()]
-    lines = [f"{name} = np.array({value.tolist()}, np.{'bool_' if name == 'mask' else 'float32'})"
-             for name, value in arguments.items() if name != "k"]  # fmt: skip
-    return "\n".join([
-        "import numpy as np", "from routelaws.conformance.engine.backends import load", "", *lines,
-        f"backend = load({backend.name!r})", "convert = getattr(backend, 'from_numpy', lambda array, dtype: array)",
-        *(f"{name} = convert({name}, 'float32')" for name in arguments if name not in ("k", "mask")),
-        f"print(backend.{path.rpartition('.')[2]}({', '.join(words)}))",
-    ])  # fmt: skip
+    given = {"logits" if path != TIES else "scores": probe.logits.astype(np.float32), "k": probe.k}
+    given |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
+    return failing_calls.program(backend.namespace, backend.name, path, {
+        name: value.astype(np.float32) if name == "bias" else value for name, value in given.items()
+        if name != "k" or path not in ONLY_K
+    })  # fmt: skip

@@ -142,7 +142,7 @@ def test_the_example_of_the_readme(tmp_path):
     done = run(tmp_path, *command, "--backend", "routelaws.reference", "--json", "found.json")
     assert done.returncode == 0, done.stdout + done.stderr
     mine, reference = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
-    printed = re.findall(r"^(notation\.\w+) +\d+ +\S+  (right)$", text, re.M)
+    printed = re.findall(r"^(notation\.\w+) +\d+ +\S+  (right)(?: \(dialect .*\))?$", text, re.M)
     assert [(row["function"], row["verdict"]) for row in mine["functions"]] == printed
     for row in reference["functions"]:
         assert row["verdict"] == "right" and row["examples"] > 0 and not row["share"], row

@@ -229,7 +229,7 @@ def test_what_a_test_sees_is_in_the_reference_s_order():
 def test_a_difference_has_a_program_that_repeats_it():
     row = row_of(backend_of(mimics.with_eps, "bias"))
     assert row.verdict == "differs" and "1e-20 is added to the denominator" in row.detail
-    assert "logits = np.array([[-60.0, " in row.script and len(row.script.splitlines()) <= 10
+    assert "logits = convert(np.array([[-60.0, " in row.script and len(row.script.splitlines()) <= 10
     compile(row.script, "script", "exec")
 
 
