@@ -323,7 +323,11 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
     """
     first = min(
         troubles,
-        key=lambda one: (KINDS.index(one.kind) if one.kind in KINDS else len(KINDS), "test_dialects" in one.test),
+        key=lambda one: (
+            KINDS.index(one.kind) if one.kind in KINDS else len(KINDS),
+            "test_designs" not in one.test,
+            "test_dialects" in one.test,
+        ),
     )
     return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
 

@@ -69,8 +69,8 @@ print("3.", row.verdict, "-", row.detail)
 
 
 # 4. Without "stable" NumPy may leave equal scores in any order, and which one depends on the processor: on some, short
-# rows happen to stay in order. The suite draws few experts, so there it says "right", and on others "differs". Right
-# on all that was asked is not right: long rows show the difference everywhere.
+# rows happen to stay in order. Any rule is allowed, so the suite says "right", and names the rule as a fact. It asks
+# for few experts, so it may see the lower index: long rows show the difference everywhere.
 def unstable(scores, k):
     return np.argsort(-scores, axis=-1)[:, :k]
 
@@ -81,7 +81,7 @@ for experts in (4, 8, 64, 512):
     scores = draws.integers(0, 2, (100, experts)).astype(float)
     off = (unstable(scores, experts) != notation.top_k_indices(scores, experts)).any(axis=1).mean()
     print(f"4. {experts} experts: {off:.0%} of the rows in another order")
-assert off > 0 and row.verdict in ("right", "differs")
+assert off > 0 and row.verdict == "right"
 print(f"4. the suite: {row.verdict}")
 
 # 5. "tokens" is k times "assignments", so the weight has to be k times as large.
