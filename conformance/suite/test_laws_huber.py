@@ -240,11 +240,14 @@ def test_exact_tables_give_their_law_back(backend, case, delta):
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [(1.0, 300.0), (2.0, math.inf)])
-def test_edges_agree_with_the_reference(backend, law):
+@pytest.mark.parametrize(
+    ("law", "status"), [((1.0, 300.0), "E_start at 1"), ((2.0, math.inf), "E_max unbounded")], ids=["start", "end"]
+)
+def test_edges_agree_with_the_reference(backend, law, status):
     runs = noisy_released_design(3e-5, LAW._replace(E_start=law[0], E_max=law[1]), seed=2)
-    runs = with_one_wrong(runs._replace(loss=runs.loss * 10 ** (1e-4 * (runs.num_experts - 1) / 511)), 0.05)
+    runs = with_one_wrong(runs._replace(loss=runs.loss * 10 ** (-1e-4 * (runs.num_experts - 1) / 511)), 0.05)
     found, wanted = backend.laws.fitting.fit_routed(*runs, 1e-4), reference.fit_routed(*runs, 1e-4)
+    assert found.status == status
     check_same(found, wanted, runs, backend)
 
 
@@ -295,13 +298,14 @@ def test_no_error_is_stated_where_no_row_is_within_delta(backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
 def test_released_table(backend, router):
-    runs = released_runs(router)
-    rows, objective = RELEASED[router]
-    wanted, found = reference.fit_routed(*runs, 1e-3), backend.laws.fitting.fit_routed(*runs, 1e-3)
-    for fit in (wanted, found):
-        assert (fit.rows, fit.status) == (rows, "interior")
-        check("laws.fitting.released_objective", abs(fit.objective / objective - 1))
-    check_same(found, wanted, runs, backend)
+    runs, (rows, objective) = released_runs(router), RELEASED[router]
+    found = backend.laws.fitting.fit_routed(*runs, 1e-3)
+    assert (found.rows, found.status) == (rows, "interior")
+    check("laws.fitting.released_objective", abs(found.objective / objective - 1))
+    if router == "Hash":  # the reference takes seconds
+        wanted = reference.fit_routed(*runs, 1e-3)
+        check("laws.fitting.released_objective", abs(wanted.objective / objective - 1))
+        check_same(found, wanted, runs, backend)
 
 
 BAD = [0, 0.0, -1e-3, math.nan, math.inf, "0.1", [1e-3]]
