@@ -80,7 +80,7 @@ def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_
 ):
     monkeypatch.setitem(kernels.KERNELS, "cudnn", by_xla)
     more = {"mask_token": 3} if objective == "masked" else {}
-    config = ModelConfig(vocab_size=20, d_model=12, blocks=2, heads=3, positions=positions, objective=objective, **more)
+    config = ModelConfig(vocab_size=20, d_model=12, blocks=1, heads=3, positions=positions, objective=objective, **more)
     random = np.random.default_rng(0)
     tokens, hidden = random.integers(0, 20, (3, 10)), random.random((3, 10)) < 0.4
     mask = np.arange(10) < np.array([10, 7, 1])[:, None] if with_mask else None
