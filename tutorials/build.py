@@ -74,8 +74,9 @@ TEMPLATE = """
 {% endblock markdowncell -%}
 """
 
-FOLDED_AGAIN = re.compile(r"\s*</details>\s*<details><summary>The code of this picture</summary>\s*")
-"""Between two cells of one picture, which are folded away together."""
+PICTURE = "<details><summary>The code of this picture</summary>"
+FOLDED_AGAIN = re.compile(rf"({PICTURE}(?:(?!</details>).)*?)\s*</details>\s*{PICTURE}\s*", re.DOTALL)
+"""Two cells of one picture, which are folded away together."""
 
 TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?", re.DOTALL | re.MULTILINE)
@@ -118,7 +119,9 @@ def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
     head = f"<!-- Made by `make tutorials` from {name}.py. Change that file, not this one. -->\n"
     foot = f"\n---\n\nThis page was made from [`{name}.py`]({name}.py). [All lessons](README.md).\n"
     text = re.sub(r"[ \t]+$", "", head + text.rstrip() + "\n" + foot, flags=re.MULTILINE)
-    return with_folded_twin(FOLDED_AGAIN.sub("\n\n", text)), resources["outputs"]
+    while FOLDED_AGAIN.search(text):
+        text = FOLDED_AGAIN.sub(r"\1\n\n", text)
+    return with_folded_twin(text), resources["outputs"]
 
 
 def with_folded_twin(text: str) -> str:

@@ -20,6 +20,9 @@ import time
 
 print(time.time_ns())
 
+# %% tags=["check"]
+assert True
+
 # %% tags=["picture"]
 from IPython.display import Image, display
 
@@ -83,9 +86,21 @@ def test_a_page_has_words_code_results_and_pictures(made, folder):
     text = (folder / "99_word.md").read_text()
     words = " ".join(text.split())
     assert " ".join(PAGE.split()) in words and "lines \n" not in text
-    assert words.count("<details>") == words.count("</details>") == 1  # around both cells of the picture
+    assert words.count("<details>") == words.count("</details>") == 2  # around the check, and both cells of the picture
+    assert "The check of this step</summary> ```python assert True ``` </details>" in words
     assert "![A dot](images/99_word_1.png)" in text
     assert (folder / "images/99_word_1.png").read_bytes() == b"not looked at"
+
+
+def test_the_code_of_the_fast_twin_is_folded_away_and_no_other(build):
+    code, printed = "```python\nf(1)\n```\n", "\n<!-- volatile -->\n```text\n1 s\n```\n\n<!-- /volatile -->\n"
+    end = "\nMore words.\n\n## What to remember\n"
+    text = f"## 1. Slow\n\n{code}\n## 2. The fast twin\n\nWords.\n\n{code}\nWords.\n\n{code}{printed}{end}"
+    folded = build.with_folded_twin(text)
+    before, _, rest = folded.partition("<details><summary>Show it</summary>\n\n")
+    inside, _, after = rest.partition("\n</details>\n")
+    assert before + inside + after == text and before.count(code) == 1 and inside.count(code) == 2
+    assert inside.endswith("<!-- /volatile -->\n") and after == end
 
 
 def test_a_page_is_up_to_date_whatever_its_volatile_cells_say(made, build):
