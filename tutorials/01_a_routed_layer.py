@@ -342,7 +342,7 @@ print(found.dtype, np.asarray(found, dtype=float).round(3).tolist())
 
 
 # %% [markdown]
-# What is gained is time. Here is a larger layer, by the reference and by its twin. Times differ from computer to
+# The twin is faster. Here is a larger layer, by the reference and by its twin. Times differ from computer to
 # computer and from run to run.
 
 

@@ -63,7 +63,7 @@ print("load of each expert:", routing.load.round(3), " gates:", np.unique(routin
 # Three things are worth noting.
 #
 # - There is nothing to learn. The *gate*, which in lesson 1 carried the learning of the router, is 1 for every token.
-# - The same word goes to the same expert, whatever stands around it.
+# - The same word goes to the same expert, whatever its neighbours are.
 # - The expert of a token depends on no other token, so nothing of the future can leak into it.
 #
 # The last two can be tried: change the last word, or turn the text around.
@@ -348,7 +348,7 @@ same(found.load, expected.load)
 print("experts by the twin:", found.expert[:8, 0])
 
 # %% [markdown]
-# What is gained is time.
+# The twin is faster.
 
 # %% tags=["volatile"]
 slow = best_time(lambda: table_router(text, table, 16), repeats=2)

@@ -163,8 +163,8 @@ for p in ([0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 0.0, 0.0], [3.0, 2.0, 0.0]):
 
 # %% [markdown]
 # The last bound is as large as the sum of our choice. So no balanced choice has more: the prices *prove* that ours is
-# the best one. To check the proof one adds up six differences. You need not know how the
-# prices were found.
+# the best one. To check the proof, add up six differences. You need not know how the prices were
+# found.
 #
 # The reference has the bound as [`dual_bound`](../reference/routers/base.py). It is a bound for any prices whatever.
 
@@ -223,10 +223,10 @@ figure(draw, seen, panels=2)
 # %% [markdown]
 # ## 6. Prices rising
 #
-# How are good prices found? By an *auction*. The tokens bid for places. A token without a place looks for the expert
+# An *auction* finds good prices. The tokens bid for places. A token without a place looks for the expert
 # where most is left to it, and for the second best. It can bid more than the price, by just the difference of the two,
 # before the second best becomes better. It bids that much, and a small step ε more. An expert takes the highest bids
-# for its C places. When it is full, its price is the lowest bid that it holds. Who is outbid has to look anew.
+# for its C places. When it is full, its price is the lowest bid that it holds. A token that is outbid bids again.
 
 
 # %%
@@ -311,10 +311,11 @@ figure(draw, seen + " Forty tokens, four experts, step 0.1.", panels=2)
 # %% [markdown]
 # ## 7. The exact method
 #
-# The reference takes another way, which needs no ε. It begins with all wishes granted, and too many tokens at some
-# experts. Then it moves tokens, one at a time, from an expert with too many to one with too few, by whatever *chain* of
-# moves costs the least: a token of expert 0 moves to expert 1, a token of expert 1 moves to expert 2. What the cheapest
-# chains cost at the end are the prices, but for the sign: [`base.py`](../reference/routers/base.py) says why.
+# The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
+# experts have too many tokens. Then it moves tokens, one at a time, from an expert with too many to one with too few,
+# by whatever *chain* of moves costs the least: a token of expert 0 moves to expert 1, a token of expert 1 moves to
+# expert 2. The costs of the cheapest chains at the end are the prices, with the other sign:
+# [`base.py`](../reference/routers/base.py) says why.
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment

@@ -206,8 +206,9 @@ for temperature in (100.0, 10.0, 1.0, 0.1, 0.02):
     assert best - score <= T * temperature * np.log(E)
 
 # %% [markdown]
-# The assert in the loop says how near: the score is at most T ε log E below the best one. For ⟨Π, z⟩ + ε H of the plan
-# is at least that of the exact choice, whose entropy is log T, and no entropy is above log(T E).
+# The assert in the loop says how near: the score is at most T ε log E below the best one. The reason: ⟨Π, z⟩ + ε H of
+# the plan is at least that of the exact choice. The entropy of the exact choice is log T, and no entropy is above
+# log(T E).
 
 
 # %% tags=["picture"]

@@ -15,7 +15,7 @@
 # RL-R (Clark et al. 2022) has no such gate: the output of the expert is taken as it is. Then a small change of the
 # router's logits changes nothing at all, until the choice jumps. There is no slope to follow.
 #
-# So RL-R learns as one learns to play a game. The router turns the logits of a token into probabilities and *draws* an
+# So RL-R learns like a player of a game. The router turns the logits of a token into probabilities and *draws* an
 # expert. These probabilities are called the *policy*, π. Then the model predicts the next word, and the router gets a
 # *reward* r: the logarithm of the probability that the right word got. Here is one token with three experts. We pretend
 # to know which reward each expert would bring.
@@ -126,8 +126,8 @@ print("policy", pi.round(3), " shares of", n, "draws", share.round(3), " gate of
 assert np.abs(share - pi).max() < 4 * np.sqrt(0.25 / n)
 
 # %% [markdown]
-# The mean over n draws comes near the gradient, but slowly: the error shrinks as one over the square root of n. For one
-# more digit one needs a hundred times as many draws.
+# The mean over n draws comes near the gradient, but slowly: the error shrinks as one over the square root of n. One
+# more digit takes a hundred times as many draws.
 
 # %%
 print(f"exact          {gradient.round(4)}")
@@ -140,8 +140,8 @@ assert np.linalg.norm(found - gradient) < 4 * spread / np.sqrt(n)
 # %% [markdown]
 # ## 4. The baseline
 #
-# All our rewards are below 0. So every draw says "less of this", and only the mean sorts it out. It would be wiser to
-# compare with what one expects. Subtract a number b, the *baseline*, from the reward. What is left is called the
+# All our rewards are below 0. So every draw says "less of this", and only the mean sorts it out. It is better to
+# compare each reward with the expected one. Subtract a number b, the *baseline*, from the reward. The difference is the
 # *advantage*. The mean does not change, whatever b is, since b is multiplied by something that has the mean zero:
 #
 # $$\sum_e \pi_e b ([j = e] - \pi_j) = b (\pi_j - \pi_j) = 0$$

@@ -311,7 +311,7 @@ figure(
 )
 
 # %% [markdown]
-# ## 7. Who is dropped
+# ## 7. Which tokens are dropped
 #
 # With a *capacity factor* $c$ each expert has $C = \lceil c k T / E \rceil$ places (lesson 1). Our six tokens ask for
 # more places of expert 0 than there are. Who gets one depends on the order of the queue. Programs use three:
