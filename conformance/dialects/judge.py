@@ -296,6 +296,9 @@ def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ..
     if plain:
         falling = [np.diff(np.take_along_axis(one.probe.logits, one.expert, axis=1), axis=1) < 0 for one in plain]
         facts["choice"] = "sorted" if all(one.all() for one in falling) else "unsorted"
+    alone = [one.gate for one in answers if one.probe.kind == "plain" and one.probe.k == 1]
+    if alone and all(np.ptp(gate) == 0 and gate.flat[0] == alone[0].flat[0] for gate in alone):
+        facts["k = 1"] = f"every gate is {alone[0].flat[0]:g}, so the loss of the task gives the router no gradient"
     ties = [one for one in answers if one.probe.kind == "tie"]
     if ties and design.rule == "best":
         facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(

@@ -25,6 +25,12 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
 
+OUR_DIALECTS = {
+    "routers.top_k.top_k_router": "softmax over all experts", "routers.top_k.switch_router": "softmax over all experts",
+    "routers.top_k.gshard_router": "softmax over chosen", "notation.top_k_indices": "ties: lower index",
+    "experts.expert_capacity": "ours", "experts.dispatch": "choice", "balance.auxiliary_loss": "assignments",
+}  # fmt: skip
+"""Dialects of the reference's defaults, which our own functions have where they are right."""
 VERDICTS = (
     "right", "differs", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
 )  # fmt: skip
@@ -278,6 +284,8 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
         row = row._replace(verdict="unexpectedly right", detail=words)
     finding = ledger.findings.get((backend.name, path))
     row = _found(row, finding) if finding else row
+    if row.verdict == "right" and backend.is_ours:
+        row = row._replace(dialect=OUR_DIALECTS.get(path, ""))
     there = path in backend.functions
     defaults, unchecked = (backend.other_defaults(path), _unchecked(ledger, backend, path)) if there else ("", "")
     return row._replace(left_out=left_out, defaults=defaults, unchecked=unchecked)

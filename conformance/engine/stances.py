@@ -71,7 +71,20 @@ def stance_of(backend, path: str) -> Stance:
         return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
 
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
+    if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
+        finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
+
+
+def _moved_by_bfloat16(ask: "_Ask") -> str:
+    """Return how many of 256 tokens choose other experts where their normal logits are rounded to bfloat16."""
+    logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
+    probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
+    try:
+        wide, narrow = (np.sort(ask(probe, precision)[0], axis=1) for precision in (ask.precision, "bfloat16"))
+    except (NotImplementedError, Fault) as error:
+        return f"not askable: {error}"
+    return f"{int((wide != narrow).any(axis=1).sum())} of 256 tokens change an expert"
 
 
 def _as_documented(finding: Finding, documented: dict | None) -> Finding:
@@ -96,10 +109,10 @@ class _Ask:
         self.training = getattr(backend.namespace, "training", None)
         self.gradient = self._gradient if backend.autograd else None
 
-    def __call__(self, probe):
+    def __call__(self, probe, precision: str = ""):
         if probe.k != ONLY_K.get(self.path, probe.k):
             raise NotImplementedError(f"k {probe.k}")
-        found = self.backend.ask(self.path, probe.logits, precision=self.precision, **self._options(probe))
+        found = self.backend.ask(self.path, probe.logits, precision=precision or self.precision, **self._options(probe))
         return np.asarray(found.expert), np.asarray(found.gate, np.float64)
 
     def _gradient(self, probe, weights):
@@ -253,6 +266,7 @@ OPTIONAL = {
     "Routing": ("load", "plan", "residual"),
     "Placement": ("slot", "token"),
     "AuxiliaryLoss": ("share", "probability"),
+    "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
 }
 """Fields of records that few libraries return: where one is not there, the reference's value stands in its place."""
 
