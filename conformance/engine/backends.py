@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 
 from routelaws.conformance import adapters
-from routelaws.conformance.engine import stances
+from routelaws.conformance.engine import comparable, stances
 from routelaws.conformance.engine.harness import cast
 from routelaws.conformance.engine.names import (
     BackendError,
@@ -446,7 +446,7 @@ class Backend:
     def _record(self, path: str, value, record):
         """Return the record of an object with its attributes, a dict with its keys, or a tuple in its order."""
         names = record._fields
-        needed_ones = [name for name in names if name not in stances.OPTIONAL.get(record.__name__, ())]
+        needed_ones = [name for name in names if name not in comparable.OPTIONAL.get(record.__name__, ())]
         if isinstance(value, dict) and set(needed_ones) <= set(value):
             parts = [value.get(name) for name in names]
         elif not isinstance(value, dict) and all(hasattr(value, name) for name in needed_ones):
@@ -454,7 +454,7 @@ class Backend:
         elif isinstance(value, list | tuple) and not fields_of(value) and len(value) == len(names):
             parts = list(value)
         else:
-            optional = stances.OPTIONAL.get(record.__name__, ())
+            optional = comparable.OPTIONAL.get(record.__name__, ())
             self._break(path, "form", f"returned {told(value)}; {needed(record, optional)}")
         hints = typing.get_type_hints(record)
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
@@ -517,7 +517,7 @@ class Backend:
             return result
         wide = jax.tree.map(_wide, (arguments, keywords))
         try:
-            return stances.comparable(path, result, *wide, self.stance(path), precision or "float64")
+            return comparable.comparable(path, result, *wide, self.stance(path), precision or "float64")
         except Exception:  # an input for which the reference has no answer
             return result
 

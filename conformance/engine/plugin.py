@@ -20,7 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 import routelaws
 from routelaws.conformance import bounds
-from routelaws.conformance.engine import backends, failing_calls, harness, report
+from routelaws.conformance.engine import backends, failing_calls, harness, page, report
 from routelaws.conformance.engine.ledger import Ledger, Slack
 from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.engine.options import PROFILES, Options, folder_for
@@ -357,7 +357,7 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.section(f"conformance of {one.backend}")
             for line in one.lines():
                 terminalreporter.write_line(line)
-        for path, write in ((suite.options.json, report.write_json), (suite.options.html, report.write_html)):
+        for path, write in ((suite.options.json, report.write_json), (suite.options.html, page.write_html)):
             if path:
                 write(found, path)
                 terminalreporter.write_line(f"written: {path}")

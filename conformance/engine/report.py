@@ -15,7 +15,6 @@ Verdicts of a function:
 Exit codes of a report: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect.
 """
 
-import html
 import json
 import math
 from types import MappingProxyType
@@ -168,7 +167,7 @@ class Report(NamedTuple):
         for row in self.rows:
             if row.verdict in ("missing", "not asked") and not row.failed and not row.left_out:
                 continue
-            lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {headline(row)}")
+            lines.append(f"{row.function:46} {row.examples:7} {share_in_words(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
                 lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
@@ -218,7 +217,7 @@ def _finite(share: float | None):
     return share if share is None or math.isfinite(share) else str(share)
 
 
-def _share(share: float | None) -> str:
+def share_in_words(share: float | None) -> str:
     return "-" if share is None else "0" if share == 0 else f"{share:.2g}" if share < 1e4 else f"{share:.0e}"
 
 
@@ -379,62 +378,3 @@ def write_json(reports, path: str) -> None:
     """Write {"reports": [...]} with one entry for each backend."""
     content = {"reports": [report.as_dict() for report in reports]}
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>routelaws conformance</title><style>
-body {{ font: 16px/1.5 sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }}
-.number {{ text-align: right; }} .bad {{ font-weight: bold; color: #a00; }} .right {{ color: #060; }}
-small {{ display: block; color: #444; overflow-wrap: anywhere; }}
-</style></head><body>
-<h1>Conformance with routelaws.reference</h1>
-<p>The worst share is the largest error over the error that is allowed; above 1 is a failure.</p>
-{body}
-</body></html>
-"""
-
-
-def _section(report: Report) -> str:
-    def cell(value, kind=""):
-        return f'<td class="{kind}">{html.escape(str(value))}</td>'
-
-    def row(row: Row) -> str:
-        texts = (
-            row.detail,
-            row.test,
-            *row.besides,
-            row.left_out,
-            row.unchecked,
-            row.file and f"call: {row.file}",
-            row.defaults and f"defaults differ: {row.defaults}",
-        )
-        small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)
-        kind = (
-            "bad" if row.verdict in ("defect", "differs") or row.failed else "right" if row.verdict == "right" else ""
-        )
-        numbers = cell(row.examples, "number") + cell(_share(row.share), "number")
-        script = f"<pre>{html.escape(row.script)}</pre>" if row.script else ""
-        verdict = f'<td><span class="{kind}">{html.escape(headline(row))}</span>{small}{script}</td>'
-        return f"<tr>{cell(row.function)}{numbers}{verdict}</tr>"
-
-    head = "".join(f"<tr>{cell(key)}{cell(value)}</tr>" for key, value in report.header.items())
-    outside = "".join(f"<p class=bad>{html.escape(f'{t.test}: {t.detail}')}</p>" for t in report.outside)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts().items())
-    slack = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in slack_lines(report.slack))
-    return "\n".join(
-        [
-            f"<h2>{html.escape(report.backend)}</h2><table>{head}</table>",
-            f"<p>{report.implemented} of {len(report.rows)} functions implemented: {counts}.</p>{outside}",
-            "<table><tr><th>function<th class=number>calls<th class=number>worst share<th>verdict</tr>",
-            *map(row, report.rows),
-            "</table>",
-            slack,
-        ]
-    )
-
-
-def write_html(reports, path: str) -> None:
-    """Write one page with a table for each backend."""
-    write_atomically(path, _PAGE.format(body="\n".join(map(_section, reports))))

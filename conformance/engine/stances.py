@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
 from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
 from routelaws.conformance.engine import failing_calls
-from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, public_functions, stands_at
+from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
 from routelaws.reference.notation import top_k_indices
 
 TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
@@ -260,83 +259,6 @@ def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[li
         elif stance is not None and name not in given and name in values:
             named[name] = value
     return sorted(wanted), named
-
-
-OPTIONAL = {
-    "Routing": ("load", "plan", "residual"),
-    "Placement": ("slot", "token"),
-    "AuxiliaryLoss": ("share", "probability"),
-    "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
-}
-"""Fields of records that few libraries return: where one is not there, the reference's value stands in its place."""
-
-
-def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
-    """Return a result as tests compare it: with the fields that it lacks, and choices in the reference's order."""
-    given = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
-    absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
-    if not absent and stance is None:
-        return result
-    wanted = public_functions()[path](**given)
-    if absent:
-        result = result._replace(**{name: getattr(wanted, name) for name in absent})
-    return result if stance is None else canonical(path, result, wanted, given, precision)
-
-
-def canonical(path: str, result, wanted, given: dict, precision: str):
-    """Return a choice in the reference's order, wherever its set of experts is admissible.
-
-    Equal experts are exchanged for those of the lower index, with their gates. Where the set is not admissible the
-    result stays as it is, for a test to fail on.
-
-    Args:
-        path: of the function.
-        result: what it returned.
-        wanted: what the reference returns.
-        given: the arguments by the reference's names.
-        precision: of the result.
-    """
-    if path == "experts.dispatch":  # no library returns the place in the queue of a dropped token
-        return result._replace(slot=np.where(np.asarray(result.kept, bool), result.slot, wanted.slot))
-    if path == TIES:
-        bad = designs.wrong_rows(np.asarray(result), given["scores"], np.zeros((len(result), 1)))
-        return np.where(bad[:, None], result, wanted).astype(result.dtype)
-    if path not in (TOP_K, SWITCH, GSHARD) or given.get("held") is not None:
-        return result
-    form = next(one for one in designs.FORMS if one.name == given.get("score", "softmax"))
-    bias, mask = given.get("bias"), given.get("mask")
-    key = designs.scores_of(form, given["logits"]) + (0 if bias is None else bias)
-    if given.get("expert_mask") is not None:
-        key = np.where(given["expert_mask"], key, -np.inf)
-    if given.get("expert_groups", 1) > 1:
-        key = designs.within(designs.Groups(*(given[name] for name in GROUP_OPTIONS)), key)
-    probe = designs.Probe("plain", given["logits"], wanted.expert.shape[1], bias)
-    bad = designs.wrong_rows(np.asarray(result.expert), key, designs.margin_of(form, probe, precision))
-    return _in_order(result, wanted, bad | ~(np.ones(len(bad), bool) if mask is None else np.asarray(mask, bool)))
-
-
-GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")
-
-
-def _in_order(result, wanted, bad):
-    """Return a routing with experts and gates in the order of the reference's in the rows that are not bad."""
-    expert, gate = np.array(result.expert), np.array(result.gate)
-    for t in np.flatnonzero(~bad):
-        left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}
-        own = [left.pop(e, None) for e in wanted.expert[t].tolist()]
-        rest = iter(sorted(left.values(), reverse=True))
-        expert[t], gate[t] = wanted.expert[t], [next(rest) if g is None else g for g in own]
-    fields = {"expert": expert.astype(result.expert.dtype), "gate": gate}
-    if not np.array_equal(expert, result.expert) and _is_counted(result):
-        fields |= {name: np.asarray(getattr(wanted, name)).astype(np.asarray(getattr(result, name)).dtype)
-                   for name in OPTIONAL["Routing"]}  # fmt: skip
-    return result._replace(**fields)
-
-
-def _is_counted(result) -> bool:
-    """Return whether the loads are the shares of the experts that were returned."""
-    counts = np.bincount(np.asarray(result.expert).ravel(), minlength=len(result.load)) / np.size(result.expert)
-    return bool(np.all(np.abs(result.load - counts) <= BOUNDS["dialects.same"].limit * counts))
 
 
 ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
