@@ -208,7 +208,7 @@ def gains(report: Report) -> list[Block]:
         + [f"{figure(law['rmsle_percent'], '.2f')} %"]
         for law in laws
     ]
-    return [Table(["router", "experts", *end_heads(report), "law misses the loss by"], rows)]
+    return [Table(["router", "experts", *end_heads(report), "law misses by"], rows)]
 
 
 def end_heads(report: Report) -> list[str]:

@@ -37,8 +37,10 @@ def law_section(report: Report) -> list[Block]:
         )
     found += missing(report.laws, "law")
     if report.fitted:
-        outside = ", *outside* a printed one that lies outside the interval" if report.printed else ""
-        legend = f"In brackets are 95 % intervals; *open* is a constant that the runs do not determine{outside}."
+        legend = (
+            "In brackets: 95 % intervals. *Open*: the runs do not determine it. *Miss*: root mean square of the misses."
+        )
+        legend += " *Outside*: a printed constant that is not in the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
         found += [
             _constants(report),
@@ -55,7 +57,7 @@ def _constants(report: Report) -> Table:
         rows.append([router_name(law["router"]), *cells, f"{figure(law['rmsle_percent'], '.2f')} %"])
         if "printed" in law:
             rows.append(["paper", *_printed(law["printed"]), f"{figure(law['printed']['rmsle_percent'], '.2f')} %"])
-    return Table(["router", *NAMES, "misses the loss by"], rows)
+    return Table(["router", *NAMES, "miss"], rows)
 
 
 def value_of(own: dict, name: str) -> str:

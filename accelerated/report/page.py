@@ -14,7 +14,7 @@ body { margin: 0 auto; padding: 0.8rem 1rem 2rem; max-width: 62rem; background: 
   font: 1rem/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
   overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.4rem 0 0.8rem; }
-h2 { font-size: 1.3rem; margin: 1.6rem 0 0.6rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
+h2 { font-size: 1.3rem; margin: 1.4rem 0 0.6rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
 a { color: #00558a; }
 p { margin: 0.7rem 0; }
 li { margin: 0.25rem 0; }
@@ -26,8 +26,9 @@ pre code { background: none; padding: 0; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.24rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #999; font-weight: 600; }
-td.right, th.right { text-align: right; white-space: nowrap; }
-td.name { white-space: nowrap; }
+td.right, th.right { text-align: right; }
+td.right { white-space: nowrap; }
+td.short { white-space: nowrap; }
 figure { margin: 1rem 0; max-width: 56rem; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.92rem; color: #444; margin-top: 0.5rem; }
@@ -59,7 +60,7 @@ def page(markdown: str, folder: Path) -> str:
     body = re.sub(r"<h2>(.*?)</h2>", _anchored, body)
     body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
     body = body.replace(' style="text-align:right"', ' class="right"')
-    body = re.sub(r"<td>([\w-]{1,12})</td>", r'<td class="name">\1</td>', body)  # S-BASE stays on one line
+    body = re.sub(r"<td>([^<(]{1,20})</td>", r'<td class="short">\1</td>', body)  # names and intervals stay on one line
     body = re.sub(
         r'<p><img src="(figures/[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
         lambda match: _figure(match, folder),
