@@ -478,6 +478,8 @@ class Backend:
         """Call once, or twice where this function has not been called with these constants before."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
+        if (keywords | static).get("mask") is not None and not stances.is_own(function):
+            arguments, keywords = jax.tree.map(_filled, (arguments, keywords))
         everything, chosen = keywords | static, chosen_options(path, arguments, keywords | static)
         offered = self._offered(path, function, arguments, everything)
         kept = self.ledger.keep(path, arguments, everything, precision)
@@ -586,6 +588,18 @@ def _alarm(seconds: float):
         if on:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
+
+
+PADDING = 100.0
+"""What padded tokens hold for a stranger: only our own twin promises that NaN in the padding does not matter."""
+
+
+def _filled(leaf):
+    """Return an array with `PADDING` in place of NaN; anything else as it is."""
+    if not hasattr(leaf, "dtype") or np.asarray(leaf).dtype.kind not in "fV":
+        return leaf
+    module = jax.numpy if isinstance(leaf, jax.Array) else np
+    return module.where(module.isnan(leaf), PADDING, leaf).astype(leaf.dtype)
 
 
 def _wide(leaf):

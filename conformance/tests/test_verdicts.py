@@ -11,6 +11,7 @@ from routelaws.conformance.dialects.judge import derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.tests import mimics
+from routelaws.reference import balance
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers import top_k
 
@@ -234,6 +235,20 @@ def test_a_difference_has_a_program_that_repeats_it():
     assert row.verdict == "differs" and "1e-20 is added to the denominator" in row.detail
     assert "logits = convert(np.array([[-60.0, " in row.script and len(row.script.splitlines()) <= 10
     compile(row.script, "script", "exec")
+
+
+def test_padding_of_a_stranger_is_finite():
+    seen = []
+
+    def auxiliary_loss(logits, expert, *, mask=None):
+        seen.append(logits)
+        return {"loss": balance.auxiliary_loss(logits, expert, mask=mask, dialect="tokens").loss}
+
+    namespace = SimpleNamespace(auxiliary_loss=auxiliary_loss, dtypes=("float32",))
+    backend, mask = backends.Backend("mine", namespace, Ledger()), np.array([True, False, True])
+    z, expert = np.where(mask[:, None], np.eye(3), np.nan), np.zeros((3, 1), int)
+    found = backend.balance.auxiliary_loss.guarded((z, expert), {"mask": mask, "dialect": "tokens"}, "float32")
+    assert np.isfinite(seen[-1]).all() and np.isfinite(found.loss)
 
 
 def test_a_fused_gate_is_read():
