@@ -46,6 +46,9 @@ study: $(VENV)/.installed  ## train the grid of the study where it stands; STUDY
 	$(BIN)/python docs/study/text.py python build/text/python
 	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
 
+wild: $(VENV)/.installed  ## judge routers of other libraries into docs/wild; WILD="fairscale attnax" for some; 2 GB, half an hour
+	$(BIN)/python tools/wild $(WILD)
+
 tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)
 

@@ -168,7 +168,7 @@ QUICK = (("masked", "float32"), ("S-BASE", "float32"), ("relative", "bfloat16"))
 )
 def test_models(name, dtype):
     """Loss and gradients of whole models are those without loops."""
-    fields = {"vocab_size": 40, "d_model": 16, "blocks": 2, "heads": 2} | MODELS[name]
+    fields = {"vocab_size": 40, "d_model": 16, "blocks": 4, "heads": 2} | MODELS[name]
     config = ModelConfig(**fields)
     params = init(jax.random.key(0), config)
     tokens = jax.random.randint(jax.random.key(1), (3, 33), 0, 40)

@@ -23,8 +23,7 @@ A whole layer `(weights, x) -> y` becomes a route by `layer`: it gets experts th
 the output of a token is its row of gates. Whoever is dropped has gate 0 there. Experts whose gate is 0 cannot be told
 apart in [T, E] and [T, E, C]; the lower index is named first.
 
-Fields of the suite's records that no library returns are counted here from those that it returns: load, plan and
-residual of a routing; slots and tokens of a dispatch; shares and probabilities of a balance loss.
+Records hold only what the library returns: experts and gates, who is kept and the slots of a fused gate, the loss.
 """
 
 import inspect
@@ -35,8 +34,6 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.conformance.engine.values import as_numpy
-from routelaws.reference import experts as reference
-from routelaws.reference.notation import one_hot, softmax
 
 ANSWER = 64.0
 """What a planted expert has before its activation: GELU, SiLU and ReLU give 64 there to all digits of float32."""
@@ -104,37 +101,13 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
     return experts, np.take_along_axis(gates, experts, axis=1)
 
 
-def routing(experts, gates, num_experts: int) -> dict:
-    """Return the fields of a `Routing`; load, plan and residual are counted from the experts."""
-    inside = np.clip(experts, 0, num_experts - 1)
-    plan = one_hot(inside, num_experts).sum(axis=1).astype(gates.dtype) / max(experts.size, 1)
-    load = plan.sum(axis=0)
-    residual = np.abs(num_experts * load - 1).max()
-    return {"expert": experts, "gate": gates, "load": load, "plan": plan, "residual": residual}
-
-
-def kept(answer, experts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (who is kept [T, k], the slots [T, k] or None) from gates [T, E] or [T, E, C] of a layer that drops."""
+def placement(answer, experts: np.ndarray) -> dict:
+    """Return who is kept [T, k], and the slots [T, k] of a fused gate, from gates [T, E] or [T, E, C]."""
     gates = np.asarray(as_numpy(answer))
     if gates.ndim == 2:
-        return np.take_along_axis(gates, experts, axis=1) != 0, None
-    rows = gates[np.arange(len(gates))[:, None], experts]  # [T, k, C]
-    return (rows != 0).any(axis=2), (rows != 0).argmax(axis=2)
-
-
-def placement(answer, experts: np.ndarray, num_experts: int, capacity: int) -> dict:
-    """Return the fields of a `Placement`; slots that the library does not return follow the reference's queue."""
-    stays, slots = kept(answer, experts)
-    token = np.full((num_experts, capacity), len(experts))
-    slot = reference.dispatch(experts, num_experts, capacity).slot
-    for e in range(num_experts):
-        t, choice = np.nonzero((experts == e) & stays)
-        queue = np.argsort(slot[t, choice])
-        t, choice = t[queue], choice[queue]
-        places = np.arange(len(t)) if slots is None else slots[t, choice]
-        t, choice, places = (part[places < capacity] for part in (t, choice, places))
-        token[e, places], slot[t, choice] = t, places
-    return {"slot": slot, "kept": stays, "token": token}
+        return {"kept": np.take_along_axis(gates, experts, axis=1) != 0}
+    rows = gates[np.arange(len(gates))[:, None], experts] != 0  # [T, k, C]
+    return {"kept": rows.any(axis=2), "slot": np.where(rows.any(axis=2), rows.argmax(axis=2), gates.shape[2])}
 
 
 def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.ndarray:
@@ -143,14 +116,6 @@ def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.
     steps = 2.0 * np.arange(experts.shape[1], 0, -1, dtype=dtype)
     np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
     return logits
-
-
-def balance(loss, logits, experts, mask=None) -> dict:
-    """Return the fields of a balance loss; the share of choices for each token and the mean softmax are counted."""
-    real = slice(None) if mask is None else np.asarray(mask)
-    logits, experts = np.asarray(logits)[real], np.asarray(experts)[real]
-    share = one_hot(experts, logits.shape[1]).sum(axis=1).mean(axis=0)
-    return {"loss": loss, "share": share, "probability": softmax(logits).mean(axis=0)}
 
 
 def decline(**options) -> None:
@@ -185,7 +150,7 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
     if route is not None:
 
         def top_k_router(logits, k=1, **options):
-            return routing(*read(route(logits, k, **options), k), np.shape(logits)[1])
+            return dict(zip(("expert", "gate"), read(route(logits, k, **options), k), strict=True))
 
         functions["top_k_router"] = _with_options(top_k_router, route, 2)
     if dispatch is not None:
@@ -194,13 +159,13 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
             expert = as_numpy(expert)
             logits = choice_logits(expert, num_experts)
             logits = logits if convert is None else convert(logits, "float32")
-            return placement(dispatch(logits, expert.shape[1], capacity), expert, num_experts, capacity)
+            return placement(dispatch(logits, expert.shape[1], capacity), expert)
 
         functions["dispatch"] = place
     if loss is not None:
 
         def auxiliary_loss(logits, expert, **options):
-            return balance(loss(logits, expert, **options), as_numpy(logits), as_numpy(expert), **options)
+            return {"loss": loss(logits, expert, **options)}
 
         functions["auxiliary_loss"] = _with_options(auxiliary_loss, loss, 2)
     if z_loss is not None:

@@ -13,11 +13,12 @@ def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
 
 
 def put(module: torch.nn.Module, **weights) -> torch.nn.Module:
-    """Return a module in evaluation, with weights by the names of its parameters; "__" stands for a dot.
+    """Return a module in evaluation with weights by the names of its parameters, in their dtype; "__" means a dot.
 
     Raises:
         ValueError: a weight has another shape than the parameter.
     """
+    module.to(torch.as_tensor(next(iter(weights.values()))).dtype)
     with torch.no_grad():
         for path, value in weights.items():
             parameter = module.get_parameter(path.replace("__", "."))
@@ -55,6 +56,23 @@ def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> 
     return layer.eval()
 
 
+def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
+    """Return how many experts have a gradient other than 0: stacked parameters [E, ., .], or one module each."""
+    stacked = [value.grad for value in layer.parameters() if value.ndim == 3 and len(value) == num_experts]
+    if stacked:
+        moved = torch.stack([torch.zeros(num_experts) if one is None else one.abs().amax((1, 2)) for one in stacked])
+        return int((moved > 0).any(0).sum())
+    return sum(
+        any(value.grad is not None and value.grad.any() for value in expert.parameters()) for expert in _single(layer)
+    )
+
+
+def _single(layer: torch.nn.Module) -> list:
+    """Return the experts that are one module each, in order; none where they are stacked."""
+    holders = (one for one in layer.modules() if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict))
+    return next((list(one.values() if hasattr(one, "values") else one) for one in holders), [])
+
+
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
     """Set parameters [E, ., .]: those that read the model width, and the one that writes it; return whether any."""
     stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
@@ -74,8 +92,7 @@ def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> boo
 
 def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
     """Set experts that are modules with linear maps d -> f and f -> d; return whether there are any."""
-    holders = (one for one in layer.modules() if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict))
-    experts = next((list(one.values() if hasattr(one, "values") else one) for one in holders), [])
+    experts = _single(layer)
     for e, expert in enumerate(experts):
         linear = [one for one in expert.modules() if isinstance(one, torch.nn.Linear)]
         inner = [one for one in linear if one.in_features == d_model]

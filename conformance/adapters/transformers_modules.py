@@ -15,6 +15,8 @@ A routed layer, `transformers:NllbMoeSparseMLP`, is asked by experts that answer
 
 import ast
 import contextlib
+import copy
+import functools
 import importlib
 import inspect
 import re
@@ -23,7 +25,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from routelaws.conformance.adapters import blocks
+from routelaws.conformance.adapters import blocks, torch_modules
 from routelaws.conformance.adapters.torch_modules import from_numpy, identity, plant, put
 
 VERSION = f"transformers {transformers.__version__}, torch {torch.__version__}"
@@ -93,7 +95,7 @@ def find(text: str):
         name=f"{text} of {VERSION}",
         convert=from_numpy,
         dispatch=_dispatch(library, name, overrides),
-        loss=_loss(library) if is_router else None,
+        loss=_loss(library, getattr(library, name)) if is_router else None,
         z_loss=_z_loss(library) if is_router and hasattr(library, "router_z_loss_func") else None,
         **_experts(library, overrides),
     )
@@ -114,8 +116,9 @@ def _value(text: str):
     return text
 
 
-def _configurations(library, kind):
-    """Yield the default configurations with experts in a model's file, first the one that a class names, then text."""
+@functools.cache
+def _configurations(library, kind) -> tuple:
+    """Return the default configurations with experts in a model's file, first the one that a class names, then text."""
     package = library.__name__.rpartition(".")[0]
     name = library.__name__.rpartition(".")[2].replace("modeling", "configuration")
     module = importlib.import_module(f"{package}.{name}")
@@ -123,17 +126,18 @@ def _configurations(library, kind):
         value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
     ]
     wanted = str(inspect.signature(kind).parameters.get("config"))
+    found = []
     for one in sorted(classes, key=lambda one: (one.__name__ not in wanted, "Text" not in one.__name__)):
         with contextlib.suppress(Exception):
             config = one()
-            if any(hasattr(config, key) for key in EXPERTS):
-                yield config
+            found += [config] if any(hasattr(config, key) for key in EXPERTS) else []
+    return tuple(found)
 
 
 def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict, d_ff: int = 3):
     """Return a module of a class, from the first configuration of its model that makes it."""
     error = LookupError(f"{kind.__name__} has no configuration with experts")
-    for config in _configurations(library, kind):
+    for config in map(copy.deepcopy, _configurations(library, kind)):
         sizes = dict.fromkeys(EXPERTS, num_experts) | dict.fromkeys(CHOSEN, k) | dict.fromkeys(WIDTHS, width)
         sizes |= dict.fromkeys(INNER, d_ff) | WHOLE | QUIET
         for key, value in {**{key: value for key, value in sizes.items() if hasattr(config, key)}, **overrides}.items():
@@ -152,7 +156,7 @@ def _router(library, kind, overrides: dict):
     """Return the route of a router class; it names `bias` where the router adds one to its scores for the choice."""
     normed = hasattr(_build(library, kind, 4, 2, 5, overrides), "norm")
 
-    def make(num_experts: int, k: int, bias):
+    def make(num_experts: int, k: int, bias, dtype=torch.float32):
         router = _build(library, kind, num_experts, k, num_experts + normed, overrides).eval()
         with torch.no_grad():
             for name, value in [*router.named_parameters(), *router.named_buffers()]:
@@ -161,7 +165,7 @@ def _router(library, kind, overrides: dict):
                 elif "bias" in name:
                     given = bias is not None and re.search(_SELECTION, name)
                     value.copy_(bias.to(value.dtype).expand_as(value) if given else torch.zeros_like(value))
-        return router
+        return router.to(dtype)
 
     def route(logits, k):
         return ask(logits, k, None)
@@ -171,7 +175,7 @@ def _router(library, kind, overrides: dict):
 
     def ask(logits, k, bias):
         _check_k(kind, k)
-        router = make(logits.shape[1], k, bias)
+        router = make(logits.shape[1], k, bias, logits.dtype)
         groups = getattr(router, "num_group", 1) or 1
         if logits.shape[1] % groups:
             raise NotImplementedError(f"{logits.shape[1]} experts, no multiple of {groups} groups")
@@ -236,6 +240,20 @@ def _layer(library, kind, overrides: dict):
     return blocks.layer(run)
 
 
+def experts_with_gradient(name: str, num_experts: int = 8) -> int:
+    """Return how many experts of a layer class get a gradient from 512 random tokens, with random weights."""
+    library = importlib.import_module(names(re.escape(name))[name])
+    torch.manual_seed(0)
+    layer = _build(library, getattr(library, name), num_experts, 2, 16, {}, 5).eval()
+    with torch.no_grad():
+        for path, value in layer.state_dict().items():
+            value.zero_() if "bias" in path else value.normal_(std=0.5)
+    output = layer(torch.randn(1, 64 * num_experts, 16))
+    output = output[0] if isinstance(output, tuple) else output
+    output.square().sum().backward()
+    return torch_modules.experts_with_gradient(layer, num_experts)
+
+
 def _experts(library, overrides: dict) -> dict:
     """Return {"routed_ffn": ...} by the stacked experts [E, 2 f, d] of a model's file; {} where it has none.
 
@@ -274,23 +292,23 @@ def _dispatch(library, name: str, overrides: dict):
     return dispatch
 
 
-def _loss(library):
+def _loss(library, kind):
     """Return the balance loss of a model's file as (logits, experts, mask) -> number; None where it has none."""
     function = getattr(library, "load_balancing_loss_func", None)
     if function is None:
         return None
 
     def loss(logits, experts, *, mask=None):
-        with torch.no_grad():
-            if "top_k" not in inspect.signature(function).parameters:  # Switch: probabilities and experts
-                blocks.decline(mask=mask)
-                return function(logits.softmax(1)[None], experts[None])
-            k, own = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices
-            real = slice(None) if mask is None else mask
-            if not torch.equal(own.sort().values[real], experts.sort().values[real]):
-                raise NotImplementedError("experts other than its own choice")
-            padding = None if mask is None else mask[None].long()
-            return function((logits,), logits.shape[1], k, padding)
+        _check_k(kind, experts.shape[1])
+        if "top_k" not in inspect.signature(function).parameters:  # Switch: probabilities and experts
+            blocks.decline(mask=mask)
+            return function(logits.softmax(1)[None], experts[None])
+        k, own = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices
+        real = slice(None) if mask is None else mask
+        if not torch.equal(own.sort().values[real], experts.sort().values[real]):
+            raise NotImplementedError("experts other than its own choice")
+        padding = None if mask is None else mask[None].long()
+        return function((logits,), logits.shape[1], k, padding)
 
     return loss
 

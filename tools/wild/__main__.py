@@ -1,0 +1,71 @@
+"""The scoreboard: `make wild` judges routers of other libraries and writes docs/wild/results.json and README.md.
+
+Each library has its own folder under the cache (`ROUTELAWS_WILD`, ~/.cache/routelaws-wild), with the versions of
+pins.txt, and runs in its own process. `python tools/wild fairscale attnax` asks some and keeps the other rows;
+`python tools/wild --page` writes the page alone. This needs network and 2 GB of disk, so no CI runs it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import page
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parents[1] / "docs" / "wild" / "results.json"
+LIMIT = 3600
+"""Seconds for one library."""
+
+
+def pins() -> dict[str, list[str]]:
+    """Return {library: requirements} of pins.txt."""
+    lines = (line.partition(":") for line in (HERE / "pins.txt").read_text("utf-8").splitlines() if line[:1] != "#")
+    return {name: requirements.split() for name, _, requirements in lines}
+
+
+def install(library: str, cache: Path) -> Path:
+    """Return the folder of a library, filled by pip where it does not hold the pinned versions."""
+    folder, marker, wanted = cache / library, cache / library / ".pins", " ".join(pins()[library])
+    if not marker.exists() or marker.read_text("utf-8") != wanted:
+        print(f"installing {library} into {folder}", file=sys.stderr)
+        alone = [] if library == "torch" else ["--no-deps"]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder, *alone]
+        environment = os.environ | {"DS_BUILD_OPS": "0"}
+        subprocess.run([*map(str, command), *pins()[library]], check=True, env=environment)
+        marker.write_text(wanted, "utf-8")
+    return folder
+
+
+def ask(library: str, cache: Path) -> list[dict]:
+    """Return the rows of a library, [] where its process fails; the reason goes to standard error."""
+    folders = [install(name, cache) for name in ("torch", library) if name in pins()]
+    path = os.pathsep.join(map(str, reversed(folders)))
+    environment = os.environ | {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "rows.json"
+        command = [sys.executable, "-W", "ignore", str(HERE / "ask.py"), library, str(file)]
+        done = subprocess.run(command, env=environment, timeout=LIMIT, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            print(f"{library}: no rows, exit code {done.returncode}", file=sys.stderr)
+            return []
+        return json.loads(file.read_text("utf-8"))
+
+
+def main(arguments: list[str]) -> int:
+    """Return an exit code: 0 if every library that was asked has rows."""
+    old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
+    cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
+    asked = {library: ask(library, cache) for library in libraries}
+    kept = [row for row in old if not asked.get(row["library"])]
+    rows = sorted(kept + [row for own in asked.values() for row in own], key=lambda r: (r["library"], r["function"]))
+    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    page.write(rows, page.changes(old, rows) if asked else None)
+    return 0 if all(asked.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

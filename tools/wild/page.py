@@ -1,0 +1,157 @@
+"""The generated part of docs/wild/README.md: tables from results.json and from the heads of the reproductions."""
+
+import ast
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
+MARKS = "<!-- scoreboard: written by make wild -->", "<!-- end of scoreboard -->"
+READ = {
+    "Kolibri1TopKRouter": ("", "", "adds its bias to the logits, not to the sigmoids"),
+    "InklingTopkRouter": (
+        "",
+        "sigmoid, sum over chosen and shared",
+        "divides by a sum that includes the shared experts",
+    ),
+    "OpenAIPrivacyFilterTopKRouter": ("", "", "the reference does not divide by k"),
+    "DeepseekV4TopKRouter": ("", "", "the reference has no such score"),
+    "TopKGate.eval()": ("", "", "the second expert is drawn, and at k = 1 who is dropped"),
+    "top2gating": ("", "", "the second expert is drawn"),
+    "Top2Gating.eval()": ("", "", "a second expert with a gate below 0.2 is dropped at random"),
+    "TopNGating.eval()": ("", "", "a later expert with a gate below 0.2 is dropped at random"),
+    "NllbMoeSparseMLP": ("", "gates of two experts, times 0.8", "runs experts 0 and 1 alone"),
+    "Llama4Router": ("", "", "the gate scales the input of the experts, not their output"),
+    "TopKGate.eval(), no sampling": ("", "", "k = 2 ignores used_token, so padding takes slots"),
+    "MoELinearRouter, sigmoid": ("", "", "1e-7 is added to the sigmoids, so their order is lost near -60"),
+    "sinkhorn": ("defect", "Sinkhorn on the logarithm of logits", "negative logits are all the same"),
+    "ExpertChoiceMoE": ("differs", "expert choice", "softmax over the tokens that an expert chose"),
+}
+"""(verdict, design, difference) where the code says it better than the suite's sentence; "" keeps the suite's."""
+
+
+def write(rows: list[dict], changed: list[str] | None) -> None:
+    """Write the generated part of the page between its marks; None keeps the list of changes."""
+    path = FOLDER / "README.md"
+    text = path.read_text("utf-8")
+    head, _, rest = text.partition(MARKS[0])
+    old, _, tail = rest.partition(MARKS[1])
+    kept = old.partition("### Changes since the run before\n")[2] if changed is None else ""
+    changes = kept.strip() or "\n".join(f"* {line}" for line in changed or ["none"])
+    parts = [counts(rows), scoreboard(rows), defects(), coefficients(rows)]
+    parts += [f"### Changes since the run before\n\n{changes}"]
+    path.write_text(f"{head}{MARKS[0]}\n\n" + "\n\n".join(parts) + f"\n\n{MARKS[1]}{tail}", "utf-8")
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def verdict(row: dict) -> str:
+    """Return the verdict on a row: the suite's, or defect where many tokens show one that a few probes missed."""
+    found = row.get("top_k_router", {})
+    idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
+    if (row.get("repeats") or 1) < 1 or idle or found.get("detail", "").startswith("raised "):
+        return "defect"
+    return READ.get(row["function"], ("", "", ""))[0] or found.get("verdict", "not askable")
+
+
+def counts(rows: list[dict]) -> str:
+    words = [verdict(row) for row in rows]
+    total = ", ".join(f"{words.count(word)} {word}" for word in ("right", "differs", "defect", "not askable"))
+    libraries = len({row["library"] for row in rows})
+    return f"{len(rows)} functions of {libraries} libraries: {total}."
+
+
+def scoreboard(rows: list[dict]) -> str:
+    """Return a table; functions of one library whose other cells are equal share a line."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["library"], row["version"].split(",")[0], *cells(row)), []).append(row["function"])
+    order = {"defect": 0, "differs": 1, "right": 2, "not askable": 3}
+    lines = [
+        [key[1], ", ".join(f"`{name}`" for name in names), *key[2:]]
+        for key, names in sorted(groups.items(), key=lambda one: (one[0][0], order[one[0][2]], one[1]))
+    ]
+    head = ["library", "function", "verdict", "design, or the nearest", "first difference", "ties", "loss at balance",
+            "padding in the loss", "bfloat16", "same twice", "experts trained"]  # fmt: skip
+    return "### Scoreboard\n\n" + table(head, lines)
+
+
+def cells(row: dict) -> list[str]:
+    found = row.get("top_k_router", {})
+    balance = row.get("balance") or {}
+    padding = row.get("padding")
+    _, design, difference = READ.get(row["function"], ("", "", ""))
+    steady = row.get("repeats") == 1 and row["library"] != "torchtitan"  # its float32 needs a GPU's autocast
+    return [
+        verdict(row),
+        design or found.get("dialect", ""),
+        difference or first_difference(found),
+        (found.get("facts") or {}).get("ties", ""),
+        " / ".join(f"{balance[k]:g}" for k in balance),
+        "" if padding is None else "left out" if abs(padding - 1) < 1e-3 else f"counts, {padding:.3g} times",
+        share(row.get("bfloat16")) if steady else "",
+        share(row.get("repeats")),
+        "" if row.get("experts_trained") is None else f"{row['experts_trained']} of 8",
+    ]
+
+
+def share(value) -> str:
+    return "" if value is None else "all" if value == 1 else "0" if value == 0 else f"{100 * value:.1f} %"
+
+
+def first_difference(found: dict) -> str:
+    """Return what the suite says first, without the input: results.json has it whole."""
+    detail = found.get("detail", "")
+    added = re.search(r"(1e-\d+) is added to the denominator", detail)
+    if added:
+        return f"{added[1]} is added to the denominator"
+    words = detail.partition("; at ")[0].partition(" is not askable: ")
+    return (words[2] or words[0]).partition("; given")[0]
+
+
+def coefficients(rows: list[dict]) -> str:
+    """Return the coefficient of each loss that is worth 0.01 of a loss that is 1 at balance."""
+    groups = {}
+    for row in rows:
+        values = {k: value for k, value in (row.get("balance") or {}).items() if value}
+        if values:
+            key = row["version"].split(",")[0], tuple(f"{0.01 / values[k]:.3g}" if k in values else "" for k in "124")
+            groups.setdefault(key, []).append(row["function"])
+    lines = [[version, named(names), *cells] for (version, cells), names in sorted(groups.items())]
+    words = (
+        "Each number is worth a coefficient of 0.01 on a loss that is 1 at balance, at 8 experts with equal loads and\n"
+        "equal mean probabilities. The losses of transformers pool all layers before they multiply. The number of\n"
+        "fairscale is 0.01 E²."
+    )
+    shown = table(["library", "loss of", "k = 1", "k = 2", "k = 4"], lines)
+    return f"### Which balance-loss coefficient means the same\n\n{words}\n\n{shown}"
+
+
+def named(names: list[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def defects() -> str:
+    """Return the list of reproductions: what each says of itself."""
+    lines = []
+    for path in sorted(FOLDER.glob("*.py")):
+        title, _, reason = ast.get_docstring(ast.parse(path.read_text("utf-8"))).partition("\n\n")
+        lines.append(f"* {title} {' '.join(reason.split())} [`{path.name}`]({path.name})")
+    return "### Reproductions\n\nEach script imports its library alone and prints what it sees.\n\n" + "\n".join(lines)
+
+
+def changes(old: list[dict], rows: list[dict]) -> list[str]:
+    """Return which verdicts differ from the last run, with versions."""
+    before = {(row["library"], row["function"]): row for row in old}
+    lines = []
+    for row in rows:
+        last = before.get((row["library"], row["function"]))
+        if last and (verdict(last), last["version"]) != (verdict(row), row["version"]):
+            lines.append(
+                f"{row['library']} `{row['function']}`: {verdict(last)} in {last['version']}, "
+                f"{verdict(row)} in {row['version']}"
+            )
+    return lines
