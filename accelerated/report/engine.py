@@ -22,7 +22,7 @@ from ..results.fit import MOST_HUBER
 from ..results.reproduction.gather import gather
 from ..results.reproduction.table import Table, open_runs
 from ..tables.several import named
-from . import gain_sections, law_sections, run_sections, sweep_sections, table_sections
+from . import fit_sections, law_sections, run_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
 from .outline import Report, anchor, bullets
@@ -42,17 +42,17 @@ FULL = (
     sweep_sections.chance_section,
     law_sections.law_section,
     law_sections.fit_details,
-    gain_sections.slopes_section,
-    gain_sections.worth_section,
-    gain_sections.dense_section,
-    law_sections.misses_section,
-    law_sections.forms_section,
+    fit_sections.slopes_section,
+    fit_sections.worth_section,
+    fit_sections.dense_section,
+    fit_sections.misses_section,
+    fit_sections.forms_section,
     sweep_sections.registered_section,
     run_sections.pairs_section,
     run_sections.experts_per_token_section,
     run_sections.frequency_section,
     run_sections.compute_section,
-    gain_sections.texts_section,
+    fit_sections.texts_section,
     sweep_sections.routers_section,
     sweep_sections.training_section,
     run_sections.advice_section,

@@ -1,15 +1,8 @@
-"""The sections of a report on the laws in N and E: their constants, what the runs leave open, misses, forms of law."""
+"""The sections of a report on the law in N and E: its constants, what the runs leave open, how well both are known."""
 
 from ..results.blocks import Block, Heading, Table
-from ..results.cautions import CLEAR, NO_FLOOR, how_far_off
 from ..results.encoding import constants
-from ..results.numbers import (
-    constant,
-    constant_span,
-    count,
-    figure,
-    rough_span,
-)
+from ..results.numbers import constant, constant_span, count, figure, rough_span
 from ..wording import once, plural
 from .outline import Report, bullets, missing, router_name, status, who
 
@@ -232,91 +225,3 @@ def _of_the_draws(entries: list[dict]) -> str:
         said += f" Draws that do not determine the law are not counted: {'; '.join(lost)}."
     endless = [f"{router_name(e['router'])} {e['unbounded_runs']}" for e in entries if e["unbounded_runs"]]
     return f"{said} E_max has no limit in some bootstraps of runs: {'; '.join(endless)}." if endless else said
-
-
-def _law_name(law: dict) -> str:
-    return "dense power law" if law["router"] == "Dense" else router_name(law["router"])
-
-
-def misses_section(report: Report) -> list[Block]:
-    """Return where the laws miss, by size, and whether the misses bend or are beyond chance."""
-    dense, sizes = report.results["dense"], report.table["sizes"]
-    laws = report.fitted + ([dense] if "misses" in dense else [])
-    if not laws:
-        return []
-    rows = []
-    for law in laws:
-        by_size = {each["N"]: f"{figure(each['percent'], '+.2f')} %" for each in law["misses"]["sizes"]}
-        rows.append([_law_name(law), *(by_size.get(size, "") for size in sizes)])
-    found: list[Block] = [
-        Heading("Where the laws miss"),
-        "Measured loss over the law's, mean of the runs at each size; above zero the law is too low there:",
-        Table(["law", *map(report.size, sizes)], rows),
-    ]
-    if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
-        heads = ["law", "do the misses bend with log N?", "do points miss by more than seeds scatter?"]
-        found += [
-            Table([*heads, "the largest size, by the law of the others"], [_test_row(law) for law in laws]),
-            "A law whose misses bend with log N goes on missing beyond the smallest and the largest sizes.",
-        ]
-    return found + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
-
-
-def _test_row(law: dict) -> list[str]:
-    misfit = law["misfit"]
-    bend, seeds, largest = misfit["bend"], misfit["beyond_seeds"], misfit["largest_size"]
-    cells = ["cannot be said", "cannot be said", "not predicted"]
-    if bend:
-        cells[0] = f"{_clear(bend)} (p = {figure(bend['p'], '.2g')})"
-    if seeds:
-        cells[1] = f"{_clear(seeds)} (F = {figure(seeds['F'], '.3g')}, p = {figure(seeds['p'], '.2g')})"
-    if largest:
-        cells[2] = f"predicted {how_far_off(largest['log10'])}"
-    return [_law_name(law), *cells]
-
-
-def _clear(test: dict) -> str:
-    return "yes" if test["p"] < CLEAR else "no sign of it"
-
-
-def forms_section(report: Report) -> list[Block]:
-    """Return the forms of law, judged by runs that they have not seen."""
-    forms = [each for each in report.results["forms"] if each["missing"] is None]
-    if not forms:
-        return []
-    formulas = {each["law"]: each["formula"] for each in forms}
-    lines = [
-        f"**{name}**: {formula.partition(', 1/')[0]}{', with Ê as above' if 'Ê' in formula else ''}"
-        for name, formula in formulas.items()
-    ]
-    best = (
-        " Lines per size fill in a grid well and say nothing about another size; among forms that do, the slope in E "
-        "has to change with N, and the bounded law adds the flattening at both ends."
-        if report.results["headlines"]["bounded_best"]
-        else " Lines per size say nothing about another size."
-    )
-    rows = [
-        [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
-        + [cell for out in ("leave_one_out", "leave_one_size_out") for cell in _score(each[out])]
-        for each in forms
-    ]
-    heads = ["router", "form", "RMSLE of the fit", "one run left out", "against the best", "one size left out"]
-    unfitted = (
-        " A form without a row could not be fitted to the runs of that router."
-        if len(forms) < len(report.results["forms"])
-        else ""
-    )
-    return [
-        Heading("Which form of law"),
-        "Each run, and then each size as a whole, is left out in turn; the form is fitted to the rest and predicts "
-        "what was left out. The forms, each a step further:",
-        *bullets(lines),
-        *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
-        Table([*heads, "against the best"], rows, keys=2),
-        "*Worse* means by more than one standard error of the paired difference of squared errors; it is an "
-        f"indication, no test. All errors are RMSLE of the rows left out, in log10.{unfitted}",
-    ]
-
-
-def _score(score: dict) -> list[str]:
-    return [figure(score["rmsle"], ".5f"), score["verdict"]]
