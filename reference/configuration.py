@@ -67,7 +67,7 @@ A fair share is all that BASE needs: its assignment is balanced, so that nothing
 for any router.
 """
 
-DEFAULT_ROUTER_SCALE = {"reinforce": 8.0}
+DEFAULT_ROUTER_SCALE = {"reinforce": 16.0}
 """Deviation of a router's initial weights in units of 1/√d where it is not 1; our choice, measured.
 
 A fresh policy of RL-R with scale 1 draws nearly at random. Its layer is then noise to the model, which shrinks the norm
@@ -175,8 +175,8 @@ class ModelConfig:
         group_score: Of top_k: a group counts as the sum of its two best experts (two_best) or as its best one (best).
         router_bias: Of top_k: add a learned number for each expert to the logits.
         shared_experts: Experts that work on every token beside the routed ones, each as wide as one of those.
-        router_scale: Standard deviation of a router's initial weights, in units of 1/sqrt(d). Default: 8 for reinforce,
-            1 for the others; hash has no router weights.
+        router_scale: Standard deviation of a router's initial weights, in units of 1/sqrt(d). Default: 16 for
+            reinforce, 1 for the others; hash has no router weights.
         policy_weight: Of the policy gradient of reinforce.
         baseline_weight: Of the squared error of reinforce's baseline.
         entropy_weight: Of the entropy bonus of reinforce.

@@ -52,7 +52,7 @@ def settings(**fields) -> SimpleNamespace:
     Heads share the width of the model. In training an expert has twice its fair share of slots; exactly that in BASE,
     whose assignment is balanced; and as many as it likes where a hash decides. A gate is a softmax, but for the routers
     whose authors took a sigmoid. The gates of several experts add up to 1, and that of one is left as it is. A balance
-    loss has the weight 0.01, or none where a bias keeps the balance. A policy starts sharp: its weights are eight times
+    loss has the weight 0.01, or none where a bias keeps the balance. A policy starts sharp: its weights are 16 times
     as large as those of other routers. A group has as many tokens as a block has experts in units of an FFN.
     """
     config = SimpleNamespace(**USUAL | fields)
@@ -64,7 +64,7 @@ def settings(**fields) -> SimpleNamespace:
         ("gate", "sigmoid" if config.router in ("base", "quantile") else "softmax"),
         ("normalisation", "sum" if several else "none"),
         ("balance_weight", 0.0 if config.bias_rate else 0.01),
-        ("router_scale", 8.0 if config.router == "reinforce" else 1.0),
+        ("router_scale", 16.0 if config.router == "reinforce" else 1.0),
         ("group_size", config.experts),
     ):
         if name not in fields:

@@ -501,7 +501,7 @@ DEVIATIONS = {
               {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 3 / 4, "bias": 0}),
     "ungated": (dict(router="reinforce", experts=2, granularity=4),
                 {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5,
-                 "router": 8 / 4}),
+                 "router": 16 / 4}),
     # SwiGLU has a width of 3d = 48, which 3 experts cut into 16 each.
     "swiglu": (dict(router="top_k", experts=2, granularity=3, activation="swiglu", output_norm=True),
                {"routed_ffn/up": 1 / 4, "routed_ffn/linear": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4,

@@ -27,7 +27,7 @@ POLICY_WEIGHT = 0.1
 
 RUN = {
     "blocks": 2, "vocab_size": 512, "sequence_length": 64, "batch_size": 16, "steps": 800, "d_model": 24, "heads": 2,
-    "router": "reinforce", "experts": 16, "evaluation_tokens": 131072,
+    "router": "reinforce", "experts": 16, "router_scale": 8.0, "evaluation_tokens": 131072,
 }  # fmt: skip
 
 
