@@ -24,7 +24,7 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
-from routelaws.conformance.engine.names import defaults_of, public_functions, stands_at
+from routelaws.conformance.engine.names import defaults_of, keywords_of, public_functions, stands_at
 from routelaws.conformance.engine.values import as_numpy
 
 
@@ -98,13 +98,15 @@ FEW = 64
 """Numbers of a call that a report shows."""
 
 
-def with_input(ledger: Ledger, trouble: Trouble, namespace) -> Trouble:
+def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble:
     """Return the trouble that the ledger has just blamed a function for, with its call in decimal numbers."""
     call = _at_fault(ledger, trouble)
     given = named(_beside_defaults(call)) if call else {}
     if not given or sum(value.size for value in given.values()) > FEW or "logits [" in trouble.detail:
         return trouble
     words = ", ".join(f"{name} {value.tolist()}" for name, value in given.items())
+    taken = keywords_of(function)
+    given = {name: value for name, value in given.items() if taken is None or name in taken}
     script = program(namespace, trouble.backend, trouble.function, given) if set(given) <= set(call_names(call)) else ""
     return trouble._replace(detail=f"{trouble.detail}; at {words}", script=script)
 

@@ -317,7 +317,9 @@ def pytest_runtest_makereport(item, call):
     where = item.nodeid.rpartition("/")[2]
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
     if not backend.is_ours and trouble.function in public_functions() and trouble.function not in backends.SLOW:
-        suite.ledger.troubles[-1] = trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace)
+        function = backend._find(trouble.function)
+        trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace, function)
+        suite.ledger.troubles[-1] = trouble
     if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":
         where = suite.folder, suite.options.export_failing
         file = failing_calls.export(*where, suite.ledger, trouble, suite.options.profile)

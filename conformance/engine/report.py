@@ -74,7 +74,7 @@ def verdict_of(kind: str, path: str) -> str:
 
 
 class Row(NamedTuple):
-    """What is said of one public function of the reference; JSON has the same fields.
+    """The verdict on one public function of the reference; JSON has the same fields.
 
     Fields of a verdict on a design: `dialect` names the design that fits, or the nearest; `inputs` is the number of
     answered inputs, which tell it from every other one; `script` repeats the first fault on the smallest input.
@@ -99,7 +99,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is said of one backend.
+    """The verdicts on one backend.
 
     JSON: {"reports": [{"backend", "header", "facts", "implemented", "of", "counts", "exit_code", "functions": [fields
     of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are no fault, each
