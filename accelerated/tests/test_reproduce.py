@@ -20,7 +20,7 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.style import COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.report.page import page
-from routelaws.accelerated.results import encoding, estimates, numbers
+from routelaws.accelerated.results import encoding, estimates, fit, numbers
 from routelaws.accelerated.results.comparisons import ablations, pairs
 from routelaws.accelerated.results.comparisons.runs import Run, seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
@@ -249,6 +249,23 @@ def test_figures_are_the_same_each_time_and_change_no_settings(whole, tmp_path):
     assert dict(matplotlib.rcParams) == before
     for path in (whole / "figures").iterdir():
         assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_no_law_is_fitted_twice_to_the_same_rows(tmp_path, monkeypatch):
+    """Sections share the fits of a choice of rows, also where two choices are one: own rows, every seed, a text."""
+    fitted, seen = fit.fitted, []
+
+    def counted(law, columns, measured, huber=None):
+        seen.append((law.name, huber, *(column.tobytes() for column in (*columns, measured))))
+        return fitted(law, columns, measured, huber)
+
+    monkeypatch.setattr(fit, "fitted", counted)
+    gathered(with_ablations(make_frame(sizes=SIZES[:2])), tmp_path)
+    assert len(seen) == len(set(seen)) and {name for name, *_ in seen} >= {
+        "dense",
+        "routed-bounded",
+        "routed-utilisation",
+    }
 
 
 def test_other_intervals_by_hand(whole):

@@ -20,7 +20,7 @@ from ...tables.schema import DENSE
 from ...tables.selection import none_chosen
 from ...tables.several import listed, named
 from ...tables.table import RouterRows
-from ..comparisons.forms import fit_form
+from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run
 from ..fit import Fit
 from ..rows import taken_per_step
@@ -96,17 +96,22 @@ class Table:
         """
         if (self.last["router_type"] == DENSE).all():
             return []
-        key = (self.rows if rows is None else None if rows == "all" else rows), loss_column or self.loss_column
+        key = self._key(loss_column, rows)
         if key not in self._chosen:
-            self._chosen[key] = Runs(self.frame, self._source.paths, *key)
+            loss, choice = key
+            self._chosen[key] = Runs(self.frame, self._source.paths, choice, loss)
         return self._chosen[key].selections()
 
     def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
         """Return the rows of each router with the bounded law fitted to them, or why it is not; as `law_rows`."""
-        key = loss_column or self.loss_column, rows
+        key = self._key(loss_column, rows)
         if key not in self._fits:
-            self._fits[key] = [(each, fit_form("routed-bounded", each, key[0])) for each in self.law_rows(*key)]
+            self._fits[key] = [(each, fit_form(BOUNDED, each, key[0])) for each in self.law_rows(loss_column, rows)]
         return self._fits[key]
+
+    def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
+        """Return the loss and the choice of rows that are meant, as `Runs` takes them; "all" is the default there."""
+        return loss_column or self.loss_column, self.rows if rows is None else None if rows == "all" else rows
 
 
 def open_runs(paths, rows: str | None = None, loss_column: str | None = None) -> Runs:
