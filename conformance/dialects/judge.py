@@ -207,15 +207,13 @@ def _reason_of_choice(design: Design, one: Answer, precision: str) -> str:
     """Return what else a choice with a bias may have been made by."""
     if one.probe.bias is None:
         return ""
-    unbiased = one._replace(probe=one.probe._replace(bias=None))
+    unbiased, reasons = one._replace(probe=one.probe._replace(bias=None)), []
     if not wrong_choice(design.form, design.rule, unbiased, precision).any():
-        return ": the bias is not used"
+        reasons.append("not used")
     key = one.probe.logits + one.probe.bias
-    return (
-        ""
-        if designs.wrong_rows(one.expert, key, np.zeros((len(key), 1))).any()
-        else ": the bias is added to the logits"
-    )
+    if not designs.wrong_rows(one.expert, key, np.zeros((len(key), 1))).any():
+        reasons.append("added to the logits")
+    return f": as if the bias were {' or '.join(reasons)}" if reasons else ""
 
 
 def _token(probe: Probe, t: int) -> Probe:
