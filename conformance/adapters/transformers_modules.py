@@ -7,8 +7,8 @@ is the identity, so that the input is the logits, and what it returns is read by
     [T, E], 0 or a mask where not chosen     Llama4, Switch, NLLB-MoE
 
 Groups are one, since few experts cannot be divided into eight groups. Every other option has its default, or a value in
-the name, `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. Selection biases are 0 unless the suite gives one. If
-the model's file has a balance loss or a z-loss, or experts in one stacked parameter, these are asked too.
+the name, `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite asks for normalisation, scale, groups and
+selection bias where the router has them, and for the balance loss, z-loss and stacked experts of the model's file.
 
 A routed layer, `transformers:NllbMoeSparseMLP`, is asked by experts that answer with their own number: `blocks.layer`.
 """
@@ -44,6 +44,13 @@ QUIET = {
     "output_multiplier": 1.0,
 }
 """Options without which planted experts would not answer with 1, or the logits would not be the input."""
+OPTIONS = {
+    "normalisation": ("norm_topk_prob", "norm_topk_prob"),
+    "gate_scale": ("routed_scaling_factor", "routed_scaling_factor"),
+    "expert_groups": ("num_group", "n_group"),
+    "groups_per_token": ("topk_group", "topk_group"),
+}
+"""Options of the reference: (attribute of a router that has it, name in its configuration)."""
 _SELECTION = "correction_bias|expert_bias"
 """Biases that only the choice sees; GPT-OSS's `bias` is part of its logits."""
 _NOT_ASKABLE = {
@@ -153,41 +160,57 @@ def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict,
 
 
 def _router(library, kind, overrides: dict):
-    """Return the route of a router class; it names `bias` where the router adds one to its scores for the choice."""
-    normed = hasattr(_build(library, kind, 4, 2, 5, overrides), "norm")
+    """Return the route of a router class; it names the options of `OPTIONS` that the router has, and `bias`."""
+    built = _build(library, kind, 4, 2, 5, overrides)
+    normed = hasattr(built, "norm")
 
-    def make(num_experts: int, k: int, bias, dtype=torch.float32):
-        router = _build(library, kind, num_experts, k, num_experts + normed, overrides).eval()
-        with torch.no_grad():
-            for name, value in [*router.named_parameters(), *router.named_buffers()]:
-                if value.ndim == 2 and value.shape[1] == num_experts + normed and "weight" in name:
-                    value.copy_(identity(*value.shape))
-                elif "bias" in name:
-                    given = bias is not None and re.search(_SELECTION, name)
-                    value.copy_(bias.to(value.dtype).expand_as(value) if given else torch.zeros_like(value))
-        return router.to(dtype)
-
-    def route(logits, k):
-        return ask(logits, k, None)
-
-    def biased(logits, k, *, bias=None):
-        return ask(logits, k, bias)
-
-    def ask(logits, k, bias):
+    def route(logits, k, *, bias=None, **options):
         _check_k(kind, k)
-        router = make(logits.shape[1], k, bias, logits.dtype)
-        groups = getattr(router, "num_group", 1) or 1
-        if logits.shape[1] % groups:
-            raise NotImplementedError(f"{logits.shape[1]} experts, no multiple of {groups} groups")
+        size = logits.shape[1]
+        chosen = {OPTIONS[name][1]: _option(value) for name, value in options.items() if value is not None}
+        router = _build(library, kind, size, k, size + normed, overrides | chosen).eval()
+        _check_groups(router, size)
+        _set_identity(router, size + normed, bias)
         x = _constant_norm(router, logits) if normed else logits
         extra = [name for name in list(inspect.signature(router.forward).parameters)[1:] if "bias" in name]
-        given = {name: torch.zeros(logits.shape[1]) if bias is None else bias.float() for name in extra}
+        given = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
         with torch.no_grad():
-            return _read(router, x, given, logits.shape[1])
+            return _read(router.to(logits.dtype), x, given, size)
 
-    probe = make(4, 2, None)
-    names_of = [*probe.state_dict(), *inspect.signature(probe.forward).parameters]
-    return biased if re.search(_SELECTION, " ".join(names_of)) else route
+    names_of = [*built.state_dict(), *inspect.signature(built.forward).parameters]
+    named = ["bias"] if re.search(_SELECTION, " ".join(names_of)) else []
+    named += [name for name, (attribute, _) in OPTIONS.items() if hasattr(built, attribute)]
+    parameter = inspect.Parameter
+    places = [parameter(name, parameter.POSITIONAL_OR_KEYWORD) for name in ("logits", "k")]
+    route.__signature__ = inspect.Signature(
+        places + [parameter(name, parameter.KEYWORD_ONLY, default=None) for name in named]
+    )
+    return route
+
+
+def _option(value):
+    """Return the library's value of an option of the reference."""
+    if value == "softmax":
+        raise NotImplementedError("normalisation 'softmax'")
+    return {"none": False, "sum": True}.get(value, value)
+
+
+def _check_groups(router, num_experts: int) -> None:
+    """Raise NotImplementedError for groups that the experts do not fill, or of one expert: each needs its two best."""
+    groups = getattr(router, "num_group", 1) or 1
+    if num_experts % groups or groups > 1 and num_experts // groups < 2:
+        raise NotImplementedError(f"{num_experts} experts in {groups} groups")
+
+
+def _set_identity(router, width: int, bias) -> None:
+    """Set the matrix [E, width] of a router to the identity, its selection bias to `bias`, every other bias to 0."""
+    with torch.no_grad():
+        for name, value in [*router.named_parameters(), *router.named_buffers()]:
+            if value.ndim == 2 and value.shape[1] == width and "weight" in name:
+                value.copy_(identity(*value.shape))
+            elif "bias" in name:
+                given = bias is not None and re.search(_SELECTION, name)
+                value.copy_(bias.to(value.dtype).expand_as(value) if given else torch.zeros_like(value))
 
 
 def _constant_norm(router, logits):
