@@ -161,7 +161,11 @@ def test_show(tmp_path, capsys):
 
 
 def test_faults_and_what_was_not_checked_stand_in_the_report():
-    """Each fault once, with its test and input; and the options that no call had, by whose doing."""
+    """Each fault once, with its test and input; and the options that no call had, by whose doing.
+
+    The quick profile collects garbage seldom, and only while it runs.
+    """
+    before, seen = gc.get_threshold(), []
 
     def top_k_indices(scores, k):
         """Ties go to the last one, and the lowest score is forgotten where all are asked for."""
@@ -169,6 +173,7 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
         return np.where(np.arange(k) == scores.shape[1] - 1, found[:, :1], found) if k > 1 else found
 
     def z_loss(logits, *, mask=None):
+        seen.append(gc.get_threshold())
         return balance.z_loss(logits)
 
     def value_at_balance(num_experts, k):
@@ -176,6 +181,7 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
 
     mine = SimpleNamespace(top_k_indices=top_k_indices, z_loss=z_loss, value_at_balance=value_at_balance)
     found = runner.check_backend(mine, only=["top_k_indices", "z_loss", "value_at_balance"])
+    assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
     row, printed = found["top_k_indices"], found.lines()
     assert (row.verdict, row.kind) == ("defect", "out of range") and "k 4" in row.detail and row.script
     assert f"    {row.detail}"[:500] in printed and f"    | {row.script.splitlines()[0]}" in printed
@@ -621,14 +627,6 @@ class TestBlame:
         plain, known = (report.build(backend, ledger, {}, paths, expected) for expected in ({}, reason))
         assert (plain.exit_code, known.exit_code) == (1, 0) and known["softmax"].verdict == "expected"
         assert known["one_hot"].verdict == "right" and "known (wrong: softmax is off)" in known["softmax"].detail
-
-
-def test_the_collector_is_as_it_was_after_a_run(tmp_path):
-    """The quick profile collects garbage seldom, and only while it runs."""
-    before, seen = gc.get_threshold(), []
-    mine = SimpleNamespace(softmax=lambda z: seen.append(gc.get_threshold()) or notation.softmax(z))
-    assert runner.check_backend(mine, only=["softmax"]).exit_code == 0
-    assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
 
 
 @pytest.mark.slow
