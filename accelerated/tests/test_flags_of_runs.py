@@ -56,7 +56,7 @@ CASES = {
     },
     "reinforce": SMALL | ROUTED | {
         "router": "reinforce", "policy_weight": 0.0078125, "baseline_weight": 0.00390625, "entropy_weight": 0.001953125,
-        "nucleus": 0.875, "reward_to_go": True,
+        "nucleus": 0.875, "reward_to_go": True, "router_scale": 2.0,
     },
     "mixture": SMALL | ROUTED | {
         "router": "mixture_of_tokens", "objective": "masked", "grouping": "sequence", "group_size": 2,
@@ -192,11 +192,11 @@ def table_of(model) -> np.ndarray | None:
 
 @functools.cache
 def shapes(fields: str) -> str:
-    """Return the shapes of the weights, and the table of a hash, as a text."""
+    """Return the shapes of the weights, their deviations at the start, and the table of a hash, as a text."""
     config = from_mapping(json.loads(fields))
     table = table_of(config.model)
     params = jax.eval_shape(lambda: step.initial_state(config)).params
-    return str(params) + str(None if table is None else table.tolist())
+    return str(params) + str(reference.parameter_shapes(config.model)) + str(None if table is None else table.tolist())
 
 
 @functools.cache
@@ -564,6 +564,18 @@ def test_a_task_of_a_job_array_trains_its_runs(trained, text_file, tmp_path):
     assert "4 of 4 runs are finished; routelaws report" in told(*words, "--index", "2", "--of", "3")
     assert [ids for ids, *_ in trained] == [[0, 3], [1], [2]] and trained[0][1] == 2
     assert len(list((tmp_path / "sweep").glob("runs/*/tensorboard/events*"))) == 2, "of the task that was told to"
+
+
+@of("sweep", "--have")
+def test_a_sweep_trains_what_a_table_does_not_have(trained, text_file, tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    words = ("sweep", tmp_path / "grid.toml", "--corpus", text_file)
+    told(*words, "--out", tmp_path / "there", "--index", "1")
+    assert "2 of 4 runs" in told(
+        *words, "--out", tmp_path / "here", "--have", tmp_path / "there/results.csv", "--index", "2"
+    )
+    assert "report.md" in told(*words, "--out", tmp_path / "here")
+    assert [ids for ids, *_ in trained] == [[1], [2], [0, 3]]
 
 
 # What is planned, exported and measured.

@@ -420,13 +420,13 @@ class TestCarryBias:
 
 STATED = {
     "embedding": 0.125, "query": 0.125, "key": 0.125, "value": 0.125, "relative_key": 0.125, "output": 0.0625,
-    "dense up": 0.125, "dense down": 0.015625, "routed up": 0.125, "routed down": 0.015625, "router": 1.0,
+    "dense up": 0.125, "dense down": 0.015625, "routed up": 0.125, "routed down": 0.015625, "router": 2.0,
     "hidden": 0.125, "out": 0.35355,
 }  # fmt: skip
 """Deviations of a model of d = 64, L = 8, H kqv = 2 · 8 = 16, RL-R with G = 4: 1/√64 = 1/8 for all that reads a state.
 
 Output of attention: 1/√16, over √(2 · 8) = 4. Second matrices: 1/√256 over 4, in experts too, of which four without a
-gate stand for a wide one. The router's 8/√64, of RL-R. The baseline's 1/√64, and 1/√8 for the eight hidden units.
+gate stand for a wide one. The router's 16/√64, of RL-R. The baseline's 1/√64, and 1/√8 for the eight hidden units.
 """
 
 
