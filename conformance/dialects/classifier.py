@@ -33,8 +33,8 @@ is called a bug; `classify_backend` does so for the functions of a backend:
     >>> verdict.matches
     ('flaxformer',)
     >>> print(describe(verdict))
-    capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is another: at num_tokens 1, num_experts 1, k 1,
-    capacity_factor 1.0 it gives 1, and this 4.
+    capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours is another: at num_tokens 1,
+    num_experts 1, k 1, capacity_factor 1.0 it gives 1, and this 4.
 
 Some dialects have no one right answer: who is dropped at random, or which of equal scores `torch.topk` takes. They are
 conditions on the answer, and are named only where no definite dialect fits.
@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.dialects.table import SUBJECTS, Dialect
+from routelaws.conformance.dialects.table import SUBJECTS, Dialect, speakers
 from routelaws.reference.notation import ExpertChoice
 
 
@@ -223,7 +223,7 @@ def describe(verdict: Verdict) -> str:
     dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
     if verdict.matches:
         found = dialects[verdict.matches[0]]
-        text = f"{verdict.subject}: {found.formula}; as in {', '.join(found.spoken_by)}."
+        text = f"{verdict.subject}: {found.formula}; as in {speakers(found)}."
     else:
         text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
     if verdict.counterexample is not None:

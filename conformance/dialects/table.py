@@ -1,6 +1,7 @@
 """The table of dialects: formulas, who computes them, and inputs that tell them apart. `classifier.py` asks.
 
-No library is imported: the formulas are restated, as they were read in public code in 2026. Where a dialect has a
+No library is imported: the formulas are restated, as they were read in public code in 2026. `make wild` runs libraries
+of docs/wild; names in `NOT_RUN` were read and not run, and a report says so. Where a dialect has a
 parameter that is not in the signature (a least capacity, an alignment, a number of devices) it has the library's usual
 value, or 1. The first dialect of a subject is ours.
 """
@@ -32,6 +33,21 @@ class Subject(NamedTuple):
     inputs: Callable[[int], list[tuple]]  # from a seed; the smallest first
     same: tuple[frozenset, ...] = ()  # sets of names that stand for the same function
     bare: Callable | None = None  # takes away from an answer what does not matter, such as the order of groups
+
+
+NOT_RUN = (
+    "MaxText", "MegaBlocks", "Tutel", "flaxformer", "axlearn", "vMoE", "llm-random", "mesh-tensorflow", "lingvo",
+    "Marin grug", "Megatron with the score function 'sqrtsoftplus'", "Megatron with Sinkhorn",
+    "Megatron with 'quantile_balancing'", "DeepSpeed top-k", "transformers over layers",
+)  # fmt: skip
+"""How names of libraries begin that were read and not run."""
+
+
+def speakers(dialect: Dialect) -> str:
+    """Return the libraries that speak a dialect, and which of them were read and not run."""
+    read = [name for name in dialect.spoken_by if name.startswith(NOT_RUN)]
+    run = [name for name in dialect.spoken_by if name not in read]
+    return ", ".join(run + ([f"{', '.join(read)} (read, not run)"] if read else []))
 
 
 # Capacity: T tokens, E experts, k experts per token, factor c.

@@ -51,3 +51,13 @@ def test_a_reproduction_needs_its_library_alone(path):
                if isinstance(node, ast.Import | ast.ImportFrom)}  # fmt: skip
     assert not any(name.startswith("routelaws") for name in modules)
     assert len(ast.get_docstring(tree).splitlines()) >= 3 and len(tree.body) <= 12
+
+
+def test_names_that_were_read_and_not_run_say_so():
+    from routelaws.conformance.dialects.table import NOT_RUN, SUBJECTS, speakers
+
+    dialects = {one.name: one for subject in SUBJECTS.values() for one in subject.dialects}
+    assert speakers(dialects["tokens"]).startswith("Mixtral and OLMoE in transformers, attnax, MaxText")
+    assert speakers(dialects["tokens"]).endswith("(read, not run)") and speakers(dialects["megatron"]) == "Megatron"
+    names = [name for one in dialects.values() for name in one.spoken_by]
+    assert all(any(name.startswith(prefix) for name in names) for prefix in NOT_RUN)
