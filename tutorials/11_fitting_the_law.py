@@ -1,25 +1,26 @@
 # %% [markdown]
 # # Lesson 11. Fitting the law
 #
-# **You will** meet the law that says how the loss of a routed model falls with its size and its experts; go downhill
-# for its six numbers, slowly and then quickly; find them on a map of two, where the lowest place can be shown to be the
-# lowest; and refit the table of the paper.
+# **You will** meet a law for the loss of a routed model, given its size and its number of experts. You will fit its six
+# numbers by going downhill, slowly and then quickly. Then you will find them on a map of two numbers, which shows that
+# no other place is lower. At the end you refit the table of the paper.
 #
 # **You need** Python, NumPy and lesson 1; logarithms, and what least squares is. Pictures need matplotlib. Section 7
-# reads the table that the authors of the paper released: `routelaws` downloads it once, or finds it in the folder that
-# `ROUTELAWS_DATA` names. Without it that section is left out. Section 8 needs SciPy, and section 9 JAX and numba.
+# reads the table that the authors of the paper released. `routelaws` downloads it once, or finds it in the folder that
+# `ROUTELAWS_DATA` names. Without the table, that section is skipped. Section 8 needs SciPy, and section 9 needs JAX and
+# numba.
 #
 # **Files** [`laws/routed.py`](../reference/laws/routed.py), [`laws/fitting.py`](../reference/laws/fitting.py).
 
 # %% [markdown]
 # ## 1. What is measured
 #
-# Clark et al. 2022 trained models of six sizes N with up to 512 experts E, and wrote down the *loss* of each: minus the
-# logarithm of the probability that the model gives to the next token of a new text, on average. Lower is better.
+# Clark et al. 2022 trained models of six sizes N with up to 512 experts E, and recorded the *loss* of each: the mean,
+# over a new text, of minus the logarithm of the probability that the model gives to the next token. Lower is better.
 #
-# We begin with a table of our own. It is made from a law whose numbers we choose, those that the paper prints for
-# S-BASE, and has a little noise. So we know the truth, and can see whether we find it. (Of the helpers, `same` stops
-# the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# We begin with a table that we make up. It follows a law with known numbers, the ones that the paper prints for S-BASE,
+# plus a little noise. So we know the truth, and can check whether the fit finds it. (The helper `same` stops the lesson
+# unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -80,9 +81,9 @@ figure(
 # %% [markdown]
 # ## 2. The law
 #
-# Here are the real runs with S-BASE. The paper's authors fitted those with experts in every other layer, one expert per
-# token and one random seed, at their last evaluation, with the dense models as E = 1. [`fitted_runs`](lesson.py) picks
-# these rows. (Without the released table this picture is left out.)
+# Here are the real runs with S-BASE. The authors fitted the law to the runs with experts in every other layer, one
+# expert per token and one random seed. They used the last evaluation of each run, and counted the dense models as E =
+# 1. [`fitted_runs`](lesson.py) picks these rows. (Without the released table this picture is skipped.)
 
 # %% tags=["released"]
 path = released()
@@ -101,11 +102,11 @@ if tables:
     )
 
 # %% [markdown]
-# Three things are to be seen in both pictures, and each has its place in the law. Logarithms are to base 10.
+# Both pictures show three things, and each is a term of the law. Logarithms are to base 10.
 #
 # - Along N the logarithm of the loss is nearly a straight line: a term $a \log N$.
 # - Along E it is nearly straight too, in the middle: a term $b \log \hat{E}$. The *effective* number of experts
-#   $\hat{E}$ is E with both ends bent: it is $E_{start}$ at one expert, and never more than $E_{max}$.
+#   $\hat{E}$ is E, bent at both ends: $\hat{E}$ is $E_{start}$ at one expert, and it never exceeds $E_{max}$.
 # - The lines of larger models are less steep: a term $c \log N \log \hat{E}$.
 #
 # In the lab you can [move each number of the law](../docs/site/lab/law.md?table=S-Base) and see what it does.
@@ -115,7 +116,7 @@ if tables:
 # $$\frac{1}{\hat{E}} = \frac{1}{E - 1 + s} + \frac{1}{E_{max}} \quad \text{where} \quad s =
 # \left(\frac{1}{E_{start}} - \frac{1}{E_{max}}\right)^{-1}$$
 #
-# First as a loop over the rows of the table, then for all rows at once, then by the reference,
+# The code computes the law in a loop over the rows of the table, then for all rows at once, then with the reference,
 # [`predict_loss`](../reference/laws/routed.py).
 
 # %%
@@ -138,8 +139,8 @@ same(predict_loss(N, E, truth), 10**predicted)
 # %% [markdown]
 # ## 3. How good is a set of numbers?
 #
-# Take the difference of the two logarithms in each row, square it, and take the mean. Its root, the *RMSLE*, tells how
-# far predictions are off, as a power of ten.
+# Take the difference of the two logarithms in each row, square it, and take the mean. Its square root, the *RMSLE*, is
+# the size of a typical error, as a power of ten.
 
 # %%
 target = np.log10(loss)
@@ -158,9 +159,9 @@ same(rmsle(*truth), np.sqrt(np.mean(noise**2)))
 # %% [markdown]
 # ## 4. Downhill with six unknowns
 #
-# We want the six numbers with the least RMSLE. The simplest way is *gradient descent*: start somewhere, find how each
-# prediction changes with each of the six, and take a step against the slope. $E_{start}$ and $E_{max}$ are written as
-# powers of two, so that a step cannot make them negative.
+# We want the six numbers with the smallest RMSLE. The simplest way is *gradient descent*: start somewhere, compute the
+# derivative of each prediction by each of the six, and take a step against the slope. The code writes $E_{start}$ and
+# $E_{max}$ as powers of two, so that a step cannot make them negative.
 
 
 # %%
@@ -183,9 +184,10 @@ for step in range(1, 3001):
 assert rmsle(*point[:4], *2 ** point[4:]) > 2 * rmsle(*truth)
 
 # %% [markdown]
-# After thousands of steps the fit is still more than twice as far off as the truth, and $E_{start}$ and $E_{max}$ stand
-# where they were. Why? The *singular values* of the table of derivatives tell how much predictions change when the six
-# numbers move by one unit, in the direction where they change most, and so on down to where they change least.
+# After thousands of steps the RMSLE of the fit is still more than twice the RMSLE of the truth, and $E_{start}$ and
+# $E_{max}$ have hardly moved. Why? Look at the *Jacobian*, the table of all derivatives. Its *singular values* tell how
+# much the predictions change when the six numbers move by one unit. The first is for the direction of most change, the
+# last for the direction of least change.
 
 # %%
 lengths = np.linalg.svd(derivatives(np.array([*truth[:4], *np.log2(truth[4:])])))[1]
@@ -194,11 +196,12 @@ print(f"the mean square bends {(lengths[0] / lengths[-1]) ** 2:.0e} times as muc
 assert lengths[0] > 1e4 * lengths[-1]
 
 # %% [markdown]
-# So the mean square is a narrow valley with an almost level floor. A step that is short enough for the walls moves
-# hardly at all along the floor.
+# So the mean square is a narrow valley with an almost flat floor. A step must be short, or it climbs the walls. Such a
+# step hardly moves along the floor.
 #
-# Other methods do not crawl. A method for sums of squares uses the whole table of derivatives: it asks which step would
-# be best if the law were linear, and shortens that step while it fails. This is the method of Levenberg and Marquardt.
+# Other methods are faster. The method of Levenberg and Marquardt is made for sums of squares and uses the whole
+# Jacobian. It computes the step that would be best if the law were linear. As long as that step fails, it tries a
+# shorter one.
 
 
 # %%
@@ -225,16 +228,16 @@ print(f"after {steps} steps: RMSLE {error:.7f}, E_start {2 ** arrived[4]:.3f}, E
 assert error < rmsle(*truth) and steps < 20
 
 # %% [markdown]
-# A few steps, from the same start. So why go on? Because nothing here says that this is the *lowest* place. The method
-# stops where the ground is level. From another start it can stop elsewhere, and the next sections ask for an answer
-# that does not depend on a start.
+# It needs a few steps from the same start. So why go on? Because nothing here shows that this is the *global minimum*,
+# the lowest place of all. The method stops where the ground is flat, and from another start it can stop elsewhere. The
+# next sections find an answer that does not depend on a start.
 
 # %% [markdown]
 # ## 5. Four of the six are easy
 #
-# Look at the law again. If $E_{start}$ and $E_{max}$ are given, then $\hat{E}$ is known in every row, and the rest is a
-# sum of four known columns, each times an unknown number. Such a problem is *linear least squares*. It needs no steps
-# downhill: one formula gives the best four, exactly.
+# Look at the law again. If you know $E_{start}$ and $E_{max}$, then you know $\hat{E}$ in every row. The law is then a
+# sum of four known columns, each times an unknown number. This problem is called *linear least squares*. It needs no
+# steps downhill: one formula gives the best four numbers exactly.
 
 
 # %%
@@ -256,8 +259,8 @@ for i in range(4):
 # %% [markdown]
 # ## 6. A map of the other two
 #
-# Two unknowns are left, and a function of two numbers can be drawn as a map. No start is needed: look everywhere, and
-# take the lowest place. A map also *shows* that no other place is as low, which no way downhill can.
+# Two unknowns are left, and you can draw a function of two numbers as a map. You need no start: look everywhere, and
+# take the lowest place. A map also *shows* that no other place is as low. A search downhill cannot show that.
 
 # %%
 starts, ends = np.geomspace(1, 8, 41), np.geomspace(40, 4000, 41)
@@ -305,7 +308,7 @@ figure(
 
 # %% [markdown]
 # The reference does this in [`fit_routed`](../reference/laws/fitting.py). It also looks at the edges of the map, where
-# $E_{start}$ is 1 or $E_{max}$ is infinite, and says so if the lowest place lies there.
+# $E_{start}$ is 1 or $E_{max}$ is infinite, and reports it if the global minimum lies there.
 
 # %%
 from routelaws.reference.laws.fitting import fit_routed
@@ -319,13 +322,13 @@ off = [abs(found / true - 1) for found, true in zip(fit.coefficients, truth, str
 assert fit.coefficients._fields[np.argmax(off)] == "E_max"
 
 # %% [markdown]
-# The best numbers are not the true ones: noise moved the lowest place along the valley. $E_{max}$ is off most, as a
-# share of its value. How sure one can be of each number is the matter of lesson 12.
+# The best numbers are not the true ones: noise moved the minimum along the valley. $E_{max}$ has the largest relative
+# error. Lesson 12 shows how sure you can be of each number.
 
 # %% [markdown]
 # ## 7. The table of the paper
 #
-# Now the real runs of section 2, beside the numbers that the paper prints.
+# Now we fit the real runs of section 2, and compare with the numbers that the paper prints.
 
 # %% tags=["released"]
 printed = {
@@ -369,10 +372,10 @@ if tables:
     )
 
 # %% [markdown]
-# For each router the refitted numbers are near the printed ones, and lie nearer to the runs: the RMSLE is smaller. Two
-# things are mixed in the difference. The printed numbers are rounded to three decimals, and the search of the authors
-# may have ended elsewhere. Rounding alone matters: $\log N$ is large, so even half a unit in the third decimal of $a$
-# shifts the predictions by more than the RMSLE.
+# For each router the refitted numbers are near the printed ones, and fit the runs better: the RMSLE is smaller. The
+# difference can have two causes. The printed numbers are rounded to three decimals, and the authors' search may have
+# ended elsewhere. Rounding alone matters: $\log N$ is large, so even half a unit in the third decimal of $a$ shifts the
+# predictions by more than the RMSLE.
 
 # %%
 shift = 0.0005 * np.log10(N).mean()
@@ -382,9 +385,9 @@ assert shift > fit.rmsle
 # %% [markdown]
 # ## 8. Many starts
 #
-# The authors went downhill with all six unknowns, from 500 starts, by a method named L-BFGS-B. It learns how the valley
-# bends while it goes. It asks for the mean square at a point and for its six slopes. We write both out, and check the
-# slopes by the differences of section 4.
+# The authors went downhill with all six unknowns, from 500 starts, with the method L-BFGS-B. On its way it estimates
+# the curvature of the valley. It needs the mean square at a point and its six slopes. We write both as code, and check
+# the slopes against the differences of section 4.
 
 # %%
 needs("scipy")
@@ -411,8 +414,8 @@ by_differences = 2 * (of(fixed) - target) @ derivatives(fixed) / N.size
 same(slopes, by_differences, "laws.fitting.quick", scale=np.abs(slopes))
 
 # %% [markdown]
-# Each start is a fixed point, times six random numbers; which point is our choice. Some starts have $E_{start}$ above
-# $E_{max}$, where there is no law; tries that come to nothing are left out.
+# Each start is a fixed point, which we choose, times six random numbers. Some starts have $E_{start}$ above $E_{max}$,
+# where the law is undefined. The code excludes tries that fail.
 
 # %% tags=["volatile"]
 draws, tries = np.random.default_rng(1), []
@@ -427,11 +430,10 @@ print(f"the best ends at E_start {2 ** tries[0].x[4]:.3f}, E_max {2 ** tries[0].
 assert (excess > 1e-4).all()
 
 # %% [markdown]
-# None of them is at the lowest place. That is no fault of going downhill, nor of six dimensions: it is the rule for
-# stopping. By default SciPy's method ends as soon as a step lowers the mean square by less than a
-# limit, or as soon as all slopes are below another one. These limits suit functions whose values are near 1. Our mean
-# square is very much smaller, and so a step that is worth having looks like none. We take both limits away, and let the
-# ten best tries go on from where they ended.
+# None of them reaches the global minimum. The cause is the stopping rule, not the search downhill or the six
+# dimensions. By default SciPy's method stops as soon as a step lowers the mean square by less than one limit, or all
+# slopes are below another. These limits suit functions with values near 1. Our mean square is much smaller, so even a
+# useful step is below the limit. We remove both limits, and let the ten best tries continue from where they stopped.
 
 # %% tags=["volatile"]
 limit = 2.2e-9  # SciPy's, for a fall of the mean square in one step
@@ -445,7 +447,7 @@ before, after = (sorted(end.nfev for end in each)[5] for each in (tries[:10], fu
 print(f"ten of ten reach the lowest place now, after {after} more looks at the table; {before} before")
 
 # %% [markdown]
-# SciPy has a method of the kind of section 4 too. Here it is from the fixed point, and from a hundred of the starts.
+# SciPy also has a method like the one in section 4. We run it from the fixed point, and from a hundred of the starts.
 
 
 # %% tags=["volatile"]
@@ -487,12 +489,12 @@ figure(
 )
 
 # %% [markdown]
-# So a good method finds the lowest place from many starts, and from many others it does not. Who has only ends cannot
-# tell which of them is the lowest. That is the reason for two dimensions. Every place is looked at, and the four easy
-# numbers are exact at each of them, so that the lowest place can be shown to be the lowest, edges included. A fit needs
-# no start, so it can be repeated on thousands of tables. And the map itself tells how sure the two numbers are
-# (lesson 12). On the released table it is the same; the docstring of [`fitting.py`](../reference/laws/fitting.py) tells
-# what the 500 starts of the authors' notebook give there. Where their own search ended we do not know.
+# So a good method finds the global minimum from many starts, and misses it from many others. The end points alone do
+# not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers every
+# place, edges included, and the four easy numbers are exact at each place. So it shows the global minimum. A fit needs
+# no start, so you can repeat it on thousands of tables. And the map itself tells how sure the two numbers are (lesson
+# 12). The released table gives the same picture: the docstring of [`fitting.py`](../reference/laws/fitting.py) lists
+# what the 500 starts of the authors' notebook give there. We do not know where the authors' own search ended.
 #
 # ## 9. The fast twin
 #
@@ -512,22 +514,22 @@ slow, short = best_time(fit_routed, N, E, loss, repeats=1), best_time(fast.fit_r
 print(f"one fit: reference {slow:.2f} s, twin {short * 1e3:.2f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# A fit that takes so little time can be repeated thousands of times, on tables that are a little different. That is how
-# lesson 12 asks how sure the numbers are.
+# A fit this fast can run thousands of times, on tables that differ a little. Lesson 12 uses this to find how sure the
+# numbers are.
 #
 # ## What to remember
 #
 # - One law of six numbers gives the loss from N and E.
 # - Given E_start and E_max, the other four follow by least squares. So a map of two numbers shows the global optimum.
-# - A search that goes downhill stops where its rules say so, which need not be the lowest place.
-# - The printed numbers are rounded. Rounding alone is larger than the error of the fit.
+# - A search downhill stops where its stopping rule is met. That need not be the global minimum.
+# - The printed numbers are rounded. The rounding alone is larger than the error of the fit.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/11_fitting_the_law.py`](answers/11_fitting_the_law.py).
 #
 # 1. At which size N do more experts stop helping, by the law? Compute it for the printed S-BASE numbers, and again with
-#    c larger by 0.0005, which rounding can hide. What do you make of it?
+#    c larger by 0.0005, which rounding can hide. What do you conclude?
 # 2. Leave out the rows with more than 64 experts and fit again. What happens to $E_{max}$?
-# 3. Make the table without noise. Does the fit give the truth back?
+# 3. Make the table without noise. Does the fit find the truth?
 # 4. Which dense model has the same loss as one of 370 million parameters with 64 experts, by the true law?

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Lesson 12. How sure are we?
 #
-# **You will** put an interval around each number that a fitted law says, in three ways: from how fast the fit gets
-# worse, by leaving sizes out, and by drawing sizes anew. You will test whether such intervals keep their word, and find
-# a number of the paper about which its runs say next to nothing.
+# **You will** put an interval around each number of a fitted law, in three ways: profiles, the jackknife and the
+# bootstrap. You will test whether such intervals hold the truth as often as they promise. You will also find a number
+# in the paper that its runs hardly determine.
 #
-# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. From section 6 on, SciPy, JAX and numba are
-# needed. Section 8 reads the table that the authors of the paper released.
+# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections from 6 on need SciPy, JAX and numba.
+# Section 8 reads the table that the authors of the paper released.
 #
 # **Files** [`laws/uncertainty.py`](../reference/laws/uncertainty.py),
 # [`laws/resampling.py`](../reference/laws/resampling.py).
@@ -15,8 +15,8 @@
 # ## 1. The mean of five numbers
 #
 # Five runs of one experiment gave five numbers. Their mean is the best guess of the truth $v$. How far may the truth be
-# from it? Ask how well other values $v$ fit: add up the squared differences, the *residual sum of squares*, RSS. (Of
-# the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# from it? Test how well other values $v$ fit: add up the squared differences, the *residual sum of squares*, RSS. (The
+# helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -38,14 +38,14 @@ for v in (y.mean(), 2.30, 2.28, 2.20):
 assert all(rss(v) > least for v in (2.30, 2.28, 2.20))
 
 # %% [markdown]
-# How much worse may a value fit, before we call it refuted? Statistics has an answer, if the errors are independent and
-# *normal* (the bell curve). Let q be *Student's quantile*, a number near 2 that depends on how many numbers there are
-# beside the unknowns (here 5 − 1). Then the values that are not refuted are those with
+# How much worse may a value fit before we reject it? Statistics has an answer, if the errors are independent and
+# *normal* (the bell curve). Let q be *Student's quantile*, a number near 2. It depends on the count of measurements
+# minus the count of unknowns (here 5 − 1). Then we keep all values with
 #
 # $$\mathrm{RSS}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 1}\right)$$
 #
-# Those values are an *interval*. Here RSS(v) is $\mathrm{RSS}_{min} + n (v - \bar{y})^2$, with the mean $\bar{y}$, so
-# that the ends can be computed. They are those of the textbooks: $\bar{y}$ ± q times the standard error $s / \sqrt{n}$.
+# These values form an *interval*. Here RSS(v) is $\mathrm{RSS}_{min} + n (v - \bar{y})^2$, with the mean $\bar{y}$, so
+# you can compute the ends. They are the ones in textbooks: $\bar{y}$ ± q times the standard error $s / \sqrt{n}$.
 
 # %%
 q = student_quantile(0.95, n - 1)
@@ -56,9 +56,9 @@ print(f"q = {q:.3f}; 95 % interval from {low:.3f} to {high:.3f}")
 same([low, high], [y.mean() - np.sqrt((limit - least) / n), y.mean() + np.sqrt((limit - least) / n)])
 
 # %% [markdown]
-# What does "95 %" promise? Not that the truth lies in this interval with that probability: it does or it does not. The
-# promise is about the procedure. Used on many tables, it gives intervals of which that share holds the truth. We can
-# try that, since in a made-up table the truth is known. First as a loop, then for all tables at once.
+# What does "95 %" promise? It does not give a probability that the truth lies in this interval: it does or it does not.
+# The promise is about the procedure. Use the procedure on many tables: 95 % of its intervals hold the truth. We can
+# test this, since we know the truth of a made-up table. The code does it in a loop, then for all tables at once.
 
 # %%
 draws = np.random.default_rng(0).normal(2.3, 0.03, (4000, n))
@@ -70,14 +70,14 @@ print(f"{held / len(draws):.1%} of the intervals hold the truth")
 assert held == held_at_once and abs(held / len(draws) - 0.95) < 0.02
 
 # %% [markdown]
-# Such a share is called *coverage*. An interval whose coverage is less than it says is worse than none.
+# This share is called *coverage*. An interval with less coverage than it promises is worse than none.
 
 # %% [markdown]
 # ## 2. Six numbers at once
 #
-# Back to lesson 11: sixty runs, six sizes by ten numbers of experts, and a law of six numbers. The table is made from a
-# known law again. Here are four tables that differ only in their noise, and what the fit says about each: two of the
-# six numbers, and two things that one would use the law for.
+# Back to lesson 11: sixty runs, six sizes by ten numbers of experts, and a law of six numbers. The table again comes
+# from a known law. Here are four tables that differ only in their noise. For each, the code prints two of the six
+# fitted numbers, and two results that you would use the law for.
 
 # %%
 from routelaws.reference.accounting import SIZES
@@ -97,21 +97,21 @@ spread = np.ptp(said, axis=0) / np.abs(said[0])
 assert spread[3] < 0.01 and spread[2] < 0.2 and min(spread[:2]) > 0.6
 
 # %% [markdown]
-# The *slope* is $b + c \log N$: how much the logarithm of the loss changes when the effective experts grow tenfold. The
-# *cut-off* is the size at which it is 0, so that more experts no longer help: $N_{cut} = 10^{-b/c}$.
+# The *slope* is $b + c \log N$: how much the logarithm of the loss changes when the effective number of experts grows
+# tenfold. The *cut-off* is the size where the slope is 0, so that more experts no longer help: $N_{cut} = 10^{-b/c}$.
 #
 # The four fits agree on the loss within a percent, and roughly on the slope. They do not agree on $E_{max}$ or on the
-# cut-off. All we ever have is one table. Can it tell how sure each number is?
+# cut-off. In practice we have only one table. Can it tell how sure each number is?
 #
 # ## 3. How fast does the fit get worse?
 #
-# Do as with the mean. Hold one number at a value $v$, and let the other five be as good as they can. Call the RSS that
-# is left $\mathrm{RSS}^{\ast}(v)$; drawn over $v$ it is called a *profile*. With six unknowns the limit is
+# Do the same as for the mean. Fix one number at a value $v$, and fit the other five. The remaining RSS,
+# $\mathrm{RSS}^{\ast}(v)$, is called a *profile* when you draw it over $v$. With six unknowns the limit is
 #
 # $$\mathrm{RSS}^{\ast}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 6}\right)$$
 #
-# Take $E_{max}$. Lesson 11 found the best other four by least squares where $E_{start}$ is given too, so all that is
-# left is to try many values of $E_{start}$.
+# Take $E_{max}$. If $E_{start}$ is fixed too, least squares gives the best other four, as in lesson 11. So it remains
+# to try many values of $E_{start}$.
 
 # %%
 loss = tables[0]
@@ -142,8 +142,8 @@ print(f"the limit is {limit / least:.3f} times the least RSS; E_max from about {
 assert least <= profile.min() < 1.001 * least
 
 # %% [markdown]
-# The reference has this as [`profile_intervals`](../reference/laws/uncertainty.py). It does not try values from a list
-# but finds the two ends. They have to lie between our last allowed values and their neighbours.
+# The reference has this as [`profile_intervals`](../reference/laws/uncertainty.py). It does not try values from a list:
+# it solves for the two ends. Each end has to lie between our last accepted value and the next one.
 
 # %%
 from routelaws.reference.laws.uncertainty import Quantity, profile_intervals
@@ -156,9 +156,9 @@ assert found_end.low <= allowed[0] < found_end.low * step and found_end.high >= 
 # %% [markdown]
 # ## 4. What the data cannot tell
 #
-# The same for the cut-off. That it is $N_{cut}$ means $b = -c \log N_{cut}$, and with that the law has one column less:
-# $c$ multiplies $(\log N - \log N_{cut}) \log \hat{E}$. $E_{start}$ and $E_{max}$ are both free now; a coarse map of
-# them will do.
+# Now the same for the cut-off. If the cut-off is $N_{cut}$, then $b = -c \log N_{cut}$, and the law has one column
+# fewer: $c$ multiplies $(\log N - \log N_{cut}) \log \hat{E}$. $E_{start}$ and $E_{max}$ are both free now; a coarse
+# map of them is enough.
 
 # %%
 cuts = np.geomspace(3e10, 3e13, 31)
@@ -195,9 +195,9 @@ figure(
 )
 
 # %% [markdown]
-# All those cut-offs lie far beyond the largest model of the table. To find the cut-off, the slope is extended to where
-# it is 0, and a small error of the slope, over a long way, becomes a large one. What the runs do show is the slope at
-# the sizes that were trained. So report that.
+# All those cut-offs lie far beyond the largest model of the table. To find the cut-off, you extrapolate the slope to 0.
+# Over such a distance, a small error of the slope becomes a large error of the cut-off. The runs do determine the slope
+# at the sizes that were trained. So report that slope.
 
 # %%
 asked = [Quantity("slope", N=sizes[i]) for i in (3, 5)]
@@ -211,14 +211,15 @@ assert found_cut.low > 100 * sizes[5]
 # %% [markdown]
 # ## 5. Leaving sizes out: the jackknife
 #
-# The profile trusts that the errors of the runs are independent. They may not be: all runs of one size were trained
-# with one learning rate, say, and if that was not the best one, all of them are a little too high. So let the table
-# speak for itself. Leave out one size, fit the rest, and see how much the answer moves. With m sizes, the answer $v$ of
-# the whole table and $v_i$ without size i,
+# The profile assumes that the errors of the runs are independent. They may not be. For example, all runs of one size
+# may share a learning rate. If that rate is not the best, all these losses are a little too high. The jackknife needs
+# no such assumption. Leave out one size, fit the rest, and see how much the answer moves. Let $v$ be the answer for the
+# whole table, and $v_i$ the answer without size i. With m sizes, the error is
 #
 # $$\mathrm{error}^2 = \frac{m - 1}{m} \sum_i (v_i - \bar{v})^2$$
 #
-# This is the *jackknife*. The interval is $v$ ± q times the error, with Student's quantile for m − 1.
+# This error is the *jackknife* standard error. The interval is $v$ ± q times the error, with Student's quantile for m −
+# 1.
 
 
 # %%
@@ -237,7 +238,8 @@ print(f"whole table {whole:.4f}, from {whole - q * error:.4f} to {whole + q * er
 same(error, np.sqrt((m - 1) * np.var(without)))
 
 # %% [markdown]
-# The reference has it as [`jackknife`](../reference/laws/resampling.py). Which rows belong together is an argument.
+# The reference has it as [`jackknife`](../reference/laws/resampling.py). An argument tells it which rows belong
+# together.
 
 # %%
 from routelaws.reference.laws import resampling
@@ -250,9 +252,9 @@ same([found.low, found.high], [whole - q * error, whole + q * error], "laws.unce
 # %% [markdown]
 # ## 6. Drawing sizes anew: the bootstrap
 #
-# The *bootstrap* makes new tables out of the one we have. Draw six sizes out of the six, with replacement, so that some
-# come twice and others not at all; fit; note the answer. After a thousand such draws cut off the lowest and the highest
-# 2.5 %. A draw can be written as weights: how often each row is in the new table.
+# The *bootstrap* makes new tables from the one we have. Draw six sizes out of the six, with replacement, so that some
+# come twice and others not at all. Fit the new table, and record the answer. After a thousand draws, cut off the lowest
+# and the highest 2.5 % of the answers. The code writes a draw as weights: how often each row is in the new table.
 
 # %%
 uniforms = np.random.default_rng(1).random((1000, m))
@@ -265,7 +267,7 @@ print("how often each size is in the first three tables:", weights[:3, ::10].ast
 assert (weights.sum(axis=1) == N.size).all()
 
 # %% [markdown]
-# A thousand fits are work for the fast twin.
+# The fast twin does the thousand fits.
 
 # %%
 needs("numba")
@@ -285,10 +287,10 @@ print(f"slope at 130M: from {answers[cut]:.4f} to {answers[-1 - cut]:.4f}")
 same([drawn.low, drawn.high], [answers[cut], answers[-1 - cut]], "laws.uncertainty.value", scale=drawn.high - drawn.low)
 
 # %% [markdown]
-# ## 7. Do the intervals keep their word?
+# ## 7. Do the intervals keep their promise?
 #
-# Make many tables, ask all three for intervals, and count how many hold the truth: first with independent errors, then
-# with an error that all runs of a size share.
+# Make many tables, compute all three intervals, and count how many hold the truth. First the errors are independent;
+# then all runs of a size share an error.
 
 # %%
 from routelaws.accelerated.laws import uncertainty as fast_uncertainty
@@ -330,7 +332,7 @@ assert kept[0.002]["profile"][1] < 0.85 < kept[0.002]["jackknife"].min()
 assert kept[0.0]["profile"].min() > 0.9 > kept[0.0]["bootstrap"].min()
 
 # %% [markdown]
-# A share of 150 tables is an estimate, too. This is its own 95 % interval (Wilson 1927), for shared errors.
+# A share of 150 tables is an estimate too. Here is its 95 % interval (Wilson 1927), for shared errors.
 
 
 # %%
@@ -370,16 +372,16 @@ figure(
 )
 
 # %% [markdown]
-# - The profile keeps its word where its assumption holds. Where the runs of a size share an error, its interval for a
-#   loss is far too narrow. For the slope this hardly matters: an error that all runs of a size share cancels there.
-# - A bootstrap of six sizes is too narrow: six cannot show their own spread. This does not go away with more draws.
-# - The jackknife makes up for that with Student's quantile for six, and comes nearest.
+# - The profile keeps its promise where its assumption holds. Where the runs of a size share an error, its interval for
+#   a loss is far too narrow. For the slope this hardly matters, because a shared error cancels.
+# - A bootstrap of six sizes is too narrow: six sizes do not show the full spread. More draws do not help.
+# - The jackknife corrects for this with Student's quantile for six, and comes nearest.
 #
-# None is right for everything, so it is wise to report two, one of them by size.
+# No method is right for everything, so report two, and let one of them resample by size.
 #
 # ## 8. The runs of the paper
 #
-# Now the question of this lesson for the real runs (the choice of rows is that of lesson 11): how sure is the cut-off?
+# Now we ask the same about the real runs (the rows of lesson 11): how sure is the cut-off?
 
 # %% tags=["released"]
 path = released()
@@ -420,11 +422,11 @@ if real:
     figure(draw, caption + "factor of ten and more, and no model of such a size was trained.", height=3.6)
 
 # %% [markdown]
-# And no interval knows whether the law keeps its form at sizes far beyond those that were trained, because each of them
-# takes the law for granted; nor what other numbers of tokens would do, since all these runs saw the same. The slope at
-# a trained size is another matter: it is negative beyond doubt.
+# Each interval assumes that the law is right. So none can tell whether the law holds at sizes far beyond the trained
+# ones. Nor can it tell what other numbers of tokens would do, since all these runs saw the same number. The slope at a
+# trained size is different: it is clearly negative.
 #
-# The reference puts this in words, by rules of its own (our choice).
+# The reference writes this conclusion as a sentence, by rules that we chose.
 
 # %% tags=["released"]
 from routelaws.reference.laws.uncertainty import verdict
@@ -437,7 +439,7 @@ for router in real:
 # %% [markdown]
 # ## 9. The fast twin
 #
-# The twin has done most of the work of this lesson. Here is one interval by both.
+# The twin has done most of the work of this lesson. Here both compute one interval.
 
 # %%
 asked = [Quantity("E_max")]
@@ -458,18 +460,18 @@ print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow /
 # %% [markdown]
 # ## What to remember
 #
-# - A 95 % interval is a promise about the procedure: it holds the truth in 95 % of many tables.
-# - Profiles trust that errors are independent. The jackknife by size does not.
+# - A 95 % interval is a promise about the procedure: its intervals hold the truth for 95 % of many tables.
+# - Profiles assume independent errors. The jackknife by size does not.
 # - A bootstrap of six sizes is too narrow.
-# - The runs say little about the cut-off size, and much about the slope at the sizes that were trained.
+# - The runs hardly determine the cut-off size, but they do determine the slope at the sizes that were trained.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/12_how_sure.py`](answers/12_how_sure.py).
 #
-# 1. The five numbers of section 1: what would the interval be with q = 2 in place of Student's quantile, and what would
-#    its coverage be?
-# 2. How does the interval of the cut-off change if the noise is a third as large? And that of the slope?
+# 1. Take the five numbers of section 1. What would the interval be with q = 2 in place of Student's quantile, and what
+#    would its coverage be?
+# 2. How does the interval of the cut-off change if the noise is a third as large? And the interval of the slope?
 # 3. Leave out the largest size. What happens to both?
 # 4. How many different tables can the bootstrap by size draw, if order does not count? How many of them lack the
 #    largest size?
