@@ -1,4 +1,4 @@
-"""Balance: losses and a bias that keep the experts equally busy, and numbers that say how busy they are.
+"""Balance: losses and a bias that keep the experts equally loaded, and statistics of the load.
 
 Step by step, with sources and examples: `routelaws.reference.balance`.
 
@@ -37,7 +37,7 @@ from .notation import (
 
 
 class AuxiliaryLoss(NamedTuple):
-    """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it.
+    """The auxiliary loss and its two factors. Pass it to a later call as `held` to reuse its `share`.
 
     Attributes:
         loss: [], without its weight
@@ -51,7 +51,7 @@ class AuxiliaryLoss(NamedTuple):
 
 
 class LoadStatistics(NamedTuple):
-    """How evenly the experts are used.
+    """Statistics of how evenly the tokens load the experts.
 
     Attributes:
         max_over_mean: [], largest load over mean load; 1 is balance, E is one expert for all
@@ -106,12 +106,12 @@ def mean_probability(
 ) -> jax.Array:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
-    Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
-    the loss cannot be lowered by making all scores tiny.
+    Sigmoids are normalised in log space, softmax(log σ(z)). The denominator has no added epsilon, so training cannot
+    lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite.
-        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
@@ -144,8 +144,8 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
 
-    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. With probₑ the mean over tokens
-    of the probability of expert e (`mean_probability`):
+    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. Here probₑ is the mean over
+    tokens of the probability of expert e (`mean_probability`):
 
         dialect           shareₑ counts                divided by    loss                    at balance
         "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
@@ -156,8 +156,8 @@ def auxiliary_loss(
     Args:
         logits: [T, E], finite; the raw router logits z.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
-        dialect: how shareₑ is counted and the loss scaled, see the table.
-        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        dialect: how to count shareₑ and scale the loss, see the table.
+        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
@@ -209,9 +209,9 @@ def sequence_loss(
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
 
-    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), whose weight
-    is 1e-4. There shareₑ counts the k largest scores, before any bias and any groups; give those as `expert` for that
-    loss. A batch that is balanced as a whole can have a large one: see the example.
+    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), with weight
+    1e-4. DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
+    as `expert`. This loss can be large for a batch that is balanced as a whole: see the example.
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
@@ -255,7 +255,7 @@ def sequence_loss(
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
-    """Return what `auxiliary_loss` gives when every expert has the same share.
+    """Return the value of `auxiliary_loss` when every expert has the same share.
 
     Args:
         num_experts: E.
@@ -280,7 +280,7 @@ def z_loss(
 ) -> jax.Array:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
-    It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
+    Adding a constant to a row changes this loss but not the softmax; that is its purpose. Its usual weight is 0.001.
 
     Args:
         logits: [T, E], finite.
@@ -309,20 +309,21 @@ def update_bias(
 ) -> jax.Array:
     """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
 
-    The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
-    rounded shares would move the bias by rounding errors for ever. The bias enters the choice alone, never a gate, and
-    has no gradient. It starts at 0, is kept with the weights, and is left alone in evaluation.
+    The function compares the integers E countₑ and Σ count, so it recognises balance exactly; with rounded shares the
+    bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
+    save it with the weights, and do not update it in evaluation.
 
-    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice; the plain rule drifts all the
-    same, since the signs of a step need not sum to 0. `recentre` stops that.
+    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice. The plain rule still drifts,
+    since the signs of a step need not sum to 0; `recentre` stops the drift.
 
     Args:
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step are theirs, and the
-            bias of the others stays as it came (our choice).
+        recentre: subtract the mean from nothing ("none"), from the signs of this step ("step"), or from the new bias
+            ("bias").
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts;
+            the bias of the others does not change (our choice).
 
     Returns:
         [E].
@@ -357,11 +358,11 @@ def update_bias(
 
 
 def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) -> LoadStatistics:
-    """Return how evenly the experts are used.
+    """Return statistics of how evenly the tokens load the experts.
 
     Args:
         load: [E], counts or shares, at least 0, not all 0.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics are theirs.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics cover only these.
 
     Returns:
         `LoadStatistics`.

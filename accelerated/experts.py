@@ -1,4 +1,4 @@
-"""Experts: who gets a place, what an expert computes, and how the outputs come back to the tokens.
+"""Experts: assign slots, run the experts, and combine their outputs for each token.
 
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
@@ -102,7 +102,7 @@ def dispatch(
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
 ) -> Placement:
-    """Give each assignment a slot of its expert, as long as there are any.
+    """Give each assignment a slot of its expert, while slots are free.
 
     Args:
         expert: [T, k] integers in [0, E).
@@ -110,7 +110,7 @@ def dispatch(
         capacity: C >= 0.
         order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
             tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
-        priority: [T, k], finite where a slot is asked for; for the order "priority" and for no other.
+        priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
     Returns:
@@ -227,13 +227,13 @@ def expert_ffn(
         down: [f, d].
         x: [..., d].
         activation: one of `accounting.ACTIVATIONS`.
-        linear: [d, f], for SwiGLU and for no other.
+        linear: [d, f], only for SwiGLU.
 
     Returns:
         [..., d].
 
     Raises:
-        ValueError: the activation is unknown, or `linear` is missing or not wanted.
+        ValueError: the activation is unknown, or `linear` is missing or unexpected.
 
     Differs from the reference: also for a batch of experts: up and linear [E, d, f], down [E, f, d], x [E, C, d].
     """
@@ -314,12 +314,12 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
 
 
 def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -> jax.Array:
-    """Return the gates of what is kept, 0 for the rest.
+    """Return the gates of the kept assignments, and 0 for the dropped ones.
 
     Args:
         gate: [T, k], at least 0.
-        kept: [T, k] bool, the assignments that have a slot, as `Placement` has them.
-        renormalise: divide the gates of a token by the sum of those that are kept; it keeps 0 where nothing is.
+        kept: [T, k] bool, the assignments that have a slot (`Placement.kept`).
+        renormalise: divide the gates of a token by the sum of its kept gates; a token with no kept gate keeps 0.
 
     Returns:
         [T, k].
@@ -360,16 +360,17 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; rows without an assignment that asks are not read. Without tokens, or at k = 0, nothing is dropped.
+        x: [T, d]; the program does not read rows without an assignment that asks for a slot. With no tokens, or at k =
+            0, nothing is dropped.
         expert: [T, k] integers in [0, E).
-        gate: [T, k]; not read where nothing is asked.
+        gate: [T, k]; not read where an assignment asks for no slot.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: who goes first where there are too few slots: "choice", "token" or "priority", see `dispatch`.
+        order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
-            tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
-        expert_mask: [E] bool, the experts that are there; None for all. E in the capacity is their number, and the
-            matrices of the others are not read.
+            tokens with at least one of them. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+        expert_mask: [E] bool, the admitted experts; None for all. E in the capacity is their number; the program does
+            not read the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:

@@ -9,18 +9,17 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Four conventions beside these. In `laws/`, L is the loss. The vector of a token in the residual stream is h; in einsums
-h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the names that papers
-give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens
-(`laws/utilisation.py`).
+Four exceptions. In `laws/`, L is the loss. The residual-stream vector of a token is h; in einsums h runs over heads, c
+over the width of one head and m over distances. Coefficients of laws keep their names from the papers (a, b, c, d,
+E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
-A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
-calls them decides what the group is.
+A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
+forms the groups.
 
-An `expert_mask` [E] names the experts that may be chosen, where some are pruned or live elsewhere. The result is that
-of a layer that has these experts alone, with their numbers in the whole layer: choices, gates, shares, losses and
-capacities are those of their columns, E in every formula is their number, and masked experts have 0 everywhere. What
-stands in the columns of masked experts does not matter, not even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the experts that a router may choose, where others are pruned or on another device. The
+result equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer.
+E in every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the
+columns of masked experts, even NaN, and no gradient reaches them.
 
 Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
@@ -42,9 +41,8 @@ from .errors import InputError
 class Routing(NamedTuple):
     """What a router decided for one group of tokens.
 
-    Everything but `gate` is a constant for the gradient. A routing that was computed once can be handed back to the
-    same router, or to the whole model, as `held`: then `expert`, `load`, `plan` and `residual` are taken from it and
-    only `gate` is computed anew.
+    Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
+    whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
 
     Attributes:
         expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
@@ -67,8 +65,8 @@ class Routing(NamedTuple):
 class ExpertChoice(NamedTuple):
     """What a router decided for one group in which the experts choose their tokens.
 
-    `Routing` cannot hold this: a token has any number of experts from 0 to E here, and it is the number of tokens of
-    an expert that is fixed. Everything but `gate` is a constant for the gradient and can be handed back as `held`.
+    `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
+    of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
 
     Attributes:
         token: [E, C] integers, the tokens of each expert, highest score first; distinct but for padding

@@ -1,7 +1,7 @@
-"""Balance: losses and a bias that keep the experts equally busy, and numbers that say how busy they are.
+"""Balance: losses and a bias that keep the experts equally loaded, and statistics of the load.
 
-A router that learns where to send tokens tends to send them all to a few experts. Three remedies are used beside top-k
-token choice (`routers.top_k`): a balance loss, a loss that keeps logits small, and a bias.
+A learned router tends to send all tokens to a few experts. Top-k token choice (`routers.top_k`) comes with three
+remedies: a balance loss, a loss that keeps logits small, and a bias.
 
     1. SHARE      shareₑ = share of the assignments that expert e received              no gradient
     2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
@@ -11,36 +11,35 @@ token choice (`routers.top_k`): a balance loss, a loss that keeps logits small, 
     or, without a loss, a bias that only the choice sees:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
 
-The balance loss is that of the Switch Transformer (Fedus et al. 2021), where its weight is 0.01; the router z-loss
-usually has 0.001; the bias is Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the
-bare losses; the weight is the caller's.
+The balance loss comes from the Switch Transformer (Fedus et al. 2021), with weight 0.01; the router z-loss usually has
+weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the losses
+without their weights; the caller multiplies by the weight.
 
-The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) probₑ = Σ probₑ), and also when
-the mean probabilities are equal, whatever the shares. Its derivative by probₑ is E shareₑ: the probability of an expert
-goes down in proportion to what it received. The loss can be below 1: when the experts that are chosen often are chosen
-by a narrow margin, and the others by a wide one (example in `auxiliary_loss`).
+The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ). It is also 1 when
+the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ: training lowers the
+probability of an expert in proportion to its share. The loss is below 1 when tokens choose the popular experts by a
+narrow margin and the others by a wide one (example in `auxiliary_loss`).
 
-Several codes call their loss by this name, and their losses differ in a factor. `DIALECTS` names four of them,
-`auxiliary_loss` has their formulas, and `value_at_balance` says what each gives when nothing is out of balance. At
-k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
-Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and
-so computes "first_choice". The default is our choice, since it keeps one weight right for every k.
+Several libraries use this name for losses that differ by a factor. `DIALECTS` names four of them, `auxiliary_loss`
+lists their formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the
+loss of Switch, which writes f and P for share and prob. "gshard" is the printed loss of Lepikhin et al. 2020 (Algorithm
+1, line 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice". The default
+is our choice: one weight then fits every k.
 
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
-`held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch. A loss over the
-global batch (Qwen3) is `auxiliary_loss` with the shares of that batch.
+`held`. The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss
+over the global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
-Padding: what takes a `mask` [T] bool, True for a real token, gives what it would give for the real tokens alone. What
-is in the other rows does not matter, not even NaN. Loads that are counted already (`update_bias`, `load_statistics`)
-have no padding in them.
+Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
+ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
 
-Masked experts: what takes an `expert_mask` [E] gives what a layer of the admitted experts alone gives; masked ones have
-0 in shares and probabilities. E is the number of the admitted experts, so that equal shares among them are balance:
-pass it to `value_at_balance`. What was counted for a masked expert is an error where experts are given, and ignored
-where counts are.
+Masked experts: a function with an `expert_mask` [E] returns the result of a layer with only the admitted experts;
+masked experts have share and probability 0. E is the number of admitted experts, so equal shares among them are
+balance: pass this E to `value_at_balance`. A function that takes experts rejects a masked expert; a function that takes
+counts ignores the count of a masked expert.
 
-What this file does not do: noise on the logits, and weights. Nothing here routes, so nothing leaks; but the bias that
-follows from the counts of one batch is for the next one.
+Not in this file: noise on the logits, and weights of the losses. Nothing here routes, so nothing leaks from later
+tokens. Use the bias from the counts of one batch for the next batch.
 """
 
 import math
@@ -72,7 +71,7 @@ RECENTRE = ("none", "step", "bias")
 
 
 class AuxiliaryLoss(NamedTuple):
-    """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it."""
+    """The auxiliary loss and its two factors. Pass it to a later call as `held` to reuse its `share`."""
 
     loss: float  # [], without its weight
     share: np.ndarray  # [E], shareₑ, of the assignments that the dialect counts; a constant for the gradient
@@ -80,7 +79,7 @@ class AuxiliaryLoss(NamedTuple):
 
 
 class LoadStatistics(NamedTuple):
-    """How evenly the experts are used."""
+    """Statistics of how evenly the tokens load the experts."""
 
     max_over_mean: float  # [], largest load over mean load; 1 is balance, E is one expert for all
     entropy: float  # [], of the shares, in nats; log E is balance, 0 is one expert for all
@@ -127,12 +126,12 @@ def mean_probability(
 ) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
-    Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
-    the loss cannot be lowered by making all scores tiny.
+    Sigmoids are normalised in log space, softmax(log σ(z)). The denominator has no added epsilon, so training cannot
+    lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite.
-        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
@@ -167,8 +166,8 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
 
-    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. With probₑ the mean over tokens
-    of the probability of expert e (`mean_probability`):
+    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. Here probₑ is the mean over
+    tokens of the probability of expert e (`mean_probability`):
 
         dialect           shareₑ counts                divided by    loss                    at balance
         "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
@@ -179,8 +178,8 @@ def auxiliary_loss(
     Args:
         logits: [T, E], finite; the raw router logits z.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
-        dialect: how shareₑ is counted and the loss scaled, see the table.
-        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        dialect: how to count shareₑ and scale the loss, see the table.
+        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
@@ -193,7 +192,7 @@ def auxiliary_loss(
             unknown, or a mask has another shape or nothing in it.
 
     Example:
-        Two tokens in balance, and three that are not, with a loss below 1:
+        Two tokens in balance, then three tokens out of balance with a loss below 1:
 
         >>> round(auxiliary_loss(np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([[0], [1]])).loss, 4)
         1.0
@@ -233,9 +232,9 @@ def sequence_loss(
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
 
-    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), whose weight
-    is 1e-4. There shareₑ counts the k largest scores, before any bias and any groups; give those as `expert` for that
-    loss. A batch that is balanced as a whole can have a large one: see the example.
+    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), with weight
+    1e-4. DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
+    as `expert`. This loss can be large for a batch that is balanced as a whole: see the example.
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
@@ -254,8 +253,8 @@ def sequence_loss(
         ValueError: S does not divide T, or see `auxiliary_loss`.
 
     Example:
-        Two sequences of two tokens. Each uses one expert alone, so that both losses are 2 · 0.9 = 1.8; all tokens
-        together are in balance:
+        Two sequences of two tokens. Each sequence uses only one expert, so both losses are 2 · 0.9 = 1.8. All four
+        tokens together are in balance:
 
         >>> z, expert = np.log([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]), np.array([[0], [0], [1], [1]])
         >>> round(sequence_loss(z, expert, 2).loss, 4), round(auxiliary_loss(z, expert).loss, 4)
@@ -296,7 +295,7 @@ def _share(expert, num_experts, dialect):
 
 
 def _check_choices(expert):
-    """Raise InputError unless there is a choice whose share can be counted."""
+    """Raise InputError unless there is at least one choice to count."""
     if not expert.size:
         raise InputError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
 
@@ -308,7 +307,7 @@ def _check_dialect(dialect):
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
-    """Return what `auxiliary_loss` gives when every expert has the same share.
+    """Return the value of `auxiliary_loss` when every expert has the same share.
 
     Args:
         num_experts: E.
@@ -334,7 +333,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
 def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None) -> float:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
-    It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
+    Adding a constant to a row changes this loss but not the softmax; that is its purpose. Its usual weight is 0.001.
 
     Args:
         logits: [T, E], finite.
@@ -365,20 +364,21 @@ def update_bias(
 ) -> np.ndarray:
     """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
 
-    The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
-    rounded shares would move the bias by rounding errors for ever. The bias enters the choice alone, never a gate, and
-    has no gradient. It starts at 0, is kept with the weights, and is left alone in evaluation.
+    The function compares the integers E countₑ and Σ count, so it recognises balance exactly; with rounded shares the
+    bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
+    save it with the weights, and do not update it in evaluation.
 
-    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice; the plain rule drifts all the
-    same, since the signs of a step need not sum to 0. `recentre` stops that.
+    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice. The plain rule still drifts,
+    since the signs of a step need not sum to 0; `recentre` stops the drift.
 
     Args:
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step are theirs, and the
-            bias of the others stays as it came (our choice).
+        recentre: subtract the mean from nothing ("none"), from the signs of this step ("step"), or from the new bias
+            ("bias").
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts;
+            the bias of the others does not change (our choice).
 
     Returns:
         [E].
@@ -414,11 +414,11 @@ def update_bias(
 
 
 def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) -> LoadStatistics:
-    """Return how evenly the experts are used.
+    """Return statistics of how evenly the tokens load the experts.
 
     Args:
         load: [E], counts or shares, at least 0, not all 0.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics are theirs.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics cover only these.
 
     Returns:
         `LoadStatistics`.

@@ -1,13 +1,13 @@
-"""Experts: who gets a place, what an expert computes, and how the outputs come back to the tokens.
+"""Experts: assign slots, run the experts, and combine their outputs for each token.
 
     1. PLACE    give each assignment (token, expert) a slot in the expert's buffer     `dispatch`
     2. RUN      each expert is an FFN without biases: y = φ(x · upₑ) · downₑ            `expert_ffn`
     3. COMBINE  hₜ = Σⱼ gate(t, j) · y of token t at its j-th expert                    `combine`
     all three                                                                          `routed_ffn`
 
-Capacity: with a capacity factor c an expert has C = ceil(c k T / E) slots, at most T. A token that finds no slot gets 0
-from that expert: the block's residual connection carries it on unchanged. An infinite factor drops nothing. When more
-tokens want an expert than it has slots, the order in which they queue decides (`DROP_ORDERS`):
+Capacity: with a capacity factor c an expert has C = ceil(c k T / E) slots, at most T. A token without a slot gets 0
+from that expert: the block's residual connection passes it on unchanged. An infinite factor drops nothing. When more
+tokens choose an expert than it has slots, the drop order decides (`DROP_ORDERS`):
 
     order         who goes first                                         what a token gets depends on
     "choice"      all first choices before any second; earlier tokens    earlier tokens; at k > 1 later ones too
@@ -15,26 +15,26 @@ tokens want an expert than it has slots, the order in which they queue decides (
     "priority"    the largest priority, such as the gate; of equals      later tokens too
                   the one that is earlier in the order "choice"
 
-So with a capacity "priority", and "choice" at k > 1, leak the future into training where one sequence has several
-tokens in the group. Evaluation drops nothing: it has no capacity, and is as causal as the router.
+So "priority", and "choice" at k > 1, leak later tokens into training when there is a capacity and one sequence has
+several tokens in the group. Evaluation has no capacity and drops nothing, so it is causal if the router is.
 
-Gates of what is dropped: here the other gates of the token stay as they are. Other code drops in the gate and divides
-what is kept by its sum (DeepSpeed's and fairscale's top-2): `kept_gates`.
+Gates after a drop: here the other gates of the token do not change. Top-2 routing in DeepSpeed and fairscale sets the
+gate to 0 and divides the kept gates by their sum: see `kept_gates`.
 
-Masked experts: with an `expert_mask` [E] the layer is one of the admitted experts alone, who share its slots.
+Masked experts: with an `expert_mask` [E] the layer has only the admitted experts, which share its slots.
 
-Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
-padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
+Padding: assignments excluded by a `mask` take no slot, get 0, and count in no capacity and no fraction. A mask can
+exclude padded tokens, or single choices such as the second experts that GShard's router drops.
 
 The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`), in dense FFNs too.
 
-Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
-and sends each token to G times as many. An expert of width f is the sum of G such narrow ones: cut its `up` into G
-groups of columns and its `down` into the same groups of rows.
+Experts can have any width f. A layer of granularity G has G times as many experts of width f / G, and sends each token
+to G times as many experts. An expert of width f is the sum of G narrow experts: cut its `up` into G groups of columns
+and its `down` into the same groups of rows.
 
-The formula, the order and the default are our choice, since the main text of Clark et al. 2022 has no figure of
-capacity (docs/choices.md). Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of
-4) and in the order ("priority" in Megatron and in DeepSpeed's top-k, "token" in MaxText).
+The formula, the order and the default are our choice: the main text of Clark et al. 2022 gives no capacity
+(docs/choices.md). Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of 4) and in
+the order ("priority" in Megatron and in DeepSpeed's top-k, "token" in MaxText).
 """
 
 import math
@@ -95,7 +95,7 @@ def dispatch(
     priority: np.ndarray | None = None,
     mask: np.ndarray | None = None,
 ) -> Placement:
-    """Give each assignment a slot of its expert, as long as there are any.
+    """Give each assignment a slot of its expert, while slots are free.
 
     Args:
         expert: [T, k] integers in [0, E).
@@ -103,14 +103,14 @@ def dispatch(
         capacity: C >= 0.
         order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
             tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
-        priority: [T, k], finite where a slot is asked for; for the order "priority" and for no other.
+        priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
     Returns:
         `Placement`.
 
     Raises:
-        ValueError: an expert index is out of range, the order is unknown, the priority is missing, not wanted, not
+        ValueError: an expert index is out of range, the order is unknown, the priority is missing, unexpected, not
             finite or of another shape, or the mask has another shape or nothing in it.
 
     Example:
@@ -199,13 +199,13 @@ def expert_ffn(
         down: [f, d].
         x: [..., d].
         activation: one of `accounting.ACTIVATIONS`.
-        linear: [d, f], for SwiGLU and for no other.
+        linear: [d, f], only for SwiGLU.
 
     Returns:
         [..., d].
 
     Raises:
-        ValueError: the activation is unknown, or `linear` is missing or not wanted.
+        ValueError: the activation is unknown, or `linear` is missing or unexpected.
 
     Example:
         Of two rows, x = 2 gives ReLU 2 and x = -2 gives 0; as SwiGLU with linear = 3 they give x σ(x) · 3x:
@@ -260,12 +260,12 @@ def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate:
 
 
 def kept_gates(gate: np.ndarray, kept: np.ndarray, *, renormalise: bool = False) -> np.ndarray:
-    """Return the gates of what is kept, 0 for the rest.
+    """Return the gates of the kept assignments, and 0 for the dropped ones.
 
     Args:
         gate: [T, k], at least 0.
-        kept: [T, k] bool, the assignments that have a slot, as `Placement` has them.
-        renormalise: divide the gates of a token by the sum of those that are kept; it keeps 0 where nothing is.
+        kept: [T, k] bool, the assignments that have a slot (`Placement.kept`).
+        renormalise: divide the gates of a token by the sum of its kept gates; a token with no kept gate keeps 0.
 
     Returns:
         [T, k].
@@ -308,16 +308,17 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; rows without an assignment that asks are not read. Without tokens, or at k = 0, nothing is dropped.
+        x: [T, d]; the program does not read rows without an assignment that asks for a slot. With no tokens, or at k =
+            0, nothing is dropped.
         expert: [T, k] integers in [0, E).
-        gate: [T, k]; not read where nothing is asked.
+        gate: [T, k]; not read where an assignment asks for no slot.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: who goes first where there are too few slots: "choice", "token" or "priority", see `dispatch`.
+        order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
-            tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
-        expert_mask: [E] bool, the experts that are there; None for all. E in the capacity is their number, and the
-            matrices of the others are not read.
+            tokens with at least one of them. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+        expert_mask: [E] bool, the admitted experts; None for all. E in the capacity is their number; the program does
+            not read the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:

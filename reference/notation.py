@@ -1,4 +1,4 @@
-"""The letters, the tie rule and the checks that every file of the reference shares.
+"""Letters, the tie rule and input checks, shared by every file of the reference.
 
 Letters (docstrings, shape strings, einsum subscripts and prose use the same ones):
 
@@ -9,28 +9,27 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Four conventions beside these. In `laws/`, L is the loss. The vector of a token in the residual stream is h; in einsums
-h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the names that papers
-give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens
-(`laws/utilisation.py`).
+Four exceptions. In `laws/`, L is the loss. The residual-stream vector of a token is h; in einsums h runs over heads, c
+over the width of one head and m over distances. Coefficients of laws keep their names from the papers (a, b, c, d,
+E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
-A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
-calls them decides what the group is.
+A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
+forms the groups.
 
-An `expert_mask` [E] names the experts that may be chosen, where some are pruned or live elsewhere. The result is that
-of a layer that has these experts alone, with their numbers in the whole layer: choices, gates, shares, losses and
-capacities are those of their columns, E in every formula is their number, and masked experts have 0 everywhere. What
-stands in the columns of masked experts does not matter, not even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the experts that a router may choose, where others are pruned or on another device. The
+result equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer.
+E in every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the
+columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error of every function that takes scores or
-logits from outside (`check_finite`); `top_k_indices` and the other helpers below leave that check to them.
+Ties: equal scores go to the lower index. -0.0 equals +0.0. Functions that take scores or logits from the caller reject
+NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
 
-Shapes stand in brackets: [T, E] is an array with a row for each token and a column for each expert, [] a lone number.
+Shapes are in brackets: [T, E] is an array with a row for each token and a column for each expert, [] is a scalar.
 
-Gradients: nothing in the reference computes one. Where a docstring says that a number is "a constant for the gradient"
-or "carries no gradient", it says how the number is to be treated by a program that trains, such as the fast twin. The
-argument `held` of the routers is there for the same reason: with the choice of experts given, the gate, and all that
-follows from it, is an ordinary differentiable function of the logits, which differences can check.
+Gradients: the reference computes none. "A constant for the gradient" and "carries no gradient" tell a training program,
+such as the fast twin, how to treat a number. The argument `held` of the routers serves the same purpose. It fixes the
+choice of experts, so that the gate and everything after it is a differentiable function of the logits, which finite
+differences can check.
 """
 
 from typing import NamedTuple
@@ -43,9 +42,8 @@ from .errors import InputError
 class Routing(NamedTuple):
     """What a router decided for one group of tokens.
 
-    Everything but `gate` is a constant for the gradient. A routing that was computed once can be handed back to the
-    same router, or to the whole model, as `held`: then `expert`, `load`, `plan` and `residual` are taken from it and
-    only `gate` is computed anew.
+    Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
+    whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
     """
 
     expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
@@ -59,8 +57,8 @@ class Routing(NamedTuple):
 class ExpertChoice(NamedTuple):
     """What a router decided for one group in which the experts choose their tokens.
 
-    `Routing` cannot hold this: a token has any number of experts from 0 to E here, and it is the number of tokens of
-    an expert that is fixed. Everything but `gate` is a constant for the gradient and can be handed back as `held`.
+    `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
+    of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
     """
 
     token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct but for padding
@@ -69,9 +67,9 @@ class ExpertChoice(NamedTuple):
 
 
 def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
-    """Return the routing of a group with padding: the router is asked about the real tokens alone.
+    """Return the routing of a group with padding: the router sees only the real tokens.
 
-    Padded tokens get the first k experts with gate 0 and nothing of the plan, and count in no load.
+    Padded tokens get the first k experts with gate 0, have no mass in the plan, and count in no load.
 
     Args:
         router: a function that returns a `Routing`; it is called without a mask.
@@ -96,13 +94,13 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
 
 
 def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_expert=None, **options) -> Routing:
-    """Return the routing of a group where some experts are masked: the router sees the columns of the others alone.
+    """Return the routing of a group where some experts are masked: the router sees only the other columns.
 
     Args:
         router: a function that returns a `Routing`; it is called without an expert mask.
         expert_mask: [E] bool, True for an expert that may be chosen.
         logits: [T, E], the first argument of the router, which gets the columns of these experts.
-        at_least: how many experts have to be admitted.
+        at_least: the smallest allowed number of admitted experts.
         held: a `Routing` of the group or None; the router gets their columns.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
         options: all other arguments of the router, passed on as they are.
@@ -121,7 +119,7 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
     """Return [E'] integers, the experts that may be chosen, in rising order.
 
     Raises:
-        ValueError: another shape, a mask of floats, or fewer experts than there have to be.
+        ValueError: another shape, a mask of floats, or too few experts.
     """
     mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
     if mask.shape != (num_experts,):
@@ -160,7 +158,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
     """Return a mask as bool.
 
     Raises:
-        ValueError: it holds floats, as a mask that is added to logits does: there 0 stands for a real token.
+        ValueError: it holds floats, like a mask that is added to logits, in which 0 marks a real token.
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
