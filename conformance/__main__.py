@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         action="append",
         metavar="NAME",
-        help="module, module:attribute, or an entry point of group routelaws.backends; repeatable; "
+        help="module, module:attribute, transformers:CLASS, or an entry point of group routelaws.backends; repeatable; "
         "without it ROUTELAWS_BACKEND, else routelaws.accelerated",
     )
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test these functions alone")

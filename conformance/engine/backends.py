@@ -96,7 +96,7 @@ def load(name: str):
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.name == name:
             return _imported(name, point.value, point.load)
-    known = _imported(name, "its adapter", lambda: adapters.find(name))
+    known = _adapted(name)
     if known is not None:
         return known
     module, _, attribute = name.partition(":")
@@ -106,6 +106,16 @@ def load(name: str):
             raise BackendError(f"backend {name}: {module} has no attribute {attribute}")
         found = getattr(found, part)
     return found
+
+
+def _adapted(name: str):
+    """Return the backend of a class of a library that has an adapter here, None for any other name."""
+    try:
+        return adapters.find(name)
+    except LookupError as error:
+        raise BackendError(f"backend {name}: {error}") from error
+    except ImportError as error:
+        raise BackendError(f"backend {name}: {error}; install it with pip, and torch") from error
 
 
 def _imported(name: str, module: str, importing):

@@ -201,7 +201,10 @@ def router_in_bfloat16(library, name: str, module: str):
         router = library._build(files, getattr(files, name), 64, k, 64, {}).eval()
         with torch.no_grad():
             for path, value in router.state_dict().items():
-                value.zero_() if "bias" in path else value.copy_(weight / 8) if value.shape == weight.shape else None
+                if "bias" in path:
+                    value.zero_()
+                elif value.ndim == 2:
+                    value.copy_(weight.repeat(2, 1)[: len(value)] / 8)
             names = [one for one in list(inspect.signature(router.forward).parameters)[1:] if "bias" in one]
             exact, low = (
                 library._read(router.to(dtype), x.to(dtype), dict.fromkeys(names, torch.zeros(64)), 64)
