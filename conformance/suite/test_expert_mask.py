@@ -65,7 +65,9 @@ def calls() -> dict[str, Call]:
         "emitted": Call("routers.mixture_of_tokens.emit_weights", only, {"emit": "experts", "temperature": 0.5}),
         "mixture": Call("routers.mixture_of_tokens.mixture_of_tokens", ("params", "x"), {"emit": "experts"}),
         "same weights": Call("routers.mixture_of_tokens.mixture_of_tokens", ("params", "x"), {}, False),
+        "sparsemixer": Call("routers.sparsemixer.sparsemixer_router", only),
         "z": Call("balance.z_loss", only),
+        "sequence": Call("balance.sequence_loss", ("logits", "expert"), {"sequence_length": T}),
         "statistics": Call("balance.load_statistics", ("load",)),
     }
     for training in (True, False):
