@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 14. Planning a model with the later laws
 #
-# **You will** find the best size and the best number of tokens for a budget by hand; let experts become narrower and
-# see when that stops paying; choose the number of experts for a memory that is too small; and find a mistake in a
+# **You will** find the best size and the best number of tokens for a budget by hand. You will make experts narrower,
+# and see when that stops helping. You will choose the number of experts for a small memory, and find a mistake in a
 # printed formula.
 #
 # **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib; the last section needs JAX
@@ -15,17 +15,17 @@
 # %% [markdown]
 # ## 1. One budget, two ways to spend it
 #
-# The law of lesson 11 says nothing of the length of training. The later laws do. The first of them is that of Hoffmann
-# et al. 2022, for dense models: the loss L falls with the parameters N and with the training tokens D.
+# The law of lesson 11 ignores the length of training. The later laws include it. The first is by Hoffmann et al. 2022,
+# for dense models: the loss L falls with the parameters N and with the training tokens D.
 #
 # $$L = \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}} + c$$
 #
-# The *floor* c stays, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs): for each
-# token a parameter takes a multiplication and an addition on the way forward, and twice as many on the way back, since
-# both the inputs and the parameters need their slopes. So a budget C (lesson 1 used that letter for places) leaves one
-# choice: a larger model that sees fewer tokens, or a smaller
-# one that sees more. Here are some ways to spend one budget. (Of the helpers, `same` stops the lesson unless two
-# results agree up to rounding, and `figure` shows a picture.)
+# The *floor* c remains, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). For
+# each token, a parameter takes a multiplication and an addition in the forward pass. The backward pass takes twice as
+# many, since it computes slopes for both the inputs and the parameters. So a budget C (in lesson 1 this letter was the
+# capacity) leaves one choice: a larger model that sees fewer tokens, or a smaller one that sees more. Here are some
+# ways to spend one budget. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows
+# a picture.)
 
 # %%
 import numpy as np
@@ -47,11 +47,11 @@ assert losses.argmin() not in (0, len(losses) - 1)
 
 # %% [markdown]
 # The best one lies in between. Where exactly? Put $D = C / 6N$ into the law, and set the derivative by $\ln N$ to zero.
-# A little more of N lowers the first term as fast as it raises the second:
+# At this point a larger N lowers the first term as fast as it raises the second:
 #
 # $$\alpha \frac{a}{N^{\alpha}} = \beta \frac{b}{D^{\beta}}$$
 #
-# Solved for N, with $D = C / 6N$ again:
+# Solve this for N, with $D = C / 6N$ again:
 #
 # $$N = \kappa \left(\frac{C}{6}\right)^{\beta / (\alpha + \beta)}$$
 #
@@ -72,8 +72,8 @@ best = hoffmann.predict_hoffmann(N, D, dense)
 assert best < losses.min()
 
 # %% [markdown]
-# The reference does not use this formula: [`hoffmann_optimum`](../reference/laws/planning.py) looks at a thousand
-# sizes, and again between the neighbours of the best. So the two check each other.
+# The reference does not use this formula: [`hoffmann_optimum`](../reference/laws/planning.py) tries a thousand sizes,
+# and then searches between the neighbours of the best one. So the two check each other.
 
 # %%
 from routelaws.reference.laws.planning import hoffmann_optimum
@@ -102,23 +102,23 @@ figure(draw, "The loss of all models of one budget, for three budgets. The dot i
 # %% [markdown]
 # ## 2. Narrower experts
 #
-# Krajewski, Ludziejewski et al. 2024 cut the experts of a routed model into narrower ones. The *granularity* G is how
-# many times narrower an expert is than the dense layer. A token goes to G experts at once, so that the work in them
-# stays the same, and there are G times as many. How much larger all experts together are than the dense layer is called
-# the *expansion* E. The law, at one E:
+# Krajewski, Ludziejewski et al. 2024 cut the experts of a routed model into narrower ones. The *granularity* G is the
+# number of times that an expert is narrower than the dense layer. A token goes to G experts at once, so the work in
+# them stays the same, and there are G times as many experts. The *expansion* E is the size of all experts together,
+# divided by the size of the dense layer. For a fixed E, the law is
 #
 # $$L = c + \left(\frac{g}{G^{\gamma}} + a\right) \frac{1}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
 #
 # N counts all experts here. By this law more granularity is always better. But a router has to score $E G$ experts for
-# each token, and that costs FLOPs. With the width d, the paper counts for a block and a token
+# each token, and this costs FLOPs. For a model of width d, the paper counts, for each block and token,
 #
 # $$12 d^2 \cdot 6 + d E G \cdot 14$$
 #
 # FLOPs of training. The first term is the model: 12 d² active parameters (4 d² of attention and 8 d² of a layer of
-# width 4d), at 6 FLOPs each. The second is the router. It has d numbers for each of $E G$ experts, at 6 FLOPs each for
-# its product, and the paper adds 8 for sending tokens to experts and back. So the more experts, the fewer tokens a
-# budget pays for. N is 4 d² of attention and 8 d² for each of E whole experts: $(8 E + 4) d^2$ in a block, of which the
-# models of the paper have d/64.
+# width 4d), at 6 FLOPs each. The second term is the router. It has d numbers for each of $E G$ experts. Each number
+# takes 6 FLOPs for its product, and the paper adds 8 for sending tokens to experts and back. So with more experts, a
+# budget pays for fewer tokens. In a block, N has 4 d² of attention and 8 d² for each of E whole experts, together
+# $(8 E + 4) d^2$. The models of the paper have d/64 blocks.
 
 # %%
 from routelaws.reference.laws import fine_grained
@@ -138,8 +138,8 @@ for i in range(len(G)):
 assert L.argmin() not in (0, len(G) - 1)
 
 # %% [markdown]
-# The reference tries every G with a thousand widths: [`fine_grained_optimum`](../reference/laws/planning.py). Here it
-# is for three budgets, beside what it finds where only G = 1 is allowed.
+# The reference tries every G with a thousand widths: [`fine_grained_optimum`](../reference/laws/planning.py). Here are
+# its results for three budgets, and its results when only G = 1 is allowed.
 
 # %%
 from routelaws.reference.laws.planning import fine_grained_optimum
@@ -172,12 +172,13 @@ figure(
 )
 
 # %% [markdown]
-# Larger models can afford narrower experts, since the work of the model grows with $d^2$ and that of the router with d.
+# Larger models can afford narrower experts, since the work of the model grows with $d^2$ and the work of the router
+# with d.
 #
 # ## 3. Dense and routed models in one law
 #
-# Ludziejewski et al. 2025 fitted one law to dense models and routed ones with up to 32 experts, a token in one of them.
-# N now counts the *active* parameters, those that one token uses:
+# Ludziejewski et al. 2025 fitted one law to dense models and to routed models with up to 32 experts and one expert per
+# token. N now counts the *active* parameters, the parameters that one token uses:
 #
 # $$L = a \hat{E}^{\delta} N^{\alpha + \gamma \ln \hat{E}} + b \hat{E}^{\omega} D^{\beta + \zeta \ln \hat{E}} + c$$
 #
@@ -204,8 +205,8 @@ same(joint.at_experts(32, law)[:4], powers[32])
 assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
 
 # %% [markdown]
-# With more experts the power of N comes nearer to 0 and that of D goes away from it: tokens count for more, size for
-# less. So a routed model should be smaller and see more tokens. Is it always better to have more experts, then?
+# With more experts, the power of N moves towards 0 and the power of D moves away from 0: tokens matter more, size less.
+# So a routed model should be smaller and see more tokens. Is it always better to have more experts, then?
 
 # %%
 from routelaws.reference.laws.planning import Budget, joint_optimum
@@ -220,19 +221,20 @@ assert (np.diff([best.loss for best in bests]) < 0).all() and (np.diff([best.tok
 assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 
 # %% [markdown]
-# As long as only the FLOPs are counted, yes. But all experts have to be stored. (Make the memory small
-# [in the lab](../docs/site/lab/budget.md?flops=1e22&memory=80&inference=0&cached=16384&bytes=2), and see experts go.)
+# Yes, as long as you count only FLOPs. But the memory has to hold all experts. (Make the memory small
+# [in the lab](../docs/site/lab/budget.md?flops=1e22&memory=80&inference=0&cached=16384&bytes=2), and see the number of
+# experts fall.)
 #
 # ## 4. A memory that is too small
 #
-# The paper counts what a model of width d needs when it runs: all its parameters, and a *cache* of what attention keeps
-# of T earlier tokens. Each is a number of two bytes.
+# The paper counts the memory of a running model of width d: all parameters, and a *cache* of the keys and values of T
+# earlier tokens. Each number takes two bytes.
 #
 # $$2 (2 d V + (4 + 9 E) d^2 \frac{d}{64} + 2 T d \frac{d}{64}) \le M$$
 #
-# V is the size of the vocabulary, so that the first term is a table at each end of the model. Each of the d/64 blocks
-# has 4 d² parameters for attention, and 9 d² for each expert. We look at widths one by one: those that do not fit have
-# no loss.
+# V is the size of the vocabulary, so the first term is a table at each end of the model. Each of the d/64 blocks has 4
+# d² parameters for attention, and 9 d² for each expert. The code tries widths one by one, and skips widths that do not
+# fit.
 
 # %%
 V, T, M, E = joint.VOCABULARY, 16384, 80e9, 16
@@ -252,9 +254,8 @@ assert found.d_model / step <= at <= found.d_model and found.loss <= least
 assert bests[4].num_experts == E and bests[4].d_model > found.d_model
 
 # %% [markdown]
-# The memory makes the model narrower than its FLOPs would have it, and it sees more tokens instead. Now all numbers of
-# experts, several budgets, and the memories of three computers:
-# [`joint_optima`](../reference/laws/planning.py).
+# The memory limit makes the model narrower, and it sees more tokens instead. Now try all numbers of experts, several
+# budgets, and the memories of three computers, with [`joint_optima`](../reference/laws/planning.py).
 
 # %%
 from routelaws.reference.laws.planning import joint_optima
@@ -291,8 +292,9 @@ figure(
 )
 
 # %% [markdown]
-# A small memory and a large budget ask for few experts, or none. But look at the numbers in brackets: the next choice
-# is often hardly worse. The paper prints such a table too (where it says "at least", we take the most that it tried).
+# With a small memory and a large budget, few experts are best, or none. But look at the numbers in brackets: the next
+# choice is often hardly worse. The paper prints such a table too. (Where it prints "at least", we take the largest
+# number that it tried.)
 
 # %%
 in_paper = {1e21: (16, 32, 32), 1e22: (4, 16, 32), 1e23: (1, 8, 32), 1e24: (1, 1, 16)}
@@ -306,12 +308,13 @@ for flops, counts in in_paper.items():
 print(f"{alike} of {len(table)} cells are alike; where they are not, the loss differs by {worst:.4f} at most")
 
 # %% [markdown]
-# The coefficients that are printed are rounded. That may be what moves the best E in the other cells, by a factor of
-# two where the loss hardly changes. So the best E alone says little. Compare losses, and take what is easier to build.
+# The printed coefficients are rounded. This may be why the best E differs in the other cells: a factor of two in E
+# hardly changes the loss there. So do not rely on the best E alone. Compare losses, and choose the model that is easier
+# to build.
 #
 # ## 5. A printed mistake
 #
-# Without a memory limit the paper prints a formula for the best N and D at one number of experts:
+# For a fixed number of experts and no memory limit, the paper prints a formula for the best N and D:
 #
 # $$N = \kappa \left(\frac{C}{6}\right)^{\nu / (\mu + \nu)}$$
 #
@@ -319,8 +322,8 @@ print(f"{alike} of {len(table)} cells are alike; where they are not, the loss di
 #
 # $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{1 / (\mu + \nu)}$$
 #
-# The paper calls $\kappa$ G; it is no granularity. We try the formula, and beside it the best size as section 1 finds
-# it, by looking.
+# (The paper calls $\kappa$ G; it is not the granularity.) We compare this formula with a search over sizes, as in
+# section 1.
 
 # %%
 from routelaws.reference.laws.planning import printed_joint_optimum
@@ -338,12 +341,12 @@ same(6 * N * D, C)
 assert joint.predict_joint(N, D, E, law) > looked.min() + 1
 
 # %% [markdown]
-# The printed formula spends the budget exactly, so that a sum of the FLOPs finds nothing wrong. But its model is far
-# too large for its tokens. Where is the mistake? At the minimum the derivative is zero, as in section 1:
+# The printed formula spends the budget exactly, so a check of the FLOPs finds no mistake. But its model is far too
+# large for its tokens. Where is the mistake? At the minimum the derivative is zero, as in section 1:
 #
 # $$\mu m N^{\mu} = \nu n D^{\nu}$$
 #
-# Put the formulas for N and D in. The powers of $C / 6$ are the same on both sides, and what is left is
+# Insert the formulas for N and D. The powers of $C / 6$ are the same on both sides and cancel. This leaves
 # $\mu m \kappa^{\mu} = \nu n \kappa^{-\nu}$. So the sign of the exponent of $\kappa$ is wrong:
 #
 # $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{-1 / (\mu + \nu)}$$
@@ -362,13 +365,13 @@ same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size"
 print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed_in_table[1]:.2e}")
 
 # %% [markdown]
-# The paper's own table of best sizes follows from the mended formula, not from the printed one. A reader who only
-# copies the formula does not see that. One who finds the same number in two ways does.
+# The paper's own table of best sizes follows from the mended formula, not from the printed one. You find such a mistake
+# only if you compute the same number in two ways.
 
 # %% [markdown]
 # ## 6. The fast twin
 #
-# The twin has the formula of section 1. It finds the same optimum.
+# The twin uses the formula of section 1, and finds the same optimum.
 
 # %%
 needs("jax")
@@ -383,28 +386,29 @@ slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_
 print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# A formula needs a few operations, and is exact. Plans by the joint law have no twin: a scan of a thousand widths at
-# once is fast in NumPy too.
+# A formula needs a few operations, and is exact. Plans by the joint law have no twin: NumPy scans a thousand widths at
+# once fast enough.
 #
-# A plan is only as good as its law. The coefficients here are printed and rounded, and nothing in this lesson says how
-# sure they are. With a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients,
-# and `hoffmann_intervals` and its like say how sure the predictions are.
+# A plan is only as good as its law. The coefficients here are printed and rounded, and this lesson does not show how
+# sure they are. For a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients.
+# `hoffmann_intervals` and similar functions give intervals for the predictions.
 #
 # ## What to remember
 #
 # - A budget C ≈ 6 N D leaves one choice: model size or tokens.
 # - Narrow experts help until the router costs too much. Larger models can afford narrower experts.
-# - Where only FLOPs count, more experts are better. Where memory counts, there is a best number.
+# - If only FLOPs count, more experts are better. If memory counts, there is a best number.
 # - Check a printed formula against a search before you use it.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/14_later_laws.py`](answers/14_later_laws.py).
 #
-# 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs, by the coefficients of this lesson and by those
-#    that Hoffmann et al. printed? Do the two agree?
-# 2. What does it cost in loss to train a model of half the best size, or of twice the best size, with the same FLOPs?
-# 3. A model of the joint law with 8 experts and 1e22 FLOPs has to pay for its use as well: each token of inference
-#    costs a third of one of training. How does the best size change for a million million tokens of inference?
+# 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs, by the coefficients of this lesson and by the
+#    coefficients that Hoffmann et al. printed? Do the two agree?
+# 2. How much higher is the loss of a model of half the best size, or of twice the best size, with the same FLOPs?
+# 3. Take a model of the joint law with 8 experts. Its budget of 1e22 FLOPs has to pay for inference as well. A token of
+#    inference costs a third of a token of training. How does the best size change for a million million tokens of
+#    inference?
 # 4. At which granularity does the router cost as much as the rest of the model, at the width and expansion of section
 #    2? And at four times that width?

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lesson 16. Check your own router
 #
-# **You will** write a router in twenty lines, see it pass a thousand random tests with two mistakes in it, and hand it
-# to a suite of tests that finds both. Then you will read the suite's report, word by word, and mend the router.
+# **You will** write a router in twenty lines that has two mistakes and still passes a thousand random tests. A test
+# suite finds both. Then you will read the suite's report, column by column, and repair the router.
 #
-# **You need** Python, NumPy and lesson 1. Pictures need matplotlib. Sections 1 to 4 run with NumPy alone; the suite
-# needs pytest, Hypothesis and JAX.
+# **You need** Python, NumPy and lesson 1. Pictures need matplotlib. Sections 1 to 4 need only NumPy; the suite needs
+# pytest, Hypothesis and JAX.
 #
 # **Files** [`notation.py`](../reference/notation.py), [`routers/top_k.py`](../reference/routers/top_k.py),
 # [`conformance/README.md`](../conformance/README.md), [`conformance/bounds.py`](../conformance/bounds.py).
@@ -13,14 +13,14 @@
 # %% [markdown]
 # ## 1. A router in twenty lines
 #
-# The router of lesson 1 gave each token one expert. Ours gives each token its $k$ best experts. Both begin with the
-# *softmax*, which turns the logits $z_{te}$ of token $t$ into probabilities:
+# The router of lesson 1 gave each token one expert. Our router gives each token its $k$ best experts. Both begin with
+# the *softmax*, which turns the logits $z_{te}$ of token $t$ into probabilities:
 #
 # $$p_{te} = \frac{\exp(z_{te})}{\sum_j \exp(z_{tj})}$$
 #
-# First as a loop, for one token; then as one usually writes it, for all tokens at once. The logarithm of the sum below
-# the line, *log-sum-exp*, is of use elsewhere, so it gets a function too. (Of the helpers of these lessons, `same`
-# stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# The code has it as a loop for one token, and then in the usual form, for all tokens at once. The logarithm of the
+# denominator is the *log-sum-exp*. It is useful elsewhere, so it gets its own function. (The helper `same` stops the
+# lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -46,7 +46,7 @@ same(log_sum_exp(z), np.log(np.exp(z).sum(axis=1)))
 
 
 # %% [markdown]
-# Then the choice: sort the scores of each token, turn the order around, and take the first $k$.
+# Then choose the experts: sort the scores of each token, reverse the order, and take the first $k$.
 
 
 # %%
@@ -60,11 +60,11 @@ for row, chosen in zip(z, top_k_indices(z, 2), strict=True):
 
 
 # %% [markdown]
-# The router puts both together. It returns what the reference returns from
-# [`top_k_router`](../reference/routers/top_k.py): the experts of each token, their *gates* (what the output of each
-# expert is multiplied by), the *load* (the share of each expert), the plan, and how far the loads are from equal. A
-# dictionary with these names will do. Of the options of the reference it has two: scores other than the softmax are
-# refused, and gates can be *normalised*, so that those of a token add up to 1.
+# The router puts both together. It returns the same fields as the reference,
+# [`top_k_router`](../reference/routers/top_k.py): the experts of each token, their *gates* (the factors of the experts'
+# outputs), the *load* (the share of each expert), the plan, and the imbalance of the loads. A dictionary with these
+# names is enough. Our router has two of the reference's options. It rejects scores other than the softmax, and it can
+# *normalise* the gates, so that the gates of a token add up to 1.
 
 
 # %%
@@ -88,7 +88,7 @@ same(routing["load"].sum(), 1.0)
 # %% [markdown]
 # ## 2. A thousand tests
 #
-# Does the router compute what the reference computes? Draw random logits, ask both, compare.
+# Does the router agree with the reference? Draw random logits, call both, compare.
 
 # %%
 from routelaws.reference.routers import top_k as reference
@@ -103,12 +103,12 @@ for _ in range(1000):
 print(f"{compared:,} numbers compared, all the same")
 
 # %% [markdown]
-# Many would stop here. There are two mistakes in the twenty lines.
+# Many programmers would stop here. But the twenty lines contain two mistakes.
 #
 # ## 3. What random numbers do not show
 #
-# Two logits of a token may be equal, a *tie*. Which expert is taken then has to be settled, or two programs disagree:
-# here it is the one with the lower index. And a logit may be large.
+# Two logits of a token may be equal: a *tie*. A rule has to decide which expert wins, or two programs disagree. The
+# reference takes the expert with the lower index. And a logit may be large.
 
 # %%
 tied, large = np.zeros((1, 4)), np.array([[1000.0, 999.0, 0.0, 0.0]])
@@ -120,11 +120,12 @@ with np.errstate(all="ignore"):
     assert top_k_router(tied)["expert"][0, 0] == 3 and np.isnan(top_k_router(large)["gate"]).all()
 
 # %% [markdown]
-# On a tie our router takes the last expert, because it turns the sorted order around. At 1000 the exponential is larger
-# than any number that can be stored, and infinity divided by infinity is *nan*, "not a number".
+# On a tie our router takes the last expert, because it reverses the sorted order. At 1000 the exponential *overflows*:
+# it is larger than the largest number that fits the format, and becomes infinity. Infinity divided by infinity is
+# *nan*, "not a number".
 #
-# Do such inputs occur? Numbers in full precision are hardly ever equal. But models compute with fewer bits, where there
-# are fewer different numbers. Here are the same logits in both.
+# Do such inputs occur? Numbers in full precision are hardly ever equal. But models compute with fewer bits, so there
+# are fewer different numbers. Here are the same logits in both precisions.
 
 # %%
 logits = np.random.default_rng(1).normal(size=(100_000, 64))
@@ -138,9 +139,9 @@ assert equal[0] == 0 < equal[1]
 # %% [markdown]
 # ## 4. How much may two programs differ?
 #
-# Two right programs do not give the same last digits, since each step rounds. How much is allowed? A fixed limit, such
-# as one that many people use, NumPy's `allclose`, can be far too generous. Here is a softmax that returns 0 wherever
-# the probability is small. `allclose` calls it equal.
+# Two right programs differ in their last digits, since each step rounds. How large a difference is allowed? A fixed
+# tolerance, such as the default of NumPy's `allclose`, can be far too large. Here is a softmax that returns 0 wherever
+# the probability is small. `allclose` accepts it.
 
 # %%
 far = np.array([[0.0, -20.0, -25.0]])
@@ -150,10 +151,10 @@ print("right:", right[0], " wrong:", wrong[0], " allclose:", np.allclose(wrong, 
 assert np.allclose(wrong, right) and not wrong[0, 1:].any()
 
 # %% [markdown]
-# The suite asks how much error the computation itself must make. Let $u$ be half the distance from 1 to the next
-# number, the largest relative error of one rounding. The reference subtracts the largest logit of a row first. That
-# rounds $z - \max z$, by up to $u |z - \max z|$, and the exponential turns this into a *relative* error of the result.
-# So the unit of error, the *scale*, is
+# The suite derives its limit from the rounding errors of the computation itself. Let $u$ be half the distance from 1 to
+# the next number; this is the largest relative error of one rounding. The reference subtracts the largest logit of a
+# row first. That rounds $z - \max z$, by up to $u |z - \max z|$, and the exponential turns this into a *relative* error
+# of the result. So the unit of error, the *scale*, is
 #
 # $$s_{te} = u (1 + |z_{te} - \max_j z_{tj}|) p_{te}$$
 #
@@ -182,8 +183,8 @@ assert shares[0] < 1 < shares[1]
 
 # %% [markdown]
 # Take pairs of logits in 32 bits that are farther and farther apart, and look at the smaller probability: its relative
-# error, the limit of the suite, and what `allclose` allows. Where the last is above 1, any small number would pass, 0
-# among them.
+# error, the limit of the suite, and the limit of `allclose`. Where the limit of `allclose` is above 1, any small number
+# would pass, even 0.
 
 # %%
 draws, distance = np.random.default_rng(2), np.geomspace(0.1, 60, 300)
@@ -222,9 +223,9 @@ figure(
 # ## 5. The suite
 #
 # The package `routelaws.conformance` holds a suite of tests for everything that the reference has. It draws ties, zeros
-# with both signs, and skewed and extreme logits; it calls our function and the reference, and compares within such
-# limits. What it tests is called a *backend*: anything with functions of the reference's names. A module will do, and
-# so will an object. Whatever is not there is not tested.
+# with both signs, and skewed and extreme logits. It calls our function and the reference, and compares the results
+# within such limits. The code under test is called a *backend*: a module or an object whose functions have the
+# reference's names. The suite skips functions that the backend does not have.
 
 # %%
 needs("hypothesis", "conformance")
@@ -246,8 +247,8 @@ def check(*functions):
 
 
 # %% [markdown]
-# The profile `default` draws some dozens of examples for each property. (`quick`, which one gets without asking, draws
-# a few. It is meant for a first look.)
+# The profile `default` draws some dozens of examples for each property. (`quick`, the profile that runs if you choose
+# none, draws only a few. It is for a first look.)
 
 # %%
 mine = [softmax, log_sum_exp, top_k_indices, top_k_router]
@@ -259,9 +260,10 @@ print("ties:", report.facts["ties"])
 assert report["softmax"].verdict == "defect" and report.facts["ties"] != "lower index" and report.exit_code == 1
 
 # %% [markdown]
-# The suite finds the mistake in the softmax and in the router that uses it. The tie rule is a fact: any rule can be
-# meant, but a model that moves from one library to the other changes. Here is the whole table, as the suite prints it.
-# (Numbers of calls, and the examples, can differ with the version of Hypothesis, the library that draws them.)
+# The suite finds the mistake in the softmax and in the router that uses it. It reports the tie rule as a fact, not as a
+# mistake: any rule can be intended, but a model that moves between two libraries changes. Here is the whole table, as
+# the suite prints it. (The numbers of calls and the examples can differ with the version of Hypothesis, the library
+# that draws them.)
 
 # %% tags=["volatile"]
 for line in report.lines()[len(report.header) + 3 :]:
@@ -270,24 +272,25 @@ for line in report.lines()[len(report.header) + 3 :]:
 # %% [markdown]
 # How to read it:
 #
-# - **calls**: how often the function was asked, and its answer judged.
-# - **worst share**: the largest error, as a share of what is allowed. Above 1 the function fails. It can fail with a
-#   small share, too: a wrong expert, a nan or an exception has none. Where no number was compared there is a dash.
-# - **verdict**: *right*; *defect*, with its kind (*wrong*, *raises*, *hangs*, *mutates*, ...), the first entry that is
-#   off, what was expected there and what was found; or *differs*: the function computes something else that can be
-#   meant. A verdict on a router names its dialect.
-# - **besides**: every other fault that was found, with its test and its input. Some follow from another: the router
-#   takes its gates from our softmax, so that they are nan where its probabilities are.
-# - **not asked**: no test came as far as this function. That of the softmax asks `log_sum_exp` too, and stopped before.
-# - **not offered**: calls that were left out, because our function does not have the option, or said so itself
-#   (`NotImplementedError`). The options behind "so not checked" stood in no call that was answered: what our function
-#   would do with them is unknown.
+# - **calls**: how often the suite called the function and judged its result.
+# - **worst share**: the largest error, as a share of the limit. Above 1 the function fails. It can also fail with a
+#   small share: a wrong expert, a nan or an exception has no share. A dash means that no number was compared.
+# - **verdict**: *right*, *defect* or *differs*. A *defect* comes with its kind (*wrong*, *raises*, *hangs*, *mutates*,
+#   ...), the first wrong entry, the expected value and the value found. *Differs* means that the function computes
+#   something else, which can be intended. A verdict on a router names its dialect.
+# - **besides**: every other fault that was found, with its test and its input. One fault can cause another: the router
+#   takes its gates from our softmax, so the gates are nan where the probabilities are nan.
+# - **not asked**: no test reached this function. The test of the softmax calls `log_sum_exp` too, but stopped before
+#   that call.
+# - **not offered**: skipped calls, because our function does not have the option, or raised `NotImplementedError`.
+#   Options after "so not checked" were in no call that returned a result: the suite does not know what our function
+#   does with them.
 #
 # ## 6. A repair that breaks something
 #
-# The usual repair of the softmax is to subtract the largest logit of each row, which changes nothing in the result:
-# $\exp(z - m) / \sum \exp(z - m) = \exp(z) / \sum \exp(z)$. And a *stable* sort of the negated scores leaves equal ones
-# in the order of their indices.
+# The usual repair of the softmax is to subtract the largest logit of each row. This does not change the result:
+# $\exp(z - m) / \sum \exp(z - m) = \exp(z) / \sum \exp(z)$. And a *stable* sort of the negated scores keeps equal
+# scores in the order of their indices.
 
 
 # %%
@@ -312,9 +315,9 @@ for row in report.rows:
 assert report["softmax"].kind == "mutates" and report["top_k_indices"].verdict == "right"
 
 # %% [markdown]
-# The values are right, and yet there is a new mistake: `-=` changes the array that the caller gave. Whoever uses the
-# logits again, for a balance loss say, gets other numbers. Our own test in the cell above did not see it, because it
-# compared results alone. One function is *not asked*: the test that was to ask it stopped before.
+# The values are right, but there is a new mistake: `-=` changes the array of the caller. If the caller uses the logits
+# again, for example in a balance loss, it gets wrong numbers. Our own test in the cell above missed this, because it
+# compared only results. One function is *not asked*: its test stopped before the call.
 #
 # ## 7. Right
 #
@@ -333,12 +336,13 @@ for row in report.rows:
 assert report.exit_code == 0 and {row.verdict for row in report.rows} == {"right"}
 
 # %% [markdown]
-# All right, so far as it was asked. The right-hand side says what was not: sigmoid scores, the bias and the mask of the
-# reference's router. Nor does "right" prove anything; it says that no example was found where the two differ.
+# Every function that the suite called is right. The right-hand side lists what the suite did not check: sigmoid scores,
+# the bias and the mask of the reference's router. And "right" is no proof: it means that the suite found no example
+# where the two differ.
 #
 # ## 8. Another function by the same name
 #
-# Many libraries normalise the gates of a token, so that they add up to 1. Suppose ours did so unless told otherwise.
+# Many libraries normalise the gates of a token, so that they add up to 1. Suppose our router does so by default.
 
 # %%
 plain = top_k_router
@@ -356,19 +360,19 @@ same(top_k_router(z, 1)["gate"], np.ones((3, 1)))
 
 # %% [markdown]
 # The suite names the dialect, and a call that shows the difference: our router takes the option `normalisation` and
-# ignores it. The dialect is a choice, and with $k = 1$ a choice with a price: every gate is 1, whatever the logits
-# are, so that the gates tell the router nothing and it learns nothing through them.
+# ignores it. The dialect is a choice. With $k = 1$ this choice has a cost: every gate is 1, whatever the logits are. So
+# no gradient reaches the router through the gates, and it learns nothing from them.
 #
 # ## 9. Four dialects of one loss
 #
-# Programs that say "auxiliary loss" (lesson 7) mean different things. The reference knows four of them:
+# "Auxiliary loss" (lesson 7) means different things in different programs. The reference knows four of them:
 #
 # - "assignments": the loss of lesson 7;
-# - "tokens": the same, but the number of assignments is divided by $T$ and not by $T k$;
-# - "first_choice": the same, but only first choices are counted, and divided by $T$;
-# - "gshard", as its authors print it: first choices too, with $1 / E$ in place of $E$ in front of the sum.
+# - "tokens": the same, but the number of assignments is divided by $T$, not by $T k$;
+# - "first_choice": the same, but with the number of first choices only, divided by $T$;
+# - "gshard", as its authors print it: also first choices only, with $1 / E$ instead of $E$ before the sum.
 #
-# Here are all four on the six tokens of lesson 7, and what each gives when everything is in balance.
+# Here is the value of all four on the six tokens of lesson 7, and at perfect balance.
 
 # %%
 from routelaws.reference.balance import DIALECTS, auxiliary_loss, value_at_balance
@@ -386,9 +390,9 @@ same(values["tokens"], k * values["assignments"])
 same(values["first_choice"], E**2 * values["gshard"])
 
 # %% [markdown]
-# Two pairs differ by a factor alone: $k$ in one pair, $E^2$ in the other. So a weight from one program is wrong in
-# another. To push as hard in the dialect "tokens", divide the weight by $k$. In the dialect "gshard", multiply it by
-# $E^2$ (and then only first choices count). Here is the weight of Fedus et al. in each.
+# Two pairs differ only by a factor: $k$ in one pair, $E^2$ in the other. So a weight from one program is wrong in
+# another. For the same effect in the dialect "tokens", divide the weight by $k$. In the dialect "gshard", multiply it
+# by $E^2$ (and then only first choices count). Here is the weight of Fedus et al. in each dialect.
 
 # %%
 for num_experts, choices in ((8, 2), (128, 8)):
@@ -399,8 +403,9 @@ for num_experts, choices in ((8, 2), (128, 8)):
 # %% [markdown]
 # ## 10. The call that failed
 #
-# A report is read once; a call that failed is something to work with. The suite can write each one to an `.npz` file,
-# the smallest that it found. NumPy alone opens it: the arguments, the result (`found`), the reference's (`expected`).
+# To debug a fault you need the call that failed. The suite can write each one to an `.npz` file, with the smallest
+# input that it found. NumPy can open it. It holds the arguments, the result (`found`) and the reference's result
+# (`expected`).
 
 # %%
 import tempfile
@@ -416,18 +421,18 @@ ours, theirs = first["found.gate"], first["expected.gate"]
 assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
 
 # %% [markdown]
-# All of this can be had from the command line as well. Save the functions as `my_router.py`, and in the same folder:
+# The command line does all of this as well. Save the functions as `my_router.py`, and run in the same folder:
 #
 #     python -m routelaws.conformance --backend my_router --profile default
 #     python -m routelaws.conformance --backend my_router --export-failing failing
 #
-# The exit code is 0 where nothing is wrong, so that a build can be made to stop. Ways to say that a difference is meant
-# are in the [README of the suite](../conformance/README.md).
+# The exit code is 0 if nothing is wrong, so a build can stop on a fault. The
+# [README of the suite](../conformance/README.md) shows how to declare a difference as intended.
 #
 # ## 11. The fast twin
 #
-# The twin in JAX is a backend like any other. It can be compiled and differentiated and says so, in `capabilities`, and
-# the suite then tests that too.
+# The twin in JAX is a backend like any other. It can be compiled and differentiated, and declares this in
+# `capabilities`. So the suite tests that too.
 
 # %%
 from routelaws.accelerated import notation as fast
@@ -442,25 +447,26 @@ assert report.exit_code == 0
 same(fast.softmax(np.float32(z)), softmax(z))
 
 # %% [markdown]
-# The three functions of JAX itself, and layers of other libraries, were asked the same way; what was found is in
+# The suite also tested the three functions of JAX itself, and layers of other libraries. The results are in
 # [`docs/wild/README.md`](../docs/wild/README.md).
 #
 # ## What to remember
 #
 # - Random tests with a fixed tolerance can pass a wrong router.
-# - The suite compares with a reference, with a limit for each function that follows from rounding.
-# - A dialect is a known different answer. Find out which one your library has before you copy its numbers.
-# - Read the verdict and the input that is printed with it, and start from there.
+# - The suite compares with a reference. The limit for each function follows from rounding.
+# - A dialect is a known difference from the reference. Find out which dialect your library has before you copy its
+#   numbers.
+# - Start from the verdict and the input that the report prints with it.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/16_your_own_router.py`](answers/16_your_own_router.py).
 #
-# 1. A program subtracts the largest of *all* logits in the softmax, not that of each row. On which input is that wrong?
-#    Does the suite find it?
+# 1. A program subtracts the largest of *all* logits in the softmax, not the largest of each row. On which input is that
+#    wrong? Does the suite find it?
 # 2. Offer `softmax` alone, with the mistake of section 1. What does the report say, and why?
-# 3. The capacity of an expert is $\lceil c k T / E \rceil$. Write it with the fraction cut off in place of rounded up,
-#    and ask the suite about `expert_capacity`.
-# 4. Sort the negated scores without `kind="stable"`. Is that wrong? What does the suite say?
-# 5. A program uses the dialect "tokens" with $k = 8$ and the weight 0.01. Which weight does the dialect "assignments"
-#    need, to push as hard?
+# 3. The capacity of an expert is $\lceil c k T / E \rceil$. Write it so that it rounds down instead of up, and let the
+#    suite test `expert_capacity`.
+# 4. Sort the negated scores without `kind="stable"`. Is that wrong? What does the suite report?
+# 5. A program uses the dialect "tokens" with $k = 8$ and the weight 0.01. Which weight has the same effect in the
+#    dialect "assignments"?
