@@ -1,11 +1,11 @@
-"""Fit the bounded law of `routed.py` by variable projection: the best coefficients over the whole domain.
+"""Fit the bounded law of `routed.py` to its global optimum by variable projection.
 
 Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
-What differs here: the rows of each E are reduced to two, the scan is coarse and shared by all weightings of a table,
-and a second-order search from its best points does the rest, in numba (`kernels/law_fit.py`). A fit of the released
-table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`; `make bench BENCH="--only law-fits"`
-measures the second).
+What differs here: the fit reduces the rows of each E to two. All weightings of a table share one coarse scan, and a
+second-order search in numba starts from its best points (`kernels/law_fit.py`). A fit of the released table takes about
+0.2 ms, a fit of a bootstrap sample about 10 µs (`fit_weighted`; `make bench BENCH="--only law-fits"` measures the
+second).
 """
 
 import math
@@ -40,7 +40,7 @@ class WeightedFits(NamedTuple):
 
 
 class LevelTable(NamedTuple):
-    """A checked table as the kernel takes it: rows that point to their E."""
+    """A checked table in the format of the kernel: each row has the index of its E."""
 
     log_size: np.ndarray  # [n] log10 N less its mean
     centre: float  # that mean
@@ -66,25 +66,25 @@ def fit_routed(
         num_experts: [n], E, at least 1; a dense model is E = 1.
         loss: [n], L, nats per token, above 0.
         huber: None for least squares (Clark et al. 2022), or the residual, in log10 units and above 0, beyond which a
-            row counts linearly: the sum of Huber terms, r²/2 up to huber and huber (|r| - huber/2) beyond, is minimised
-            (our choice). Above every residual it gives the least-squares fit.
+            row counts linearly (our choice). The fit then minimises the sum of Huber terms: r²/2 up to huber and
+            huber (|r| - huber/2) beyond. A value above every residual gives the least-squares fit.
         scan: points of the first scan along each axis of the domain; half as many again with `huber`.
-        starts: how many of its lowest points are searched from, in each piece of the domain; twice as many with
-            `huber`, whose low points can lie closer together.
+        starts: number of lowest scan points to start a search from, in each piece of the domain; twice as many with
+            `huber`, whose minima can lie closer together.
 
     Returns:
-        The fit. `objective` is within 1e-12 (relative) of the least value over the whole domain, as far as the spacing
-        of the scan can tell low points apart. With a `huber` far below the residuals, nearly a sum of absolute values,
-        there may be several of them close together.
+        The fit. `objective` is within 1e-12 (relative) of the global minimum, if the scan is fine enough to separate
+        local minima. With a `huber` far below the residuals the objective is nearly a sum of absolute values, and
+        several local minima may be close together.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
-            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ and two more are needed to tell E_start
-            from E_max), fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one
-            size, for instance). Or `huber` is not a finite number above 0.
+            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ, two more separate E_start from E_max),
+            fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one size, for
+            instance). Or `huber` is not a finite number above 0.
 
-    Differs from the reference: a search from the low points of a coarse scan finds the optimum, see the file. With
-    `huber` a fit takes a few milliseconds.
+    Differs from the reference: the fit searches from the lowest points of a coarse scan (see the top of the file). With
+    `huber` it takes a few milliseconds.
     """
     return _fit_table(level_table(dense_parameters, num_experts, loss), huber, scan, starts)
 
@@ -99,18 +99,18 @@ def fit_weighted(
     starts: int = 1,
     careful: bool = False,
 ) -> WeightedFits:
-    """Fit one table under many weightings, for a bootstrap or a jackknife. The fast twin's own: no reference.
+    """Fit one table under many weightings, for a bootstrap or a jackknife. It has no reference.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as `fit_routed`.
         weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as `fit_routed`.
-        careful: search every edge of the domain to the last digit, as `fit_routed` does. Without it an edge may be left
-            out that is better by a few parts in ten thousand of the objective, mostly where E_max is hardly finite.
+        careful: search every edge of the domain to the last digit, as `fit_routed` does. Without it the fit may miss an
+            edge that lowers the objective by a few parts in ten thousand, mostly where E_max is hardly finite.
 
     Returns:
-        WeightedFits. A weighting that leaves too little to determine the law has status -1 and NaN everywhere; what
-        `fit_routed` demands of a table is demanded of the rows with a weight.
+        WeightedFits. The rows with a weight have to meet the requirements of `fit_routed`; a weighting whose rows do
+        not determine the law has status -1 and NaN everywhere.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, or the weights are of another shape or negative.
@@ -149,14 +149,14 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
     with np.errstate(divide="ignore", invalid="ignore"):
         psi = np.log1p(rise * extra / (1 + bend * extra)) / np.log1p(rise * fits.top / (1 + bend * fits.top))
     psi = np.where(rise == 0, extra / fits.top, psi)
-    with np.errstate(over="ignore"):  # a draw of very wrong losses may say inf
+    with np.errstate(over="ignore"):  # a draw of very wrong losses may predict inf
         return 10.0 ** (intercept + size * log_size + (gain + interaction * log_size) * psi)
 
 
 def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
-    """Check a table and sort it by E; raises ValueError as `fit_routed`, in the words given."""
+    """Check a table and sort it by E; raises ValueError as `fit_routed`, with the given words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))

@@ -1,26 +1,24 @@
 """The dense power law: how the loss of a model without routing falls with its size.
 
-After Kaplan et al. 2020 in the form that Clark et al. 2022 (arXiv 2202.01169) compare with,
+The law is from Kaplan et al. 2020, in the form that Clark et al. 2022 (arXiv 2202.01169) compare with:
 
     L = (N_c / N)^α,   that is   log10 L = α (log10 N_c - log10 N)
 
 where  L  loss of the last evaluation, nats per token, above 0
        N  parameters, above 0
-       α  how fast the loss falls: ten times the parameters divide it by 10^α
+       α  the exponent: ten times the parameters divide the loss by 10^α
        N_c  the size at which the line reaches a loss of 1 nat.
 
-That is a straight line, so it is fitted by one: with x = log10 N and y = log10 L,
+The law is a straight line in logarithms, so the fit is linear regression. With x = log10 N and y = log10 L,
 
     slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.
 
-Ill-conditioned: N_c. It is where the line crosses log10 L = 0, more than four decades beyond the largest model that was
-trained, so an error of the slope is multiplied by log10 N_c - x̄, between 5 and 6: one per cent of α is 13 per cent of
-N_c. There are three released dense runs at 130M parameters; with all of these in the fit N_c is 3.42e13, with one of
-them 3.57e13, and with none 3.69e13.
-Compare predicted losses, not N_c.
+Compare predicted losses, not N_c, which is ill-conditioned. N_c is where the line crosses log10 L = 0, more than four
+decades beyond the largest trained model. The error of the slope is therefore multiplied by log10 N_c - x̄, between 5 and
+6: a change of α by one per cent changes N_c by 13 per cent. For example, three released dense runs have 130M
+parameters. With all three in the fit N_c is 3.42e13, with one of them 3.57e13, and with none 3.69e13.
 
-What it is for: the yardstick. The size that reaches a loss (`size_for_loss`) turns any measured loss into the dense
-model that it is worth.
+The dense law is the baseline: `size_for_loss` turns any measured loss into the size of the dense model that reaches it.
 """
 
 import math
@@ -40,7 +38,7 @@ class DenseCoefficients(NamedTuple):
 
     Attributes:
         alpha: minus d log10 L / d log10 N, above 0
-        N_c: parameters; the size of loss 1
+        N_c: the size, in parameters, with loss 1
     """
 
     alpha: float
@@ -48,7 +46,7 @@ class DenseCoefficients(NamedTuple):
 
 
 class DenseLine(NamedTuple):
-    """The same law as log10 L = intercept + slope · log10 N, which exists whatever the slope is.
+    """The same law as log10 L = intercept + slope · log10 N, which exists for every slope.
 
     Attributes:
         intercept: log10 L at N = 1
@@ -67,10 +65,10 @@ class DenseFit(NamedTuple):
         line: the same fit, for prediction: see `predict_line`
         objective: mean squared difference of log10 losses
         rmsle: its square root
-        status: "interior", or that there is no power law
+        status: "interior", or "loss does not fall with size"
         covariance: [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
-        rows: rows used, all that were given
-        criterion: what was minimised
+        rows: number of rows
+        criterion: the minimised quantity
     """
 
     coefficients: DenseCoefficients
@@ -97,7 +95,7 @@ def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) 
         ValueError: a size or N_c is not finite or not above 0.
 
     Example:
-        A thousandth of N_c at α = 0.1: L = 1000^0.1 = 10^0.3.
+        At a thousandth of N_c and α = 0.1, L = 1000^0.1 = 10^0.3.
 
         >>> print(round(float(predict_loss(1e10, DenseCoefficients(0.1, 1e13))), 6), round(10**0.3, 6))
         1.995262 1.995262
@@ -139,15 +137,16 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
         loss: [n], L, nats per token, above 0.
 
     Returns:
-        The fit, plain least squares. If the loss does not fall (by more than 1e-10 in log10 over the sizes of the
-        table) there is no power law: the status says so, the coefficients are NaN, and `line` still predicts (our
-        choice). If it falls so little that N_c is beyond the range of float64, N_c is inf (or 0, for losses below 1).
+        The fit, plain least squares. If the loss does not fall by more than 1e-10 in log10 over the sizes of the table,
+        there is no power law. The status then reports it, the coefficients are NaN, and `line` still predicts (our
+        choice). If the loss falls so little that N_c is beyond the range of float64, N_c is inf (or 0, for losses
+        below 1).
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 3 rows, or fewer than two sizes.
 
     Example:
-        The law gives itself back.
+        A fit to losses of the law recovers its coefficients.
 
         >>> size = np.array([1e7, 1e8, 1e9])
         >>> fit = fit_dense(size, predict_loss(size, DenseCoefficients(0.08, 1e13)))
@@ -175,7 +174,7 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
 
 
 def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, whatever its status.
+    """Return the loss L that a fit predicts, for every status.
 
     Args:
         line: `DenseFit.line`.
@@ -193,21 +192,21 @@ def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
 def _covariance(
     coefficients: DenseCoefficients, rows: int, spread: float, mean_loss: float, squares: float
 ) -> np.ndarray:
-    """Return the covariance of (α, N_c): residual variance with n - 2 degrees of freedom, carried through.
+    """Return the covariance of (α, N_c) by error propagation; the residual variance has n - 2 degrees of freedom.
 
     ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
-    by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This is a
-    statement about small errors: the distribution of N_c is skewed. The entries of N_c are NaN where float64 cannot
-    hold N_c, because α is nearly 0.
+    by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This
+    approximation holds for small errors only: the distribution of N_c is skewed. The entries of N_c are NaN where α is
+    so close to 0 that float64 cannot represent N_c.
     """
     alpha, critical = coefficients
     variance = squares / (rows - 2)
     if not 0 < critical < math.inf:
         return np.array([[variance / spread, np.nan], [np.nan, np.nan]])
     factor = critical * math.log(10)
-    # Columns: what a change of the slope's α, and of ȳ, does to (α, N_c).
+    # Columns: derivatives of (α, N_c) by α and by ȳ.
     change = np.array([[1.0, 0.0], [-factor * mean_loss / alpha**2, factor / alpha]])
-    with np.errstate(over="ignore", invalid="ignore"):  # an N_c that is nearly beyond float64
+    with np.errstate(over="ignore", invalid="ignore"):  # N_c may be close to the limit of float64
         return change @ np.diag([variance / spread, variance / rows]) @ change.T
 
 

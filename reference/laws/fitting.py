@@ -1,40 +1,40 @@
-"""Fit the bounded law of `routed.py` by variable projection: the best coefficients over the whole domain.
+"""Fit the bounded law of `routed.py` to its global optimum by variable projection.
 
-What is minimised is the mean squared difference between predicted and measured log10 loss (Clark et al. 2022, arXiv
-2202.01169; its root is their RMSLE). The notebook that they released minimises over all six coefficients from 500
-random starts. Run again by us, five times for each of the three routers, the best of 500 starts ended 0.04 to 4.5 %
-above the least value that is known, and none of the 7,500 within a ten-thousandth of it
-(`make bench BENCH="--only law-fits"` runs such starts); where the runs of the authors ended we do not know. Here the
-problem is taken apart instead:
+The fit minimises the mean squared difference between predicted and measured log10 loss (Clark et al. 2022, arXiv
+2202.01169; its root is their RMSLE). The authors' notebook minimises over all six coefficients from 500 random starts.
+We ran it five times for each of the three routers. The best of 500 starts ended 0.04 to 4.5 % above the least known
+value, and none of the 7,500 starts came within a ten-thousandth of it (`make bench BENCH="--only law-fits"` runs such
+starts). We do not know where the authors' own runs ended. This file splits the problem instead:
 
-1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is, exactly,
+1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is exactly
 
        Ê = E_start · (1 + rise·x / (1 + bend·x)),   rise = (1/E_start)(1 - E_start/E_max)²,
                                                    bend = (1/E_max)(1 - E_start/E_max).
 
-2. Given rise and bend, log10 L is linear in four unknowns. With ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its
-   own value at the largest E of the table so that it runs from 0 (E = 1) to 1,
+2. Given rise and bend, log10 L is linear in four unknowns:
 
        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
-   and four-column least squares solves it (`residual_sum`). ψ and log10 Ê span the same models: they differ by a factor
-   and a shift.
-3. What is left is a function of two variables. `shape` maps the unit square onto all allowed pairs, limits included,
-   and `minimise` scans the square line by line and narrows its low points down. These three are in `_projection.py`.
+   Here ψ(x) is log(1 + rise·x/(1 + bend·x)), divided by its value at the largest E of the table; so it runs from 0
+   (E = 1) to 1. Least squares with four columns gives the unknowns (`residual_sum`). ψ and log10 Ê span the same
+   models: they differ by a factor and a shift.
+3. The residual sum is now a function of two variables. `shape` maps the unit square onto all allowed pairs, limits
+   included. `minimise` scans the square line by line and refines its local minima. `residual_sum`, `shape` and
+   `minimise` are in `_projection.py`.
 
-That the optimum is the global one is shown by this scan and not proved: a low point that lies wholly between the points
-of the scan would be missed. Tests hold the fit to much denser scans in other coordinates.
+The scan does not prove that the optimum is global: it would miss a minimum that lies wholly between its points. Tests
+compare the fit with much denser scans in other coordinates.
 
-The domain is 1 <= E_start < E_max <= ∞; that E_start is at least 1 is our choice. Its edges are closed forms and are
-searched as such (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at
-once; and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top: the law then has no finite
-coefficients, although its predictions exist. An optimum on an edge is reported as a status and never as a number that
-happened to end up large.
+The domain is 1 <= E_start < E_max <= ∞; the bound E_start >= 1 is our choice. The search covers each edge of the domain
+by its closed form (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at
+once; and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top. In the linear limit the law has no
+finite coefficients, but its predictions exist. A fit reports an optimum on an edge as a status, not as a very large
+number.
 
-A few bad rows can move a least-squares fit at will. With `huber` the sum of Huber terms is minimised instead, over the
-same domain: step 2 is then a convex problem with a method of its own (`_huber.py`), and step 3 stays as it is.
+A few bad rows can move a least-squares fit arbitrarily far. With `huber` the fit minimises the sum of Huber terms
+instead, over the same domain. Step 2 is then a convex problem with its own method (`_huber.py`); step 3 is unchanged.
 
-Gives up: speed. A fit solves ten to thirty thousand small least-squares problems, one after the other.
+The price is speed: a fit solves ten to thirty thousand small least-squares problems, one after the other.
 """
 
 import math
@@ -56,17 +56,17 @@ _FACES: tuple[tuple[Status, tuple[float, float], tuple[float, float]], ...] = (
     ("interior", (0.0, 1.0), (0.0, 1.0)),
 )
 """Pieces of the unit square (t, w) of `shape`, from the smallest set to the largest, each as (status, t range, w
-range). A larger piece contains the smaller ones, so it wins only where it is better by more than rounding."""
+range). A larger piece contains the smaller ones, so the fit takes it only where it is better by more than rounding."""
 
 _TIE = 1e-13  # relative difference of objectives below which the smaller piece of _FACES is taken
 
 
 class LossCurve(NamedTuple):
-    """The fitted law in a form that exists on every face of the domain, the linear limit included. With x = E - 1:
+    """The fitted law in a form that exists on every face of the domain, even in the linear limit. With x = E - 1:
 
         log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
-    where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its own value at x = top.
+    where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its value at x = top.
 
     Attributes:
         intercept: log10 L at N = 1, E = 1
@@ -93,12 +93,12 @@ class RoutedFit(NamedTuple):
     Attributes:
         coefficients: E_max is inf where it is unbounded; all NaN in the linear limit
         curve: the same fit, for prediction: see `predict_curve`
-        objective: the least value of what `criterion` names
-        rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: which piece of the domain holds the optimum
+        objective: the least value of `criterion`
+        rmsle: root mean squared difference of log10 losses, for every criterion
+        status: the piece of the domain that contains the optimum
         covariance: [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
-        rows: rows used, all that were given
-        criterion: what was minimised, in words
+        rows: number of rows
+        criterion: a description of the minimised quantity
     """
 
     coefficients: RoutedCoefficients
@@ -121,22 +121,22 @@ def fit_routed(
         num_experts: [n], E, at least 1; a dense model is E = 1.
         loss: [n], L, nats per token, above 0.
         huber: None for least squares (Clark et al. 2022), or the residual, in log10 units and above 0, beyond which a
-            row counts linearly: the sum of Huber terms, r²/2 up to huber and huber (|r| - huber/2) beyond, is
-            minimised (our choice). Above every residual it gives the least-squares fit.
+            row counts linearly (our choice). The fit then minimises the sum of Huber terms: r²/2 up to huber and
+            huber (|r| - huber/2) beyond. A value above every residual gives the least-squares fit.
 
     Returns:
-        The fit. `objective` is within 1e-12 (relative) of the least value over the whole domain, as far as the spacing
-        of the scan can tell low points apart. With a `huber` far below the residuals, nearly a sum of absolute values,
-        there may be several of them close together.
+        The fit. `objective` is within 1e-12 (relative) of the global minimum, if the scan is fine enough to separate
+        local minima. With a `huber` far below the residuals the objective is nearly a sum of absolute values, and
+        several local minima may be close together.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
-            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ and two more are needed to tell E_start
-            from E_max), fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one
-            size, for instance). Or `huber` is not a finite number above 0.
+            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ, two more separate E_start from E_max),
+            fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one size, for
+            instance). Or `huber` is not a finite number above 0.
 
     Example:
-        A table made by the law itself gives its coefficients back.
+        A fit to losses of the law recovers its coefficients.
 
         >>> from routelaws.reference.laws.routed import predict_loss
         >>> law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
@@ -145,7 +145,7 @@ def fit_routed(
         >>> fit.status, [round(value, 3) for value in fit.coefficients]
         ('interior', [-0.08, -0.11, 0.009, 1.1, 2.0, 300.0])
 
-        One loss is written down 10 % too high. Least squares is lost; the Huber fit hardly moves.
+        One loss is 10 % too high. The least-squares fit fails; the Huber fit hardly changes.
 
         >>> wrong = predict_loss(size, experts, law) * np.where(np.arange(15) == 7, 1.1, 1.0)
         >>> for huber in (None, 1e-4):
@@ -158,7 +158,7 @@ def fit_routed(
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, whatever its status.
+    """Return the loss L that a fit predicts, for every status.
 
     Args:
         curve: `RoutedFit.curve`.
@@ -174,12 +174,12 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
-    with np.errstate(over="ignore"):  # a fit of very wrong losses may say inf
+    with np.errstate(over="ignore"):  # a fit to very wrong losses may predict inf
         return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
 def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
-    """Return the best fit to a checked table (step 3): of every piece of the domain, and then the best of these."""
+    """Return the best fit to a checked table (step 3): the best over the pieces of the domain."""
     huber = None if huber is None else _huber.check_delta(huber, "in log10 units")
 
     def least_sum(t: float, w: float) -> float:
@@ -189,7 +189,7 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
         return _huber.solve(rows, rise, bend, huber)[0]
 
     found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]  # t, w, value
-    floor = rows.log_loss.size * RESOLUTION**2  # of the criterion, what is rounding; for noise-free tables alone
+    floor = rows.log_loss.size * RESOLUTION**2  # rounding of the criterion; matters for noise-free tables only
     if huber is not None:
         floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
     lowest = min(value for _, _, _, value in found)
@@ -198,11 +198,11 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
 
 
 def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:
-    """Return everything that is reported about the optimum at (rise, bend)."""
+    """Return the report of the optimum at (rise, bend)."""
     rise, bend, top = float(rise), float(bend), float(rows.extra_experts.max())
     centre = float(rows.log_size.mean())
     design, target = columns(rows, rise, bend), rows.log_loss
-    if huber is not None:  # what the law predicts at this shape, which the columns fit exactly
+    if huber is not None:  # predictions at this shape; the columns fit them exactly
         target = target - _huber.solve(rows, rise, bend, huber)[1]
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     residual = rows.log_loss - design @ solution
@@ -219,7 +219,7 @@ def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float
 
 
 def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
-    """Return the law's own coefficients: log10 Ê = log10 E_start + span·ψ, put into step 2."""
+    """Return the coefficients of the law, by inserting log10 Ê = log10 E_start + span·ψ into step 2."""
     if status == "linear limit":
         return RoutedCoefficients(*[math.nan] * 6)
     both = curve.rise + curve.bend  # 1/E_start - 1/E_max
@@ -232,12 +232,12 @@ def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
 
 
 def _error_variance(residual: np.ndarray, huber: float | None) -> float:
-    """Return what (JᵀJ)⁻¹ is multiplied by: the residual variance, or what takes its place in a Huber fit.
+    """Return the factor of (JᵀJ)⁻¹: the residual variance, or its replacement in a Huber fit.
 
-    With n - 6 degrees of freedom on every face, since all six coefficients were searched. Huber (1981, Robust
-    Statistics, section 7.6): with m the share of the rows within delta, which are all that a small shift of the law
-    is judged by, and the residuals cut off at delta, Σ clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m. It takes
-    the errors to be of one distribution, symmetric about the law. With no row within delta nothing can be said: NaN.
+    It has n - 6 degrees of freedom on every face, since the search covers all six coefficients. For a Huber fit it is
+    Σ clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here m is the
+    share of the rows within delta, and the residuals are clipped at delta. The formula assumes that the errors have one
+    distribution, symmetric about the law. It is NaN with no row within delta.
     """
     if huber is None:
         return float(np.sum(residual**2)) / (residual.size - 6)
@@ -251,9 +251,9 @@ def _error_variance(residual: np.ndarray, huber: float | None) -> float:
 def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, error_variance: float) -> np.ndarray:
     """Return the Gauss-Newton covariance of the six coefficients, `_error_variance` times (JᵀJ)⁻¹.
 
-    J is that of `_derivatives`. A coefficient that sits on an edge (E_start = 1, E_max = ∞) is held: its row and column
-    are 0. In the linear limit every entry is NaN. This is a statement about a quadratic approximation; the valley of
-    E_start and E_max is not quadratic, and `uncertainty.py` does without.
+    J comes from `_derivatives`. A coefficient on an edge (E_start = 1, E_max = ∞) is fixed: its row and column are 0.
+    In the linear limit every entry is NaN. The covariance is a quadratic approximation, but the valley of E_start and
+    E_max is not quadratic; `uncertainty.py` does not use it.
     """
     if status == "linear limit":
         return np.full((6, 6), np.nan)
@@ -284,4 +284,4 @@ def _derivatives(rows: Rows, coefficients: RoutedCoefficients) -> np.ndarray:
     return np.stack([*by_a_to_d, by_start, by_max], axis=1)
 
 
-# What this file does not do: intervals (`uncertainty.py`); choosing rows from a table of runs.
+# What this file does not do: intervals (`uncertainty.py`); selection of rows from a table of runs.

@@ -1,25 +1,25 @@
 """Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
 
-Clark et al. 2022 (arXiv 2202.01169) reach their law in steps. Logarithms are decimal; L is the loss in nats per token,
-N the dense parameters, E the experts of a routed layer (a dense model is E = 1).
+Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are decimal. L is the loss in nats per token,
+N the dense parameters, E the number of experts of a routed layer (a dense model has E = 1).
 
-    per-size    log10 L = b(N) log10 E + d(N)                 one line for each size that was trained
+    per-size    log10 L = b(N) log10 E + d(N)                 one line for each trained size
     separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
     bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
 
-What each step shows: the per-size lines get flatter as N grows, which the separable law cannot follow and the bilinear
-one can; separable is bilinear with c = 0. The measured points also bend away from the bilinear law at few and at many
-experts; the bounded law (`routed.py`) puts an effective number Ê in the place of E to follow that. At E = 1 the
-separable and the bilinear form are a dense power law (`dense.py`).
+The per-size lines get flatter as N grows. The bilinear law can follow this, the separable law (c = 0) cannot. At few
+and at many experts the measured losses also bend away from the bilinear law; the bounded law (`routed.py`) models the
+bend by an effective number Ê in place of E. At E = 1, the separable and the bilinear law are a dense power law
+(`dense.py`).
 
-Read the bilinear law in two ways, which is all that the functions below do:
+The functions below read the bilinear law as a straight line in two ways:
 
     at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N
     at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E
 
-The fits are linear least squares in log10 L: one answer, no search. Coefficients are values at N = 1, seven decades
-below any model that was trained, so b and d move with c: print b + c log10 N at trained sizes (`slope_in_experts`).
-Per-size lines describe sizes that were trained and say nothing about any other: there the answer is NaN.
+The fits are linear least squares in log10 L, so the solution is unique and needs no search. Coefficients are values at
+N = 1, seven decades below any trained model, so b and d move with c. Print b + c log10 N at trained sizes instead
+(`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the functions return NaN.
 """
 
 import math
@@ -83,13 +83,13 @@ class LogLinearFit(NamedTuple):
     """The best fit of one of the three laws to a table.
 
     Attributes:
-        coefficients: those of the law that was fitted
+        coefficients: of the fitted law
         objective: mean squared difference of log10 losses
         rmsle: its square root
-        status: "interior"; a per-size fit also says how many sizes have no line
+        status: "interior", or how many sizes of a per-size fit have no line
         covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
-        rows: rows used: all that were given, but for those of sizes without a line
-        criterion: what was minimised
+        rows: rows used: all rows except those of sizes without a line
+        criterion: the minimised quantity
     """
 
     coefficients: LogLinearCoefficients
@@ -112,7 +112,7 @@ def predict_loss(
         coefficients: the law, of any of the three forms.
 
     Returns:
-        L, nats per token, the broadcast shape; NaN at a size for which per-size lines have none.
+        L, nats per token, the broadcast shape; NaN at a size without a per-size line.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -135,7 +135,7 @@ def predict_loss(
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
     """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N. Negative where routing helps.
 
-    It has the shape of `dense_parameters`, and is NaN at a size for which per-size lines have none.
+    It has the shape of `dense_parameters`, and is NaN at a size without a per-size line.
 
     Raises:
         ValueError: a size is not finite or not above 0.
@@ -163,7 +163,7 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoeffici
 def effective_parameter_count(
     dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
 ) -> np.ndarray:
-    """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
+    """Return N̄, the size of the dense model with the same predicted loss as (N, E).
 
     Setting L(N̄, 1) = L(N, E) in the bilinear law leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
 
@@ -200,15 +200,15 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law, of any of the three forms.
 
     Returns:
-        E, a real number, the broadcast shape. 1 where the dense model reaches the loss already; math.inf where no E
-        does, because routing does not help at that size (slope 0 or above) or E is beyond the largest float64; NaN at a
-        size for which per-size lines have none.
+        E, a real number, the broadcast shape. 1 where the dense model already reaches the loss. math.inf where no E
+        reaches it: routing does not help at that size (slope 0 or above), or E is beyond the largest float64. NaN at a
+        size without a per-size line.
 
     Raises:
         ValueError: an entry is out of its range.
 
     Example:
-        From 10^0.3 at E = 1, a slope of -0.1 takes ten experts to come down to 10^0.2.
+        With a slope of -0.1, ten experts lower the loss from 10^0.3 to 10^0.2.
 
         >>> law = SeparableCoefficients(0.0, -0.1, 0.3)
         >>> print(experts_for_loss(1e8, np.array([10**0.31, 10**0.2]), law).round(6))
@@ -249,10 +249,11 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
 def cutoff(coefficients: LogLinearCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    Very ill-conditioned, as in `routed.py`. A separable law has c = 0.
+    It is very ill-conditioned, as in `routed.py`. A separable law has c = 0.
 
     Returns:
-        N_cutoff in parameters if c > 0; math.inf if c <= 0 or if it is above the largest float64; NaN if b or c is.
+        N_cutoff in parameters if c > 0; math.inf if c <= 0 or if the value is above the largest float64; NaN if b or
+        c is NaN.
 
     Raises:
         ValueError: the coefficients are per-size lines.
@@ -269,17 +270,17 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     """Fit the per-size law: a straight line of log10 L in log10 E at each size.
 
     Args:
-        dense_parameters: [n], N, parameters, above 0. Rows belong to one line if their N are equal.
+        dense_parameters: [n], N, parameters, above 0. Rows of equal N share one line.
         num_experts: [n], E, at least 1.
         loss: [n], L, nats per token, above 0.
 
     Returns:
-        The fit. A size with fewer than two different E has no line: its rows are left out and the status counts it.
+        The fit. A size with fewer than two different E has no line: the fit skips its rows and the status counts it.
         The covariances share one residual variance, with n - 2m degrees of freedom for m lines (our choice).
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, no size has two different E, or no row is left over
-            once every line has taken two.
+        ValueError: lengths differ, an entry is out of its range, no size has two different E, or there are no more
+            rows than two per line.
 
     Example:
         >>> size, experts = np.repeat([1e7, 1e8], 3), np.tile([1.0, 10.0, 100.0], 2)
@@ -399,7 +400,7 @@ def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficie
     """Return (level, slope) of the bilinear law at a size N."""
     size = check_range("dense_parameters", dense_parameters, above=0.0)
     if isinstance(coefficients, PerSizeCoefficients):
-        # One line after the other: at most one has this size, and where none has, the NaN stays.
+        # At most one line has this size; where none has, the NaN stays.
         level, slope = np.full(size.shape, np.nan), np.full(size.shape, np.nan)
         for each, b, d in zip(*coefficients, strict=True):
             level, slope = np.where(size == each, d, level), np.where(size == each, b, slope)

@@ -1,29 +1,29 @@
-"""The bounded law of a routed language model's loss: how it falls with model size N and with the number of experts E.
+"""The bounded law: how the loss of a routed language model falls with model size N and number of experts E.
 
 After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). Logarithms are decimal,
-as in the paper. The law, and the equation of Ê in it:
+as in the paper. The law and its equation for Ê:
 
     log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 
     1/Ê = 1 / (E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max
 
 where  L  loss of the last evaluation, nats per token, above 0
-       N  dense (active) parameters, above 0; it does not count experts
+       N  dense (active) parameters, above 0; experts do not count
        E  experts per routed layer, 1 (a dense model) or more; any real number is allowed
        Ê  *effective* experts: E_start at E = 1, rising with E and never above E_max.
 
-What each coefficient does: a is the slope of the loss in N at Ê = 1; b is the slope in Ê at N = 1; c > 0 makes
-routing help less as N grows; E_start sets where the first experts begin to count and E_max where more stop counting.
-E_max may be infinite: then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. That E_start is at least 1 is
-our choice: a dense model then counts as at least one expert, and the three values that the paper prints are above 1.8.
+Coefficient a is the slope of log10 L in log10 N at Ê = 1, and b its slope in log10 Ê at N = 1. With c > 0, routing
+helps less as N grows. E_start sets where the first experts begin to count, and E_max where more experts stop counting.
+E_max may be infinite: then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our
+choice: a dense model then counts as at least one expert. The paper's three values are above 1.8.
 
-Ill-conditioned, so never read alone: b and d are values at N = 1, seven decades below any model that was trained, and
-move with c. Print b + c log10 N at sizes that were trained (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
-unit in the third decimal of c moves it by an order of magnitude, so the paper's rounded Table 3 does not give back the
+Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so they
+move with c. Print b + c log10 N at trained sizes instead (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
+unit in the third decimal of c moves it by an order of magnitude. So the paper's rounded Table 3 does not reproduce the
 paper's own cut-offs.
 
-`slope_in_experts` and `slope_in_parameters` are derivatives and hence negative while routing and size help. Others
-print them with the opposite sign, as how much is gained.
+`slope_in_experts` and `slope_in_parameters` are derivatives, so they are negative while routing and size help. Other
+authors print them with the opposite sign, as a gain.
 """
 
 import math
@@ -44,7 +44,7 @@ class RoutedCoefficients(NamedTuple):
         b: d log10 L / d log10 Ê at N = 1
         c: how much the slope in log10 Ê changes per decade of N
         d: log10 L at N = 1, Ê = 1
-        E_start: Ê of a dense model, 1 <= E_start < E_max (that it is at least 1 is our choice)
+        E_start: Ê of a dense model, 1 <= E_start < E_max (the bound 1 is our choice)
         E_max: the limit of Ê for many experts; may be math.inf
     """
 
@@ -120,9 +120,9 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
 
 
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 Ê = b + c log10 N: what ten times the effective experts do to log10 L at size N.
+    """Return d log10 L / d log10 Ê = b + c log10 N, the change of log10 L per decade of effective experts at size N.
 
-    Negative where routing helps. It multiplies log10 Ê, not log10 E: far above E_max more experts hardly change Ê.
+    It is negative where routing helps. It multiplies log10 Ê, not log10 E: far above E_max, E hardly changes Ê.
 
     Raises:
         ValueError: a size is not finite or not above 0.
@@ -135,7 +135,7 @@ def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficie
 
 
 def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 N = a + c log10 Ê: what ten times the parameters do to log10 L at E experts.
+    """Return d log10 L / d log10 N = a + c log10 Ê, the change of log10 L per decade of parameters at E experts.
 
     Raises:
         ValueError: as `effective_experts`.
@@ -151,13 +151,13 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficient
 def effective_parameter_count(
     dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients
 ) -> np.ndarray:
-    """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
+    """Return N̄, the size of the dense model with the same predicted loss as (N, E).
 
     Setting L(N̄, 1) = L(N, E) in the law and writing α(x) = a + c log10 x,
 
         N̄ = N^(α(Ê)/α(E_start)) · (Ê/E_start)^(b/α(E_start))
 
-    Ill-conditioned far from the data: the exponents divide by the dense slope α(E_start), about -0.08.
+    N̄ is ill-conditioned far from the data: the exponents divide by the dense slope α(E_start), about -0.08.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -188,7 +188,7 @@ def effective_parameter_count(
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
 
-    The law gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N), and the equation of Ê, turned around,
+    The law gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N). Solving the equation of Ê for E gives
     E = 1 + (1/Ê - 1/E_max)⁻¹ - (1/E_start - 1/E_max)⁻¹.
 
     Args:
@@ -197,11 +197,11 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law.
 
     Returns:
-        E, a real number, the broadcast shape. 1 where the dense model reaches the loss already. math.inf where no E
-        does: Ê would have to be E_max or more, or routing does not help at that size (b + c log10 N >= 0).
+        E, a real number, the broadcast shape. 1 where the dense model already reaches the loss. math.inf where no E
+        reaches it: Ê would have to be E_max or more, or routing does not help at that size (b + c log10 N >= 0).
 
     Raises:
-        ValueError: an entry is out of its range, or not 1 <= E_start < E_max (as where a fit found no coefficients).
+        ValueError: an entry is out of its range, or not 1 <= E_start < E_max (as in a fit without coefficients).
 
     Example:
         The example of `effective_experts` has Ê = 2 at E = 1, 3 at E = 9 and less than 4 everywhere. With L = 1/Ê:
@@ -212,7 +212,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
     """
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     log_loss = np.log10(check_range("loss", loss, above=0.0))
-    # Ê of a dense model is E_start; asked for, because that checks the domain as well.
+    # Ê of a dense model is E_start; the call also checks the domain.
     log_start = np.log10(effective_experts(1.0, coefficients.E_start, coefficients.E_max))
     saturation = 1.0 / coefficients.E_max  # 0 if E_max is infinite
     slope = coefficients.b + coefficients.c * log_size
@@ -257,12 +257,12 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    Very ill-conditioned: one unit in the third decimal of c moves it by an order of magnitude. It lies orders of
+    It is very ill-conditioned: one unit in the third decimal of c moves it by an order of magnitude. It lies orders of
     magnitude outside the data.
 
     Returns:
-        N_cutoff in parameters if c > 0. If c <= 0 the slope never rises to 0 as N grows: math.inf. If b or c is NaN
-        (a fit that found no coefficients): NaN. 10^(-b/c) above the largest float64 is math.inf as well.
+        N_cutoff in parameters if c > 0. math.inf if c <= 0, since the slope then never rises to 0 as N grows, or if
+        10^(-b/c) is above the largest float64. NaN if b or c is NaN (a fit without coefficients).
 
     Example:
         >>> cutoff(RoutedCoefficients(-0.08, -0.12, 0.01, 1.1, 2.0, 300.0))
@@ -273,5 +273,5 @@ def cutoff(coefficients: RoutedCoefficients) -> float:
     return crossing(float(coefficients.b), float(coefficients.c))
 
 
-# What this file does not do: find the coefficients (`fitting.py`), or say how far they can be trusted
+# What this file does not do: find the coefficients (`fitting.py`), or give their uncertainty
 # (`uncertainty.py`).
