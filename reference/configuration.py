@@ -137,72 +137,76 @@ _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "rou
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
 
-    Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set to None again
-    those that follow from what is replaced (kqv_size from d_model and heads, group_size from experts, the
-    options of a router from the router, k, granularity and bias_rate).
+    A field left at None gets its default value, and `dataclasses.replace` keeps that value. Set to None again the
+    fields that follow from what you replace (kqv_size from d_model and heads, group_size from experts, the options of a
+    router from the router, k, granularity and bias_rate).
 
     Attributes:
-        vocab_size: V, the number of token ids: pieces of the SentencePiece tokenizer that is trained on the corpus.
-        d_model: d, the width of the model; even.
+        vocab_size: V, the number of token ids. A SentencePiece tokenizer of this size is trained on the corpus.
+        d_model: d, the width of the model; an even number.
         blocks: L, the number of blocks.
         heads: H, the number of attention heads.
-        kqv_size: Width of one head; d_model / heads if not given.
+        kqv_size: Width of one head. If not given: d_model / heads.
         router: dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or
             mixture_of_tokens.
-        experts: E, the number of experts, each as large as a dense FFN; 1 for a dense model.
-        k: Experts per token; for expert_choice their mean number.
-        routing_frequency: R, the share of blocks that are routed; R times the number of blocks has to be whole.
-        granularity: G, into how many narrower ones each expert is cut: E G experts, k G of them for each token.
-        flop_increase: How many times wider the FFN of a dense model is in R of its blocks.
-        capacity_factor: Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for
-            base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
-        drop_order: Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens
-            first whatever the choice (token), or the largest gate (priority; not for hash and reinforce).
-        gate: softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and
-            mixture_of_tokens have none.
-        normalisation: Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per
-            token, else sum.
-        sample_second: Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate).
-        balance_weight: Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default:
-            0.01, or 0 with a bias.
-        z_weight: Of the z-loss of top_k.
-        bias_rate: Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias.
-        balance_scope: Of the balance loss of top_k: over all tokens of the group (group), or for each sequence by
-            itself, and the mean over the sequences (sequence, DeepSeek-V3).
-        gate_scale: Of top_k: what every gate is multiplied by.
-        expert_groups: Of top_k: into how many equal groups the E G experts are cut; a token chooses groups first.
-        groups_per_token: Of top_k: of how many groups a token may take its experts.
-        group_score: Of top_k: a group counts as the sum of its two best experts (two_best) or as its best one (best).
-        router_bias: Of top_k: add a learned number for each expert to the logits.
-        shared_experts: Experts that work on every token beside the routed ones, each as wide as one of those.
-        router_scale: Standard deviation of a router's initial weights, in units of 1/sqrt(d). Default: 16 for
+        experts: E, the number of experts, each as large as a dense FFN. A dense model has 1.
+        k: Experts per token. For expert_choice: the mean number.
+        routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be whole.
+        granularity: G: each expert is cut into G narrower ones. A block then has E G experts, and k G of them work on
+            each token.
+        flop_increase: For a dense model: how many times wider the FFN is in R of its blocks.
+        capacity_factor: Slots of an expert in training, as a multiple of its fair share; inf drops nothing. Default: 1
+            for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
+        drop_order: Which tokens keep a slot if an expert has too few. choice: first choices before second ones. token:
+            earlier tokens first. priority: the largest gate first (not for hash and reinforce).
+        gate: softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others. hash, reinforce and
+            mixture_of_tokens have no gate option.
+        normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). Default:
+            none for one expert per token, else sum.
+        sample_second: For top_k with two experts per token, as in GShard: keep the second with probability min(1, 2
+            gate).
+        balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
+            load. Default: 0.01, or 0 with a bias.
+        z_weight: Weight of the z-loss of top_k.
+        bias_rate: For top_k: how far each step moves the bias of an expert against its load. 0: no bias.
+        balance_scope: For top_k, the balance loss: over all tokens of the group (group), or the mean of one loss per
+            sequence (sequence, as in DeepSeek-V3).
+        gate_scale: For top_k: multiply every gate by this factor.
+        expert_groups: For top_k: the number of equal groups of the E G experts. A token chooses groups first.
+        groups_per_token: For top_k: the number of groups from which a token may take its experts.
+        group_score: For top_k, the score of a group: the sum of its two best experts (two_best) or its best one (best).
+        router_bias: For top_k: add a learned number for each expert to the logits.
+        shared_experts: Number of shared experts, which work on every token. Each is as wide as one routed expert.
+        router_scale: Standard deviation of the initial router weights, in units of 1/sqrt(d). Default: 16 for
             reinforce, 1 for the others; hash has no router weights.
-        policy_weight: Of the policy gradient of reinforce.
-        baseline_weight: Of the squared error of reinforce's baseline.
-        entropy_weight: Of the entropy bonus of reinforce.
-        nucleus: Reinforce draws from the most probable experts that together have this probability.
-        reward_to_go: Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a
-            policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms.
-        hash: Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
-        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence
-            (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective).
-        group_size: Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or
-            the sequence length where neighbours are grouped. Default: E.
-        temperature: Of the mixing weights of mixture_of_tokens.
-        one_hot: Of mixture_of_tokens: mixtures of one token each, for evaluation; there is no gradient then.
-        objective: What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for
-            reinforce).
-        mask_rate: Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn
-            at random.
-        mask_token: Of the masked objective: the token id that stands where a token is hidden.
-        activation: Of experts and dense FFNs: gelu, relu or swiglu, whose three matrices have width 3d and not 4d.
-        positions: How attention knows positions: relative (a key projection of distances) or rotary (queries and keys
-            are turned).
-        layout: Which blocks are routed, or wide: every 1/R-th (spread) or the last R L (upper).
-        output_norm: LayerNorm on what a routed layer adds to the residual stream.
-        emit: Of mixture_of_tokens: give outputs back by the weights of the mixing, or by a softmax over the experts.
-        learned_temperature: Of mixture_of_tokens: learn two factors on the temperature in each block, of mixing and of
-            giving back.
+        policy_weight: Weight of the policy gradient of reinforce.
+        baseline_weight: Weight of the squared error of the baseline of reinforce.
+        entropy_weight: Weight of the entropy bonus of reinforce.
+        nucleus: For reinforce: draw from the most probable experts that together have this probability.
+        reward_to_go: For reinforce: reward a choice by the log-probabilities of its token and all later ones. To keep
+            the size of the terms, multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
+        hash: For hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
+        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence.
+            sequence is not causal: expert_choice uses it in training only, mixture_of_tokens with the masked objective
+            only.
+        group_size: Tokens in a group, for expert_choice by position and for mixture_of_tokens. It must divide the batch
+            size, or the sequence length if neighbours are grouped. Default: E.
+        temperature: Temperature of the mixing weights of mixture_of_tokens.
+        one_hot: For mixture_of_tokens: mixtures of one token each, for evaluation; they have no gradient.
+        objective: What the model predicts: the next token (causal), or hidden tokens from all the others (masked; not
+            for reinforce).
+        mask_rate: Masked objective: the share of each sequence that is hidden. The number of hidden tokens is fixed;
+            their positions are random.
+        mask_token: Masked objective: the token id that replaces a hidden token.
+        activation: Activation of experts and dense FFNs: gelu, relu or swiglu. swiglu has three matrices of width 3d
+            instead of 4d.
+        positions: Positions in attention: relative (a key projection of distances) or rotary (rotates queries and
+            keys).
+        layout: Which blocks are routed, or wide: every 1/R-th one (spread) or the last R L (upper).
+        output_norm: Apply LayerNorm to what a routed layer adds to the residual stream.
+        emit: For mixture_of_tokens: return outputs to tokens by the mixing weights, or by a softmax over the experts.
+        learned_temperature: For mixture_of_tokens: learn two factors on the temperature in each block, one for mixing
+            and one for emitting.
 
     Raises:
         ValueError: the combination means no model; the message names the field and what is allowed.

@@ -1,4 +1,4 @@
-"""What `routelaws downstream` does: hold the laws of downstream accuracy against each other."""
+"""What `routelaws downstream` does: compare laws of downstream accuracy."""
 
 from pathlib import Path
 
@@ -24,19 +24,20 @@ def downstream(
     least_gain: float = 0.05,
     json: bool = False,
 ) -> None:
-    """Fit laws of downstream accuracy below a budget, score them above it, and hold them against each other.
+    """Compare laws of downstream accuracy: fit them below a budget and score them above it.
 
     Args:
-        table: A table of accuracies, .csv or .jsonl, also packed (.gz): one row for each run with the columns params,
-            tokens, loss_TEXT and acc_TASK (and, where known, run, training_set and flops), or one row for each run,
-            benchmark and metric with the columns tokens, benchmark, metric_type, score and tpr. If none is given, the
-            104 over-training runs of Gadre et al. 2024, which are downloaded once.
-        cut: Training FLOPs, such as 2e20; the laws are fitted to the runs with at most these and scored on the others.
+        table: A table of accuracies, .csv or .jsonl, optionally gzipped (.gz). Either one row per run, with the columns
+            params, tokens, loss_TEXT and acc_TASK (optional: run, training_set, flops). Or one row per run, benchmark
+            and metric, with the columns tokens, benchmark, metric_type, score and tpr. If not given: the 104
+            over-training runs of Gadre et al. 2024, downloaded once.
+        cut: Training FLOPs, such as 2e20. The laws are fitted to runs with at most these FLOPs and scored on the
+            others.
         tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
-        loss: The text whose loss the two-stage laws go through; loss_validation, or else the first of the table, if
-            not given.
-        ratio: Only runs with these tokens per parameter, within a tenth; all if not given.
-        least_gain: Laws of log accuracy take rows that are this far above the guess rate.
+        loss: The text whose loss the two-stage laws use. If not given: loss_validation, or else the first loss of the
+            table.
+        ratio: Use only runs with this number of tokens per parameter, within a tenth. If not given: all runs.
+        least_gain: Laws of log accuracy use only rows at least this far above the guess rate.
         json: Print one JSON object and nothing else.
     """
     budget = flops_of(cut, "--cut")

@@ -23,19 +23,21 @@ def evaluate(
     table: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Evaluate a trained model again, also with other groups of sequences, or on a downstream task.
+    """Evaluate a trained model on its own texts, on other texts or on a downstream task.
 
     Args:
-        folder: Folder of a run; its last checkpoint is used, on the texts that it was evaluated on, or on others.
-        group_size: Sequences in a group, for expert_choice and mixture_of_tokens; 1 leaves each alone.
-        one_hot: Mixtures of one token each, for mixture_of_tokens.
-        tokens: Evaluation tokens; as many as in the run if not given.
-        corpus: Other texts, each a file, a folder or a pattern in quotes, such as 'notes/*.txt': the loss of each,
-            whole, in the pieces of the run's own tokenizer. The text of training is not needed then.
-        task: Questions instead of texts, one JSON object a line: {"context", "choices", "answer"}, where the choice of
-            the greatest likelihood is the model's and answer counts from 0, or {"text"}, the last word of which is to
-            be predicted. Context and choice are joined as they stand, so a choice begins with its space.
-        table: With --task, a .csv file that the accuracy is put into, one row for each run, for `routelaws downstream`.
+        folder: Folder of a run. Its last checkpoint is evaluated, on the evaluation texts of the run unless you give
+            others.
+        group_size: Sequences in a group, for expert_choice and mixture_of_tokens. With 1, each sequence is alone.
+        one_hot: For mixture_of_tokens: mixtures of one token each.
+        tokens: Number of evaluation tokens. If not given: as many as in the run.
+        corpus: Other texts, each a file, a folder or a pattern in quotes, such as 'notes/*.txt'. Prints the loss on
+            each whole text, with the run's own tokenizer. The training text is then not needed.
+        task: Questions instead of texts, one JSON object per line: {"context", "choices", "answer"} or {"text"}. With
+            choices, the model picks the most likely one, and answer counts from 0. With text, the model predicts the
+            last word. Context and choice are joined without a blank, so begin each choice with a space.
+        table: With --task: a .csv file for `routelaws downstream`, with one row per run. The accuracy is written into
+            it.
         json: Print one JSON object and nothing else.
     """
     if task is not None:

@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> None:
         """Write the train step of a model to a file that runs on other platforms.
 
         Args:
-            out: The file.
-            platforms: What it is lowered for: some of cpu, cuda and tpu; none of them has to be here.
-            config: TOML file with fields of the run, or a design, see `routelaws train`; flags go before it.
+            out: The file to write.
+            platforms: Target platforms: some of cpu, cuda and tpu. This machine needs none of them.
+            config: TOML file with fields of the run, or a design, see `routelaws train`. Other flags override it.
             run: The run.
         """
         export_to(run.run(), platforms, out)

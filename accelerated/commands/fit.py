@@ -17,29 +17,29 @@ from .working import Working
 
 @dataclass(frozen=True)
 class FitFlags:
-    """The law, and the rows that it is fitted to.
+    """The law and the rows to fit it to.
 
     Attributes:
-        law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
-            training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
-            num_experts, the commonest or chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio,
-            ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
-            two-stage-ratio. Of efficiency leverage: leverage. Or FILE.py:NAME, a law of your own that the file
+        law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute. With
+            the training tokens D: hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of
+            one num_experts: the most common one, or filter with --rows). Laws of accuracy, for a table of accuracies:
+            direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
+            two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is a law of your own that the file
             registers.
-        loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
-            through, loss_validation or else the first of the table.
-        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
-            if not given, those with k = 1 and the commonest routing frequency, of every seed.
-        huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
-            beside it: a few wrong runs cannot pull the law away, and there are no intervals. Of the loss:
-            routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Of accuracy, in the
-            units of what is fitted: ratio and ceiling, ln(-ln Q'), and broken, the accuracy.
-        task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
-        guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
-            column guess_TASK of the table, or of well-known tasks.
+        loss: Column of the loss. If not given: loss_validation. For two-stage laws of accuracy: the text whose loss
+            they use. If not given: loss_validation, or else the first loss of the table.
+        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
+            num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: runs with
+            k = 1 and the most common routing frequency, of every seed.
+        huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
+            shows both fits. A few wrong runs then cannot pull the law away, but there are no intervals. Laws of the
+            loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of
+            accuracy: ratio and ceiling, in units of ln(-ln Q'), and broken, in units of the accuracy.
+        task: For laws of accuracy: fit only these tasks, named as in the table after acc_. If not given: all tasks.
+        guess_rate: For laws of log accuracy: the share of right answers by guessing. If not given: from --tasks, from a
+            column guess_TASK of the table, or the known rate of a well-known task.
         tasks: A table with the columns task and random_accuracy.
-        floor: The loss that no compute goes below, for the law compute; 0 if not given.
+        floor: For the law compute: the irreducible loss, which no compute goes below. If not given: 0.
     """
 
     law: str = "routed-bounded"
@@ -69,13 +69,13 @@ def fit(
     """Fit a law to a results table, or to a table of accuracies or leverages.
 
     Args:
-        tables: A results table, .csv or .jsonl, also packed (.gz), or the folder of a run or sweep; several are read as
-            one, and their runs numbered anew. Laws of accuracy take a table as `routelaws downstream` does, and
-            leverage one with the columns activation, tian_granularity, flops and leverage, or a results table with
-            dense runs. One row stands for each evaluation of a run, with the columns hyper_id,
-            step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
-            and a loss in nats per token. `routelaws convert` makes one of your own log.
-        fit: The law, and the rows that it is fitted to.
+        tables: A results table (.csv or .jsonl, optionally gzipped), or the folder of a run or sweep. Several are read
+            as one, with new run numbers. A results table has one row per evaluation of a run, with the columns
+            hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the
+            embedding) and a loss in nats per token. `routelaws convert` makes one from your own log. Laws of accuracy
+            take a table as `routelaws downstream` does. leverage takes a table with the columns activation,
+            tian_granularity, flops and leverage, or a results table with dense runs.
+        fit: The law and the rows to fit it to.
         json: Print one JSON object and nothing else.
     """
     law, choice = law_of(fit.law), fit.choice()

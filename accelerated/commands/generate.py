@@ -22,9 +22,9 @@ def generate(
     Args:
         folder: Folder of a run.
         prompt: The text to continue.
-        tokens: How many tokens to sample.
-        temperature: 0 takes the most likely token each time, 1 samples from the model as it is.
-        seed: Of the sampling.
+        tokens: Number of tokens to sample.
+        temperature: 0 takes the most likely token each time; 1 samples from the model's own distribution.
+        seed: Seed of the sampling.
     """
     watch = telling(functools.partial(print, file=sys.stderr))
     print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed, watch=watch))

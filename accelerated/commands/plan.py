@@ -31,13 +31,13 @@ class BudgetFlags:
     """What a model may cost.
 
     Attributes:
-        flops: FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days".
-        memory: Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB.
-        inference_tokens: Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10.
-        tokens: Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know
-            of tokens keeps those of its runs.
-        cached_tokens: Tokens that the key-value cache has to hold.
-        dtype: Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each.
+        flops: FLOPs of training, and of inference if you give --inference-tokens: 1e21, 3ZFLOPs, "10 PF-days".
+        memory: Memory for the parameters and the key-value cache of the trained model, with a unit: 80GB, 24GiB.
+        inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops pays for them too.
+        tokens: Training tokens of every model: 300B. If not given: as many as the FLOPs pay for. A law without training
+            tokens keeps those of its runs.
+        cached_tokens: Number of tokens that the key-value cache must hold.
+        dtype: Type of the parameters and the cache: fp32, bf16, fp8, int4, or bytes per number.
     """
 
     flops: str | None = None
@@ -62,13 +62,13 @@ class BudgetFlags:
 
 @dataclass(frozen=True)
 class FitFlags:
-    """The law, and the runs that it is fitted to.
+    """The law and the runs to fit it to.
 
     Attributes:
-        table: As the tables without a flag.
-        law: The law that is fitted to the table, as in `routelaws fit`.
+        table: The same as tables without a flag.
+        law: The law to fit to the table, see `routelaws fit`.
         loss: Column of the loss.
-        rows: As in `routelaws fit`.
+        rows: See `routelaws fit`.
     """
 
     table: tuple[Path, ...] = ()
@@ -84,15 +84,15 @@ class FitFlags:
 
 @dataclass(frozen=True)
 class NextFlags:
-    """A run that could be added to the table.
+    """A run to add to the table.
 
     Attributes:
-        next: Rank runs that could be added to the table instead, by how narrow each makes the interval of this number:
-            prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as
-            N_cutoff. With --flops, a run may cost so much.
-        n: N of the number that --next asks for, such as 1e9 or 370M.
-        experts: E of the number that --next asks for.
-        router: The router_type for --next, where the table has several.
+        next: Instead, rank runs that you could add to the table, by how narrow each makes the interval of this number:
+            prediction (at --n and --experts), slope (at --n or the largest size), or a number of the fit, such as
+            N_cutoff. --flops limits the cost of one run.
+        n: N at which --next evaluates its number, such as 1e9 or 370M.
+        experts: E at which --next evaluates its number.
+        router: The router_type for --next, if the table has several.
     """
 
     next: str | None = None
@@ -113,19 +113,19 @@ def plan(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Rank the models that a budget pays for; or, with --next, the runs that could be added to a table.
+    """Rank the models that fit a budget; with --next, rank the runs that you could add to a table.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
-            paper's authors released, and of it the rows clark.
+        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the table
+            that the paper's authors released.
         budget: What a model may cost.
-        fit: The law, and the runs that it is fitted to.
-        next_run: A run that could be added to the table.
-        published: Rank by the printed coefficients of later papers too, each on its own.
+        fit: The law and the runs to fit it to.
+        next_run: A run to add to the table.
+        published: Also rank by the published coefficients of later papers, each paper on its own.
         level: Confidence level of the intervals.
-        resamples: Resamples of the runs for the share that an option wins; 0 for none. 500 if not given, 50 for a law
-            that knows of tokens, whose fits take longer.
-        top: Options that are shown of each ranking; files and JSON hold all.
+        resamples: Number of resamples of the runs, for the share of resamples that an option wins; 0 for none. If not
+            given: 500, or 50 for a law with training tokens, which takes longer to fit.
+        top: Number of options to show in each ranking. Files and JSON hold all.
         out: Folder for plan.md, plan.json and a figure of the frontier.
         json: Print one JSON object and nothing else.
     """

@@ -40,15 +40,15 @@ def main(arguments: list[str]) -> None:
         json: bool = False,
         run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
-        """Say which mesh of devices a model fits on, from its shapes alone.
+        """Find the meshes of devices that a model fits on, from its shapes alone.
 
         Args:
-            devices: How many there are.
-            memory: Of each device, with a unit: 16GB, 80GiB.
-            size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch; flags go before it.
-            config: TOML file with fields of the run, or a design, see `routelaws train`; flags go before it.
-            top: Meshes to show; with --mesh that one alone is planned.
-            json: Print one JSON object instead of words.
+            devices: Number of devices.
+            memory: Memory of each device, with a unit: 16GB, 80GiB.
+            size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch. Other flags override it.
+            config: TOML file with fields of the run, or a design, see `routelaws train`. Other flags override it.
+            top: Number of meshes to show. With --mesh, only that mesh is planned.
+            json: Print one JSON object instead of text.
             run: The run.
         """
         if top < 1:

@@ -32,9 +32,9 @@ class PointFlags:
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
-        at: Other columns of a law, each as NAME=VALUE: tokens, granularity, sparsity, total_parameters,
+        at: Other inputs of a law, each as NAME=VALUE: tokens, granularity, sparsity, total_parameters,
             active_parameters (with embedding and unembedding), flops, parameters, attempts, activation,
-            tian_granularity, or those of a law that was registered. Tokens, parameters and FLOPs may be sizes, such as
+            tian_granularity, or the inputs of a registered law. Tokens, parameters and FLOPs may have units, such as
             tokens=300B.
     """
 
@@ -60,18 +60,18 @@ def predict(
     level: float = LEVEL,
     json: bool = False,
 ) -> None:
-    """Predict a loss, an accuracy or a leverage with a law fitted to a table, or with printed coefficients.
+    """Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
-            paper's authors released, and of it the rows clark. Laws of accuracy take a table of accuracies, or the 104
+        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the table
+            that the paper's authors released. Laws of accuracy take a table of accuracies; if not given: the 104
             released runs of `routelaws downstream`.
         point: Where to predict.
-        fit: The law, and the rows that it is fitted to.
-        router: One router_type alone; all of the table if not given.
-        published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
-            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation"
-            or E=16, joint joint, leverage tian.
+        fit: The law and the rows to fit it to.
+        router: Predict for this router_type only. If not given: for all of the table.
+        published: Instead of a table, use the published coefficients by this name: routed-bounded S-Base, RL-R or Hash;
+            compute marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64,
+            validation" or E=16, joint joint, leverage tian.
         level: Confidence level of the intervals.
         json: Print one JSON object and nothing else.
     """

@@ -1,4 +1,4 @@
-"""What `routelaws report` does: write the report of a sweep again, or hold runs against each other."""
+"""What `routelaws report` does: write the report of a sweep again, or compare runs."""
 
 import os
 from pathlib import Path
@@ -15,13 +15,13 @@ from .working import Working
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:
-    """Write the report of a sweep again, or hold runs against each other.
+    """Write the report of a sweep again, or compare runs.
 
     Args:
-        folders: Folder of one sweep, whose report (report.md, report.html, report.json and figures) is written again;
-            or folders of two or more runs of `routelaws train`, which are printed beside each other, each less the
-            first.
-        full: Of a sweep, write every table, not only the answer, its figures and the cautions.
+        folders: The folder of one sweep: its report (report.md, report.html, report.json and figures) is written again.
+            Or the folders of two or more runs of `routelaws train`: they are printed side by side, with differences
+            from the first.
+        full: For a sweep: write every table, not only the answer, its figures and the cautions.
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")

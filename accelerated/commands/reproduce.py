@@ -1,4 +1,4 @@
-"""What `routelaws reproduce` does: hold a results table against the paper."""
+"""What `routelaws reproduce` does: compare a results table with the paper."""
 
 from pathlib import Path
 
@@ -21,20 +21,19 @@ def reproduce(
     huber: float | None = None,
     full: bool = False,
 ) -> None:
-    """Hold a results table against the paper: report.md, report.html, results.json and figures.
+    """Compare a results table with the paper: report.md, report.html, results.json and figures.
 
-    What can make a law wrong without showing is said in the report and on standard error: runs that differ in training
-    tokens, corpus, vocabulary or objective, runs that end early, and runs far from the law.
+    The report and standard error warn of what can bias a law unnoticed: runs that differ in training tokens, corpus,
+    vocabulary or objective, runs that end early, and runs far from the law.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several; if none is given, the one that the paper's
+        tables: A results table, or the folder of a run or sweep, or several. If not given: the table that the paper's
             authors released.
-        out: Folder of the report; a report in it is replaced.
-        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
-            every seed for others.
-        loss: Column of the main loss; loss_validation if not given.
-        huber: Fit the law by the sum of Huber terms with this delta (in log10 units) too, beside least squares.
+        out: Folder of the report. An existing report in it is replaced.
+        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
+            num_experts in (1, 16, 64)". If not given: clark for the released runs, every seed for others.
+        loss: Column of the main loss. If not given: loss_validation.
+        huber: Also fit the law by the sum of Huber terms with this delta (in log10 units), beside least squares.
         full: Write every table, not only the answer, its figures and the cautions.
     """
     check_huber(huber)  # before a table is fetched

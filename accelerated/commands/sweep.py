@@ -39,17 +39,18 @@ def sweep(
 
     Args:
         grid: Name of a preset, or a TOML file.
-        out: Folder of the sweep; a sweep that was killed goes on there.
-        corpus: Files, folders and globs of text; what the grid says if not given.
-        jobs: Runs at a time, one thread each; as many as there are cores if not given.
-        hold_out: Train the runs of the largest size last. Before that the law of the others predicts their losses, with
-            intervals, in predictions.json of the folder, which is never written again; the report scores it.
-        tensorboard: Write the log of each run for TensorBoard, too, below tensorboard/ in its folder.
-        index: Train one run of the grid alone, the first is 0: a task of a job array, --index $SLURM_ARRAY_TASK_ID.
-            results.csv has all runs when the last task is done; then `routelaws report` writes the report.
-        of: Number of tasks, where it is not that of the runs: task I of M trains the runs I, I + M, I + 2 M, ...
-        have: results.csv of a sweep of the same grid: runs that are finished there are not trained again.
-        most_runs: Refuse a grid of more runs: the product of its lists can be larger than it looks.
+        out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes.
+        corpus: Files, folders and globs of text. If not given: the corpus of the grid.
+        jobs: Number of runs at a time, one thread each. If not given: the number of cores.
+        hold_out: Train the runs of the largest size last. Before that, a law fitted to the others predicts their
+            losses, with intervals. predictions.json in the folder stores the predictions and is never rewritten; the
+            report scores them.
+        tensorboard: Also write the log of each run for TensorBoard, in tensorboard/ in its folder.
+        index: Train only one run of the grid, counted from 0, as a task of a job array: --index $SLURM_ARRAY_TASK_ID.
+            When the last task is done, results.csv has all runs; then run `routelaws report` to write the report.
+        of: Number of tasks, if it is not the number of runs. Task I of M trains the runs I, I + M, I + 2 M, ...
+        have: results.csv of a sweep of the same grid. Runs that are finished there are not trained again.
+        most_runs: Refuse a grid with more runs than this. The product of its lists can be larger than it looks.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: at least 1")

@@ -40,7 +40,7 @@ class RunFlags(TrainConfig):
 
     model: ModelFlags = ModelFlags()
     eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()
-    """More evaluation texts: c4=PATH fills the column loss_c4, and so on."""
+    """More evaluation texts; c4=PATH fills the column loss_c4."""
 
     def run(self) -> TrainConfig:
         """Return the run that the flags mean.
@@ -83,13 +83,14 @@ def main(arguments: list[str]) -> None:
         """Train one model.
 
         Args:
-            out: Folder of the run; a run that was killed goes on there.
-            config: TOML file with fields of the run, or deepseek-v3, gpt-oss, mixtral or qwen3; flags go before it.
-            tensorboard: Write the log for TensorBoard, too, below OUT/tensorboard.
-            distributed: One run on many hosts, whose launcher (SLURM, Open MPI, a TPU pod) says which this one is.
-            coordinator: The same without a launcher: HOST:PORT of process 0.
-            processes: How many processes there are.
-            process_id: Which of them this is, from 0.
+            out: Folder of the run. If it holds a stopped run, that run resumes.
+            config: TOML file with fields of the run, or deepseek-v3, gpt-oss, mixtral or qwen3. Other flags override
+                it.
+            tensorboard: Also write the log for TensorBoard, in OUT/tensorboard.
+            distributed: Train one run on many hosts. The launcher (SLURM, Open MPI, a TPU pod) numbers the processes.
+            coordinator: Without a launcher: HOST:PORT of process 0.
+            processes: Without a launcher: the number of processes.
+            process_id: Without a launcher: the number of this process, from 0.
             run: The run.
         """
         chosen, others = run.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)

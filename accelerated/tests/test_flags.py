@@ -737,7 +737,7 @@ def names_in(text: str) -> list[str]:
 def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
     """As the catalogue has them, so that a law that is added is named, too."""
     flags, point = FitFlags.__doc__, PointFlags.__doc__
-    assert {*LAWS} <= {*names_in(" ".join(flags.partition("law: ")[2].partition("Or FILE.py")[0].split()))}
+    assert {*LAWS} <= {*names_in(" ".join(flags.partition("law: ")[2].partition("FILE.py:NAME")[0].split()))}
     taking = " ".join(flags.partition("huber: ")[2].partition("task: ")[0].split())
     assert {name for name in names_in(taking) if name in LAWS} == {law.name for law in LAWS.values() if law.takes_huber}
     at = point.partition("at: ")[2]

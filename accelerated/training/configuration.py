@@ -65,59 +65,59 @@ class TrainConfig:
     """One training run."""
 
     model: ModelConfig = ModelConfig(vocab_size=1024, d_model=64, blocks=2, heads=2)
-    """The model; the rest is how it is trained."""
+    """The model."""
     hash_embeddings: str | None = None
-    """Token embeddings for the hashes clustered and dispersed: a .npy file [V, d], or a run with the same tokens."""
+    """Token embeddings for the clustered and dispersed hash: a .npy file [V, d], or a run with the same tokens."""
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
-    """b, sequences per step; on one device all their tokens are the group over which a router balances."""
+    """b, sequences per step. On one device a router balances over all their tokens together."""
     steps: int = 1000
     """Training steps."""
     learning_rate: float | None = None
-    """Peak learning rate; by a rule of size and expert count if not given."""
+    """Peak learning rate. If not given: 0.011 (N / 60,000)^-0.37 for N dense parameters."""
     router_rate: float = 0.2
-    """Learning rate of router weights, in units of that of the other weights; dense and hash have none."""
+    """Learning rate of router weights, as a multiple of the rate of other weights. dense and hash have no router weights."""  # noqa: E501
     warmup: float = 0.05
-    """Share of the steps over which the rate rises from 0; then it falls along a cosine to a tenth of the peak."""
+    """Share of the steps in which the learning rate rises from 0. It then follows a cosine down to a tenth of the peak."""  # noqa: E501
     weight_decay: float = 0.1
-    """Of AdamW, on matrices only."""
+    """Weight decay of AdamW, applied to matrices only."""
     gradient_clip: float = 1.0
-    """Largest global norm of the gradient."""
+    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
     seed: int = 42
-    """Of the initial weights, the order of the training text, and what routers and the masked objective draw."""
+    """Seed of the initial weights, of the order of the training text, and of random routers and the masked objective."""  # noqa: E501
     dtype: str = "float32"
-    """Of the matrix products: float32 or bfloat16."""
+    """Type of the matrix products: float32 or bfloat16."""
     rematerialise: bool = False
-    """Keep the input of each block alone and compute the block again in the backward pass: less memory, more time."""
+    """Store only the input of each block and recompute the block in the backward pass: less memory, more time."""
     attention: str = "auto"
-    """Attention by cuDNN on an NVIDIA GPU in bfloat16 and by our own form elsewhere (auto), always by ours (own), or by Tokamax (tokamax)."""  # noqa: E501
+    """Attention code. auto: cuDNN on an NVIDIA GPU in bfloat16, else our own code. own: always our own. tokamax: Tokamax."""  # noqa: E501
     evaluations: int = 5
-    """How often to evaluate, evenly spaced; the last time is at the end."""
+    """Number of evaluations, evenly spaced; the last one is at the end."""
     evaluation_tokens: int = 131_072
-    """Validation tokens per evaluation, in windows at equal steps through the validation text (all of it if it has fewer)."""  # noqa: E501
+    """Validation tokens per evaluation, in evenly spaced windows of the validation text. A shorter text is used whole."""  # noqa: E501
     steps_per_call: int = 8
-    """Steps that run in one compiled call."""
+    """Steps in one compiled call."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; at every evaluation if not given."""
+    """Steps between checkpoints. If not given: one checkpoint at each evaluation."""
     keep_last: int = 2
-    """Checkpoints to keep, the newest ones; older ones are removed."""
+    """Number of newest checkpoints to keep; older ones are removed."""
     keep_every: int | None = None
-    """Keep the checkpoints of steps that are multiples of this, too."""
+    """Also keep each checkpoint whose step is a multiple of this."""
     skip_bad_batches: int = 0
-    """Batches to pass over in all whose loss or gradient is not finite, or exploded; one more stops the run."""
+    """Number of bad batches to skip: the loss or gradient is not finite, or the loss exploded. One more stops the run."""  # noqa: E501
     loss_limit: float = 10.0
-    """A training loss above this many times that of equal odds for every token, ln V, counts as exploded."""
+    """A training loss above this many times ln V has exploded. ln V is the loss if all tokens are equally likely."""
     corpus: tuple[str, ...] = ()
-    """Files, folders and globs of text (.txt, .gz, .jsonl, ...); the Python standard library's source if not given."""
+    """Files, folders and globs of text (.txt, .gz, .jsonl, ...). If not given: the source of the Python standard library."""  # noqa: E501
     eval: tuple[str, ...] = ()
-    """More evaluation texts: c4=PATH fills the column loss_c4, and so on."""
+    """More evaluation texts; c4=PATH fills the column loss_c4."""
     init_from: str | None = None
-    """Folder of a run whose last checkpoint gives the initial weights."""
+    """Folder of a run. Its last checkpoint gives the initial weights."""
     mesh: str | None = None
-    """Train on all devices, as many along each axis as given: data=2,expert=4,model=1, of which any can be left out."""
+    """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
-    """On a mesh: a router balances the tokens of each data x expert shard (shard), or those of the whole batch (global)."""  # noqa: E501
+    """On a mesh, a router balances over the tokens of one data x expert shard (shard) or of the whole batch (global)."""  # noqa: E501
 
     def fields(self) -> dict:
         """Return the fields of the model, as they are given, and of the run in one mapping; see `from_mapping`."""
