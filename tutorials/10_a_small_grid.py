@@ -1,23 +1,24 @@
 # %% [markdown]
 # # Lesson 10. Training a small grid, and looking at it
 #
-# **You will** make up a language whose smallest possible loss is known; take one step of learning by hand; train six
-# small models, dense and routed, in a minute or so; and ask whether their differences are more than luck.
+# **You will** make up a language with a known smallest loss, and take one training step by hand. You will train six
+# small models, dense and routed, in a minute or so. Then you will test whether their differences are more than luck.
 #
 # **You need** lessons 1 and 9, NumPy, JAX, and optax for training: `pip install 'routelaws[train]'`. Pictures need
-# matplotlib. Without JAX the lesson ends after its first section.
+# matplotlib. Without JAX, the lesson ends after its first section.
 #
-# **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py), and of the
-# fast side [`training/step.py`](../accelerated/training/step.py),
+# **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py), and in the
+# fast twin [`training/step.py`](../accelerated/training/step.py),
 # [`training/configuration.py`](../accelerated/training/configuration.py),
 # [`training/grid.py`](../accelerated/training/grid.py).
 
 # %% [markdown]
 # ## 1. A language that we know
 #
-# How good can a model become? For English the answer is unknown. So we make a language up. It has $V$ words. After each
-# word one of four words follows: one of them often, three of them rarely. Which four is drawn once, at random, for each
-# word. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# How good can a model become? For English the answer is unknown. So we make up a language. It has $V$ words. After each
+# word, one of four words follows: one of them often, three of them rarely. For each word, the four successors are drawn
+# once, at random. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a
+# picture.)
 
 # %%
 import dataclasses
@@ -34,12 +35,12 @@ print("after word 0:", {int(word): float(follows[0, word]) for word in np.flatno
 same(follows.sum(axis=1), np.ones(V))
 
 # %% [markdown]
-# The *loss* of a prediction is minus the logarithm of the probability that it gave to the word that came. A model that
-# knew the language would give each word its true probability $p_i$. Its mean loss is the *entropy* of the next word:
+# The *loss* of a prediction is minus the logarithm of the probability that it gave to the actual next word. A model
+# that knows the language gives each word its true probability $p_i$. Its mean loss is the *entropy* of the next word:
 #
 # $$\mathrm{floor} = -\sum_i p_i \log p_i$$
 #
-# No model can do better. A model that knows nothing finds all words equally probable.
+# No model can do better. A model that knows nothing gives all words the same probability.
 
 # %%
 floor = 0.0
@@ -50,9 +51,9 @@ print(f"floor {floor:.4f} nats for each word, blind guess {blind:.4f}")
 same(-(follows * np.log(np.where(follows > 0, follows, 1))).sum() / V, floor)
 
 # %% [markdown]
-# Now we write text. Each sequence starts with a random word and has sixteen more. A *batch* is what a model sees at
-# once: sixteen sequences. There is text for four hundred steps of learning, and other text, for *validation*, from
-# which nothing is learned.
+# Now we generate text. Each sequence starts with a random word and has sixteen more. A *batch* is the text of one
+# training step: sixteen sequences. There is text for four hundred training steps. The *validation* text is separate,
+# and no model trains on it.
 
 
 # %%
@@ -73,10 +74,10 @@ print(f"loss of the true probabilities on the validation text {true_loss.mean():
 assert abs(true_loss.mean() - floor) < 4 * true_loss.std() / np.sqrt(true_loss.size)
 
 # %% [markdown]
-# ## 2. One step of learning
+# ## 2. One training step
 #
-# The model is that of lesson 9. At first its weights are random. JAX gives the loss and its *gradient*, the slope by
-# each weight. One step of *gradient descent* moves every weight a little down its slope:
+# The model comes from lesson 9. Its weights start random. JAX computes the loss and its *gradient*, the slope by each
+# weight. One step of *gradient descent* moves every weight a little down its slope:
 #
 # $$w \leftarrow w - \mathrm{rate} \cdot \mathrm{slope}$$
 
@@ -98,8 +99,8 @@ after, _ = loss_and_slopes(moved)
 assert after < before
 
 # %% [markdown]
-# The loss on that batch is smaller now. The reference, with the same weights, has the same loss before the step and
-# after it.
+# The loss on that batch is smaller now. With the same weights, the reference computes the same loss before and after
+# the step.
 
 # %%
 from routelaws.reference import transformer
@@ -115,10 +116,10 @@ print(f"loss {float(before):.4f} before the step, {float(after):.4f} after it; a
 # %% [markdown]
 # ## 3. Many steps
 #
-# [`TrainConfig`](../accelerated/training/configuration.py) says how a model is trained. Two things make it faster than
-# plain steps. *Adam* takes for each weight a mean of its last slopes, divided by their usual size. And the *rate*
-# changes: it rises in a straight line, so that random weights do not jump too far, and then falls along half a wave of
-# the cosine to a tenth of its peak.
+# [`TrainConfig`](../accelerated/training/configuration.py) says how a model is trained. Two things make training faster
+# than plain steps. *Adam* moves each weight by a running mean of its slopes, divided by their typical size. And the
+# *learning rate* changes. It rises linearly at first, so that the random weights do not jump too far. Then it falls
+# along half a cosine wave to a tenth of its peak.
 
 # %%
 from routelaws.accelerated.training.configuration import TrainConfig
@@ -135,11 +136,11 @@ same(jax.vmap(learning_rate_schedule(peak, rising, steps))(np.arange(steps)), ra
 print(f"rates: first {rates[0]:.5f}, peak {rates.max():.5f}, last {rates[-1]:.5f}")
 
 # %% [markdown]
-# [`make_train_steps`](../accelerated/training/step.py) returns a function that takes all steps in one compiled call,
-# and [`make_evaluate`](../accelerated/training/step.py) one that computes the loss of each word in a text that nothing
-# is learned from. We train the dense model three times, each time from other random weights. The number that the random
-# weights are drawn from is called the *seed*. From here on results are those of one computer: training amplifies the
-# rounding of every sum, so yours differ in some digits.
+# [`make_train_steps`](../accelerated/training/step.py) returns a function that takes all steps in one compiled call.
+# [`make_evaluate`](../accelerated/training/step.py) returns a function that computes the loss of each word of the
+# validation text. We train the dense model three times, each time from different random weights. The *seed* is the
+# number that starts the random generator. From here on your results differ from this page in some digits, because
+# training amplifies rounding errors.
 
 
 # %%
@@ -164,10 +165,11 @@ assert floor < words.mean(axis=1).min() and words.mean() < blind / 2
 # %% [markdown]
 # ## 4. The grid
 #
-# A *grid* is a list of runs that differ in a few fields. Ours has two sizes, and for each a dense model and two routed
-# ones. The router is HASH: word $t$ goes to expert $t$ mod $E$ (the remainder), for ever. That suits this language,
-# where each word has successors of its own: an expert has to learn only those of its own words. For each model we count
-# N, the weights of the dense model, and P, all weights (lesson 1). The work for each word hardly depends on $E$.
+# A *grid* is a list of runs that differ in a few fields. Our grid has two sizes, and for each size a dense model and
+# two routed models. The router is HASH: word $t$ always goes to expert $t$ mod $E$ (the remainder). HASH suits this
+# language, where each word has its own successors: an expert has to learn only the successors of its own words. For
+# each model we count N, the weights of the dense model, and P, all weights (lesson 1). The work for each word hardly
+# depends on $E$.
 
 # %%
 grid = {}
@@ -182,8 +184,8 @@ for (width, E), run in grid.items():
     assert N == grid[width, 1].accounting().dense_parameters
 
 # %% [markdown]
-# All six are trained on the same text in the same order, so that luck with the text is the same for all. One of the
-# routed models gets three seeds as well. This takes a minute or so.
+# All six models train on the same text in the same order, so the training text favours none of them. One of the routed
+# models gets three seeds as well. This takes a minute or so.
 
 # %% tags=["volatile"]
 for place, run in grid.items():
@@ -197,15 +199,16 @@ for width in (8, 16):
 assert trained[16, 1][1][0].mean() < trained[8, 1][1][0].mean()
 
 # %% [markdown]
-# With sixteen experts the loss is lower than that of the dense model, at both sizes. It is lower with more width, too.
-# No loss is below the floor.
+# At both sizes, the model with sixteen experts has a lower loss than the dense model. A larger width lowers the loss
+# too. No loss is below the floor.
 
 # %% [markdown]
 # ## 5. Looking at it
 #
-# Two pictures say more than the table. The left one shows how each model learns. The right one shows where all six end,
-# over N, as in the paper (Clark et al. 2022): one line for each number of experts. It shows the loss *above the floor*,
-# the part that a better model could still remove; and it has logarithmic axes, where a power of N is a straight line.
+# Two pictures show more than the table. The left picture shows how each model learns. The right picture shows the final
+# loss of all six over N, as in the paper (Clark et al. 2022), with one line for each number of experts. It shows the
+# loss *above the floor*, the part that a better model could still remove. Its axes are logarithmic, so a power of N is
+# a straight line.
 
 
 # %% tags=["volatile", "picture"]
@@ -237,9 +240,10 @@ figure(
 # %% [markdown]
 # ## 6. Is it more than luck?
 #
-# Two kinds of luck are in these numbers. One is the validation text. Every model has a loss for every word of the
-# *same* text, so take the difference word by word: what is hard for both cancels. The *standard error* of its mean is
-# its deviation, divided by the root of the number of words. On an example:
+# These numbers contain two kinds of luck. The first is the validation text. Every model has a loss for every word of
+# the *same* text, so take the difference word by word. If a word is hard for both models, this cancels. The *standard
+# error* of the mean difference is the standard deviation divided by the square root of the number of words. Here is an
+# example:
 
 # %%
 first, second = np.array([0.5, 2.5, 1.0, 4.0]), np.array([0.4, 2.2, 0.9, 3.6])
@@ -251,8 +255,8 @@ print(f"difference {difference.mean():.3f}; its error word by word {error:.3f}, 
 assert error < apart / 5
 
 # %% [markdown]
-# The other kind of luck is the seed: with other random weights at the start the same model ends elsewhere. Only other
-# runs tell how far.
+# The second kind of luck is the seed: the same model reaches a different loss from different initial weights. Only more
+# runs show how different.
 
 # %% tags=["volatile"]
 words = {E: trained[8, E][1] for E in (1, 16)}  # [3, words] each
@@ -265,16 +269,16 @@ print(f"largest spread of seeds {spread:.3f}")
 assert words[1].mean(axis=1).min() > words[16].mean(axis=1).max()
 
 # %% [markdown]
-# Every one of the three routed models is better than every one of the three dense ones. That is a result. A difference
-# within the spread of the seeds would be none. And it is a result about *this* language, which was made to suit HASH:
-# what routing is worth on real text, the tables of lesson 11 tell.
+# Each of the three routed models is better than each of the three dense models. That is a result. A difference within
+# the spread of the seeds would be no result. And it holds for *this* language, which suits HASH by design. The tables
+# of lesson 11 show what routing is worth on real text.
 
 # %% [markdown]
 # ## 7. The same from the command line
 #
-# For more than a try there is a command, `routelaws sweep`. It reads the grid from a file, trains as many runs at a
-# time as there are cores, goes on where it was stopped, and writes one table. This is the file for our grid, apart from
-# the text, which has to be real:
+# For larger grids, use the command `routelaws sweep`. It reads the grid from a file and trains one run per core at a
+# time. If you stop it, it resumes where it stopped. It writes one table. Here is the file for our grid, except for the
+# text, since the command needs a real text:
 
 # %%
 import tempfile
@@ -306,15 +310,15 @@ assert sorted(run.name() for run in runs) == sorted(run.name() for run in grid.v
 # - A made-up language has a known smallest loss, so you can see what a model still misses.
 # - Compare two models on the same text, token by token, and over several seeds.
 # - A difference within the spread over seeds is no result.
-# - `routelaws sweep` trains a grid from a file and goes on where it was stopped.
+# - `routelaws sweep` trains a grid from a file and resumes where it was stopped.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/10_a_small_grid.py`](answers/10_a_small_grid.py).
 #
-# 1. What is the floor of a language in which four words are equally probable after each word? And of one with a single
-#    successor for each word?
-# 2. Count pairs of words in the training text, add 1 to each count, and predict by the shares. What loss has this table
-#    of $V^2$ numbers on the validation text? Where does it lie among the models of the grid?
-# 3. Would a model with more steps come below the floor?
-# 4. Train an S-BASE model with sixteen experts at width 8. Is it better than HASH here? Why might that be?
+# 1. What is the floor of a language in which four words are equally probable after each word? And the floor of a
+#    language with a single successor for each word?
+# 2. Count pairs of words in the training text, add 1 to each count, and predict with the relative frequencies. What
+#    loss does this table of $V^2$ numbers have on the validation text? How does it compare with the models of the grid?
+# 3. Would a model with more training steps get below the floor?
+# 4. Train an S-BASE model with sixteen experts at width 8. Is it better than HASH here? What could explain that?

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 13. What routing is worth
 #
-# **You will** turn experts into parameters: find the dense model that is as good as a routed one, see for which sizes
-# routing is worth most, and what it costs. Then you will draw three figures from the runs of the paper, and hold the
-# numbers of the law against what was measured.
+# **You will** convert experts into parameters: find the dense model that is as good as a routed model. You will see
+# which sizes gain most from routing, and what routing costs. Then you will draw three figures from the runs of the
+# paper, and compare the law with the measurements.
 #
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections 5 and 6 read the table that the authors
 # of the paper released. The last section needs SciPy, JAX and numba.
@@ -13,11 +13,11 @@
 # %% [markdown]
 # ## 1. Two models, one loss
 #
-# The law of lesson 11 says the loss of a model with N parameters and E experts. (N counts one expert in each layer, as
-# for the *dense* model, which has E = 1.) Take a model of 370 million parameters with 64 experts. Which dense model has
-# the same loss? Try sizes: if the dense model is worse, take a larger one, else a smaller one, and halve the range each
-# time. The numbers of the law are those that the paper (Clark et al. 2022) prints for S-BASE. (Of the helpers, `same`
-# stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# The law of lesson 11 predicts the loss of a model with N parameters and E experts. (N counts one expert in each layer,
+# as for the *dense* model, which has E = 1.) Take a model of 370 million parameters with 64 experts. Which dense model
+# has the same loss? Try sizes: if the dense model is worse, try a larger one, else a smaller one, and halve the range
+# each time. The paper (Clark et al. 2022) prints the numbers of the law for S-BASE. (The helper `same` stops the lesson
+# unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -39,18 +39,18 @@ print(f"a dense model with that loss has {10**middle / 1e9:.2f} billion paramete
 assert 10**middle > 3 * N
 
 # %% [markdown]
-# That size is the *effective parameter count* of the routed model, written $\bar{N}$. It puts models with different
+# This size is the *effective parameter count* of the routed model, written $\bar{N}$. It puts models with different
 # numbers of experts on one scale.
 #
 # ## 2. A formula
 #
-# No search is needed. The law is linear in $\log N$ as soon as E is given. Its slope in $\log N$ is
-# $\alpha(x) = a + c \log x$ with $x = \hat{E}$, the effective experts, and for a dense model $\hat{E} = E_{start}$. So
-# that both losses are equal,
+# You do not need a search. For a fixed E, the law is linear in $\log N$. Its slope in $\log N$ is
+# $\alpha(x) = a + c \log x$ with $x = \hat{E}$, the effective number of experts; for a dense model
+# $\hat{E} = E_{start}$. Both losses are equal if
 #
 # $$\alpha(E_{start}) \log \bar{N} + b \log E_{start} = \alpha(\hat{E}) \log N + b \log \hat{E}$$
 #
-# and that is solved for $\log \bar{N}$ by one division:
+# and one division solves this for $\log \bar{N}$:
 #
 # $$\bar{N} = N^{\alpha(\hat{E}) / \alpha(E_{start})} (\hat{E} / E_{start})^{b / \alpha(E_{start})}$$
 
@@ -83,7 +83,7 @@ print(f"the largest model with 512 experts is worth {found[-1, -1] / 1e9:.2f} bi
 # %% [markdown]
 # ## 3. Small models gain most
 #
-# Divide by N: how many times its own size is a model worth?
+# Divide by N: how many times its own size is a routed model worth?
 
 # %%
 from routelaws.reference.laws.routed import cutoff, slope_in_experts
@@ -95,9 +95,10 @@ assert (np.diff(times, axis=1) > 0).all() and (np.diff(times[:, 1:], axis=0) < 0
 print(f"from 256 to 512 experts the largest gains {times[-1, -1] / times[-1, -2] - 1:.0%}")
 
 # %% [markdown]
-# Two things stop the growth. Along a row, $\hat{E}$ nears $E_{max}$: the step from 256 to 512 experts is worth little.
-# Down a column the factor falls, because c is positive: the slope $b + c \log N$ comes nearer to 0 as models grow.
-# Where it is 0, at the *cut-off*, a model is worth its own size whatever E is, and beyond it experts would even harm.
+# Two things limit the growth. Along a row, $\hat{E}$ approaches $E_{max}$: the step from 256 to 512 experts is worth
+# little. Down a column the factor falls, because c is positive: the slope $b + c \log N$ approaches 0 as models grow.
+# At the *cut-off* the slope is 0, and a model is worth its own size for every E. Beyond the cut-off, experts would
+# raise the loss.
 
 # %%
 end = cutoff(law)
@@ -128,15 +129,14 @@ figure(
 )
 
 # %% [markdown]
-# Lesson 12 shows how little the runs say about the place where the lines meet. Inside the grey band the picture is
-# sure; the rest of it is the law continued.
+# Lesson 12 shows that the runs hardly determine the point where the lines meet. Trust the picture inside the grey band;
+# outside, it extrapolates the law.
 #
 # ## 4. What it costs
 #
-# A routed model does hardly more work for each token than a dense one of the same N, but it has to be stored. So ask
-# for a bargain: how many experts does a model of 370 million parameters need to be as good as the dense one of 1.3
-# billion, and what does one pay and save? Search again, then let
-# [`experts_for_loss`](../reference/laws/routed.py) answer.
+# A routed model does hardly more work for each token than a dense model of the same N, but it needs more memory. How
+# many experts does a model of 370 million parameters need to be as good as the dense model of 1.3 billion? What does it
+# cost, and what does it save? Search again, then check with [`experts_for_loss`](../reference/laws/routed.py).
 
 # %%
 from routelaws.reference.laws.routed import experts_for_loss
@@ -155,8 +155,8 @@ change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)
 same(middle, needed, "laws.routed.experts", scale=change)
 
 # %% [markdown]
-# What both cost is known exactly: [`count`](../reference/accounting.py) gives all parameters P and the operations F for
-# one token (lesson 1).
+# The exact cost of both comes from [`count`](../reference/accounting.py): it returns all parameters P and the
+# operations F for one token (lesson 1).
 
 # %%
 routed = count(*SIZES["370M"][:4], "S-Base", round(needed))
@@ -168,8 +168,8 @@ print(f"routed over dense {routed[1] / dense[1]:25.1f} {routed[2] / dense[2]:26.
 assert routed[1] > 4 * dense[1] and routed[2] < dense[2] / 3
 
 # %% [markdown]
-# The routed model does less than a third of the work, and is several times as large in memory. That is the trade: a
-# parameter of an expert is worth much less than one of a dense model, and it is nearly free of work.
+# The routed model does less than a third of the work, and needs several times the memory. That is the trade-off: a
+# parameter of an expert is worth much less than a parameter of a dense model, but it costs almost no work.
 
 # %%
 print("experts   worth over N   P over N   worth over P")
@@ -181,7 +181,7 @@ for experts in counts[::3]:
 # %% [markdown]
 # ## 5. Three figures from the runs of the paper
 #
-# Now the runs that the authors released, chosen as in lesson 11, and the law fitted to each router.
+# Now take the runs that the authors released, chosen as in lesson 11, and fit the law to each router.
 
 # %% tags=["released"]
 from routelaws.reference.laws.fitting import fit_routed
@@ -263,11 +263,11 @@ if tables:
     )
 
 # %% [markdown]
-# Take care what this shows. $\bar{N}$ was made from the law, and the law was fitted to these runs. That they lie on one
-# line says that the law fits, no more and no less (`same` above: the line at $\bar{N}$ *is* the law).
+# Do not read too much into this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
+# common line shows only that the law fits (`same` above: the line at $\bar{N}$ *is* the law).
 #
-# For the third figure the law is not needed: at each size, the slope of a straight line through $\log L$ over
-# $\log E$, dense run included. (At 130M the table has no dense run with that seed.)
+# The third figure does not need the law. It shows, at each size, the slope of a straight line through $\log L$ over
+# $\log E$, with the dense run. (At 130M the table has no dense run with that seed.)
 
 
 # %% tags=["released"]
@@ -308,9 +308,9 @@ if tables:
 # %% [markdown]
 # ## 6. Worth, as measured
 #
-# A test of $\bar{N}$ without the law: read it off the dense runs. Between two dense runs draw a straight line (both
-# axes logarithmic), and see at which size it has the loss of the routed run. That can be done where the loss lies
-# between those of the smallest and the largest dense run.
+# You can test $\bar{N}$ without the law: read it off the dense runs. Draw a straight line between two dense runs (both
+# axes logarithmic), and find the size where it has the loss of the routed run. This works if the loss lies between the
+# losses of the smallest and the largest dense run.
 
 # %% tags=["released"]
 for router, (N, E, loss) in tables.items():
@@ -324,8 +324,8 @@ for router, (N, E, loss) in tables.items():
     same(np.interp(log_loss[0], log_loss, log_size), log_size[0])
 
 # %% [markdown]
-# So the law's count is right on average, and off by up to a quarter or so for single runs. Since the dense slope is
-# small, an error of a loss becomes a much larger error of a size: by how much, can be computed.
+# So the law's count is right on average, and off by up to a quarter or so for single runs. The dense slope is small, so
+# a small error in the loss becomes a much larger error in the size. You can compute how much larger.
 
 # %%
 alpha = law.a + law.c * np.log10(law.E_start)
@@ -335,8 +335,8 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law
 # %% [markdown]
 # ## 7. The fast twin
 #
-# This count is one formula. It is fast as it is, and has no twin. An interval (lesson 12) around what a routed model is
-# worth takes many fits, which the twin compiles.
+# This count is one formula. It is fast already, and has no twin. An interval (lesson 12) around the worth of a routed
+# model takes many fits, and the twin compiles those fits.
 
 # %%
 needs("numba")
@@ -354,23 +354,23 @@ for router, table in tables.items():
     print()
 
 # %% [markdown]
-# Here the runs speak clearly: with 64 experts a model of any trained size is worth more than one and a half times its
-# size, for each router.
+# Here the runs give a clear answer: for each router, a model of any trained size with 64 experts is worth more than one
+# and a half times its size.
 #
 # ## What to remember
 #
 # - The effective parameter count is the size of the dense model with the same loss.
 # - Experts are worth most in small models, and the step from 256 to 512 experts is worth little.
 # - A routed model trades memory for work.
-# - By the measured runs the count is right on average, and off by up to a quarter for single runs.
+# - Compared with measured runs, the count is right on average, and off by up to a quarter for single runs.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/13_what_routing_is_worth.py`](answers/13_what_routing_is_worth.py).
 #
-# 1. What is it worth to go from 2 experts to 4, and from 256 to 512, for a model of 370 million parameters? Why the
-#    difference?
-# 2. How many experts give nine tenths of what infinitely many would give, by the printed numbers, for $\hat{E}$?
+# 1. What does a model of 370 million parameters gain from 4 experts instead of 2, and from 512 instead of 256? Why do
+#    the two differ?
+# 2. By the printed numbers, how many experts give nine tenths of the $\hat{E}$ of infinitely many experts?
 # 3. Which size with 64 experts has the loss of a dense model of five billion parameters?
-# 4. The rounded numbers of the paper leave c between 0.0085 and 0.0095. How much does that move the worth of the
-#    largest model with 64 experts, if nothing else changes?
+# 4. The paper's rounding leaves c between 0.0085 and 0.0095. How much does this change the worth of the largest model
+#    with 64 experts, if nothing else changes?
