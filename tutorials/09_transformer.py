@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 9. The whole model, twice, on one set of weights
 #
-# **You will** build a small routed language model step by step, from the numbers of its tokens to its loss; run the
-# same weights in two programs; and check the slope of the loss by moving weights.
+# **You will** build a small routed language model step by step, from token numbers to the loss. You will run the same
+# weights in two programs, and check the gradient of the loss by moving the weights.
 #
 # **You need** Python, NumPy, lesson 1, and what S-BASE is (lesson 4). Pictures need matplotlib; the last two sections
 # need JAX.
@@ -13,10 +13,10 @@
 # %% [markdown]
 # ## 1. All the weights
 #
-# A *language model* reads tokens and says, for each place in the text, how probable each token of its *vocabulary* is
-# as the next one. Ours is the smallest that has all parts: a vocabulary of twelve tokens, vectors of eight numbers, and
-# two *blocks*, of which the second is routed, with four experts. [`ModelConfig`](../reference/configuration.py) writes
-# that down.
+# A *language model* reads tokens. For each place in the text, it predicts how probable each token of its *vocabulary*
+# is as the next one. Our model is the smallest with all parts: a vocabulary of twelve tokens, vectors of eight numbers,
+# and two *blocks*. The second block is routed, with four experts. [`ModelConfig`](../reference/configuration.py)
+# describes this model.
 
 # %%
 import numpy as np
@@ -32,8 +32,8 @@ print("routed:", [config.is_routed(i) for i in range(L)], " width of each head:"
 assert config.num_routed == 1
 
 # %% [markdown]
-# The weights are kept in nested dictionaries: a *tree*. At first they are random. (Of the helpers, `same` stops the
-# lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# The weights are in nested dictionaries: a *tree*. At first they are random. (The helper `same` stops the lesson unless
+# two results agree up to rounding; `figure` shows a picture.)
 
 
 # %%
@@ -49,7 +49,7 @@ for name, values in leaves(params):
 assert sum(values.size for _, values in leaves(params)) > 0
 
 # %% [markdown]
-# In lesson 1 we counted N, the weights of a dense model, and P, those of all experts. The counts leave out the
+# In lesson 1 we counted N, the weights of a dense model, and P, the weights with all experts. The counts exclude the
 # embedding and the last norm. Here they are again, from the tree and from the formulas.
 
 # %%
@@ -62,11 +62,11 @@ assert total == counted.total_parameters
 # %% [markdown]
 # ## 2. From tokens to vectors
 #
-# The text is a list of token numbers. The *embedding* is a table with a vector for each token. The model looks the
-# vectors up and multiplies them by √d, so that the numbers are near 1 in size.
+# The text is a list of token numbers. The *embedding* is a table with a vector for each token. The model looks up the
+# vectors and multiplies them by √d, so that the numbers are near 1 in size.
 #
-# We take two sequences of seven tokens. The first six of each are what the model reads; the last six are what it should
-# say: at each place, the token that comes next.
+# We take two sequences of seven tokens. The model reads the first six tokens of each. The last six are its targets: at
+# each place, the token that comes next.
 
 # %%
 tokens = np.random.default_rng(1).integers(0, V, size=(2, 7))
@@ -81,9 +81,9 @@ print("reads", inputs[0], " should say", targets[0])
 print("the first vector:", h[0, 0].round(2))
 
 # %% [markdown]
-# Before each part of a block the vectors are *normalised*: from each vector its mean is taken away, and it is divided
-# by its standard deviation. (A very small number is added below the root.) Then each number has a scale and an offset
-# of its own, which are learned.
+# Before each part of a block, the model *normalises* the vectors: it subtracts the mean of each vector, and divides by
+# the standard deviation. (A very small number is added under the root.) Then it applies a learned scale and a learned
+# offset to each number.
 
 # %%
 norm = {name: values[0] for name, values in params["blocks"]["attention_norm"].items()}
@@ -99,15 +99,15 @@ print("mean and deviation of a vector, after:", abs(x[0, 0].mean().round(6)), x[
 # %% [markdown]
 # ## 3. Attention
 #
-# So far each token is on its own. *Attention* lets it look at the tokens before it. Each token $i$ makes a *query*
-# $q_i$, and each token $j$ a *key* $k_j$ and a *value* $v_j$, all by matrices. How much $i$ looks at $j$ depends on how
-# well the query fits the key, and on how far apart they are: each distance $m$ has a vector $r_m$.
+# So far the model handles each token alone. *Attention* lets a token look at the tokens before it. Matrices turn each
+# token $i$ into a *query* $q_i$, and each token $j$ into a *key* $k_j$ and a *value* $v_j$. Token $i$ looks at $j$ more
+# if the query fits the key better. The distance matters too: each distance $m$ has a vector $r_m$.
 #
 # $$a_{ij} = \frac{q_i \cdot (k_j + r_{i-j})}{\sqrt{\mathrm{width}}}, \qquad j \leq i$$
 #
 # A softmax over $j$ turns these into weights. The token gets the weighted mean of the values. Several *heads* do this
-# beside each other, and a last matrix brings their results together. The distance itself is written as sines and
-# cosines of several wavelengths, which a matrix turns into $r_m$.
+# in parallel, and a last matrix combines their results. The model encodes the distance as sines and cosines of several
+# wavelengths, and a matrix turns these into $r_m$.
 
 # %%
 angle = np.array([[m / 10_000 ** (2 * j / d) for j in range(d // 2)] for m in range(S)])
@@ -153,8 +153,8 @@ figure(
 # %% [markdown]
 # ## 4. A dense block
 #
-# What attention returns is *added* to the vectors; so each part of a block only makes a change. The second part is the
-# feed-forward network of lesson 1, for each token on its own, after a norm of its own.
+# The block *adds* the result of attention to the vectors, so each part of a block computes only a change. The second
+# part is the feed-forward network of lesson 1. It has its own norm, and handles each token alone.
 
 # %%
 from routelaws.reference.experts import expert_ffn
@@ -169,9 +169,9 @@ assert dense["up"].shape == (d, 4 * d)
 # %% [markdown]
 # ## 5. A routed block
 #
-# Block 1 has the same attention, with weights of its own. Then the tokens of *both* sequences become one *group*. The
-# router shares them out among the experts by S-BASE, as in lesson 4: in training by a balanced plan, and with a
-# capacity. All parts are known from lessons 1 and 4.
+# Block 1 has the same attention, with its own weights. Then the tokens of *both* sequences form one *group*. The router
+# assigns them to the experts by S-BASE, as in lesson 4: in training with a balanced plan, and with a capacity. You know
+# all parts from lessons 1 and 4.
 
 # %%
 from routelaws.reference.experts import routed_ffn
@@ -201,11 +201,11 @@ h = h + done.output
 # %% [markdown]
 # ## 6. Predictions and the loss
 #
-# After a last norm the model compares each vector with the vectors of all twelve tokens, by the same table that it
-# began with. The results are logits again, and a softmax makes them probabilities of the next token.
+# After a last norm, the model compares each vector with the vectors of all twelve tokens, with the same embedding
+# table. The results are logits again, and a softmax turns them into probabilities of the next token.
 #
-# The *loss* is the mean of $-\log p$ of the token that really came next. Its unit is the *nat*. A model that finds all
-# tokens equally probable has the loss $\log V$.
+# The *loss* is the mean of $-\log p$ for the actual next token. Its unit is the *nat*. A model that gives all tokens
+# the same probability has the loss $\log V$.
 
 # %%
 final = (h - h.mean(axis=-1, keepdims=True)) / np.sqrt(h.var(axis=-1, keepdims=True) + 1e-5)
@@ -219,7 +219,7 @@ print(f"loss {losses.mean():.4f} nats for each token; a blind guess has {np.log(
 assert losses.mean() > np.log(V)
 
 # %% [markdown]
-# Random weights are worse than a blind guess: they prefer some tokens, and the wrong ones.
+# Random weights are worse than a blind guess: they prefer some tokens, but the wrong ones.
 #
 # [`apply`](../reference/transformer.py) does sections 2 to 5 and the logits, and [`loss`](../reference/transformer.py)
 # all of it.
@@ -234,8 +234,8 @@ print(f"{found.cross_entropy:.4f} nats, and {found.output.auxiliary.sum():.4f} t
 # %% [markdown]
 # ## 7. The fast twin, with the same weights
 #
-# The weights are a tree of plain arrays, with the same names in both programs. So the fast twin can run them as they
-# are. Under `jax.jit` the configuration is a constant of the program.
+# The weights are a tree of plain arrays, with the same names in both programs. So the fast twin can use them unchanged.
+# Under `jax.jit` the configuration is a constant of the program.
 
 # %%
 needs("jax")
@@ -251,7 +251,7 @@ same(quick.cross_entropy, found.cross_entropy)
 print(f"loss by the reference {found.cross_entropy:.4f}, by the twin {float(quick.cross_entropy):.4f}")
 
 # %% [markdown]
-# The same holds for the other routers. Here is one without a router network, HASH, and the dense model.
+# The other routers work the same way. Here are HASH, a router without a network, and the dense model.
 
 # %%
 for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
@@ -264,14 +264,14 @@ for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
 # %% [markdown]
 # ## 8. The gradient, checked by differences
 #
-# To train the model one needs the *gradient*: the slope of the loss by each weight. The reference has none: its loss is
-# a function of arrays, and that is all. The twin gets the gradient from JAX. How do we know that it is right? We move
-# the weights a little along some direction $v$ and see how the loss changes. If the gradient is $g$, then
+# To train the model you need the *gradient*: the slope of the loss by each weight. The reference does not compute it.
+# The twin gets the gradient from JAX. How do you know that it is right? Move the weights a little along some direction
+# $v$, and see how the loss changes. If the gradient is $g$, then
 #
 # $$\frac{\mathrm{loss}(w + s v) - \mathrm{loss}(w - s v)}{2 s} \to g \cdot v \quad \text{for} \quad s \to 0$$
 #
-# `slope` looks at two more points, so that its error falls with the fourth power of $s$. To move weights we need a
-# tree in which one array is another one.
+# `slope` uses two more points, so its error falls with the fourth power of $s$. To move weights, we need a copy of the
+# tree with one array replaced.
 
 
 # %%
@@ -287,9 +287,9 @@ def with_array(tree, name, values):
 same(slope(np.exp), 1.0, "transformer.gradient", scale=1.0)
 
 # %% [markdown]
-# One thing comes first. When weights move, a token may jump to another expert, and the loss jumps with it. A gradient
-# knows nothing of jumps. So both programs can be told to keep the choices of an earlier run: that is what `held` is
-# for. Here is the loss along a line through the weights of the router, with the choices made anew, and held.
+# There is one problem. When weights move, a token may jump to another expert, and the loss jumps too. A gradient
+# ignores such jumps. So both programs have an argument `held`, which keeps the choices of an earlier run. Here is the
+# loss along a line through the weights of the router, with new choices at each point, and with held choices.
 
 # %%
 held = found.output.routing
@@ -323,7 +323,8 @@ figure(
 )
 
 # %% [markdown]
-# Now we check each array of the tree by itself: a random direction $v$ for that array, and nothing for all others.
+# Now we check each array of the tree separately: we move it in a random direction $v$, and leave all other arrays
+# unchanged.
 
 # %%
 gradient = jax.jit(jax.grad(lambda params: fast.loss(params, tokens, ModelConfig(**sizes), held=held).total))(params)
@@ -342,11 +343,10 @@ for name, w in leaves(params):
     same(by_jax, by_differences, "transformer.gradient_float32", scale=UNITS["float32"] * length)
 
 # %% [markdown]
-# All agree up to the rounding of 32 bits. A gradient with one wrong sign, or one that has lost a part of the model,
-# would not.
+# All agree up to 32-bit rounding. A gradient with one wrong sign, or with a part of the model missing, would fail.
 #
-# What is gained: in the time that the reference takes for one loss, the twin finds the loss and its slopes by all
-# weights. Here is a somewhat larger model.
+# The twin is faster: while the reference computes one loss, the twin computes the loss and its slopes by all weights.
+# The timing is for a somewhat larger model.
 
 # %% tags=["volatile"]
 larger = sizes | {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}
@@ -361,8 +361,9 @@ print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by 
 # %% [markdown]
 # ## What to remember
 #
-# - A block adds attention and a feed-forward layer to the vectors; a routed block replaces the second by experts.
-# - The loss is the mean of minus log p of the right next token, in nats. A blind guess has log V.
+# - A block adds attention and a feed-forward layer to the vectors; a routed block replaces the feed-forward layer by
+#   experts.
+# - The loss is the mean of minus log p of the right next token, in nats. A blind guess has the loss log V.
 # - Weights are plain arrays with the same names in both programs.
 # - A gradient holds the choices fixed. Differences of the loss check it, array by array.
 #
@@ -372,6 +373,6 @@ print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by 
 #
 # 1. Which blocks are routed in a model of six blocks with a routing frequency of one third?
 # 2. All tokens of the vocabulary get the same vector. What is the loss, whatever the other weights are?
-# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. Which earlier tokens does a
-#    prediction in evaluation depend on now?
-# 4. The gradient of the arrays `up` and `down` of an expert that got no token: what is it, and why?
+# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. On which earlier tokens
+#    does a prediction in evaluation depend now?
+# 4. An expert gets no token. What is the gradient of its arrays `up` and `down`, and why?

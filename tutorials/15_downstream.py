@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Lesson 15. From loss to downstream accuracy
 #
-# **You will** take guessing out of the score of a quiz; predict the score of a large model from small ones, by a law of
-# the accuracy itself and by way of the loss; count what several attempts are worth; and find out on real runs which law
-# foretells best.
+# **You will** remove guessing from the score of a quiz. You will predict the score of a large model from small models,
+# by a law of the accuracy itself and by way of the loss. You will count what several attempts are worth, and find out
+# on real runs which law predicts best.
 #
 # **You need** Python, NumPy, logarithms, and what a straight line through points by least squares is. Pictures need
 # matplotlib. Sections 6 and 7 read tables that `routelaws` downloads once, or finds in the folder that `ROUTELAWS_DATA`
-# names; without them these parts are left out. Section 7 needs JAX and SciPy.
+# names. Without the tables, these sections are skipped. Section 7 needs JAX and SciPy.
 #
 # **Files** [`laws/downstream.py`](../reference/laws/downstream.py),
 # [`laws/two_stage.py`](../reference/laws/two_stage.py).
@@ -15,12 +15,12 @@
 # %% [markdown]
 # ## 1. What a guess is worth
 #
-# A law of the loss says how well a model foretells text. What people ask is another thing: how many questions of a quiz
-# does it answer? Such a quiz is called a *downstream task*, and the share of right answers its *accuracy*.
+# A law of the loss tells how well a model predicts text. But users want to know something else: how many questions of a
+# quiz does it answer? Such a quiz is called a *downstream task*, and the share of right answers is its *accuracy*.
 #
-# Here is a quiz of eight questions with four choices each. A model knows three answers, and guesses the other five. We
-# go through all ways in which the guesses can turn out, each as likely as any other, and take the mean. (Of the
-# helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+# Here is a quiz of eight questions with four choices each. A model knows three answers, and guesses the other five. The
+# code tries all possible outcomes of the guesses, which are equally likely, and takes the mean. (The helper `same`
+# stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 from itertools import product
@@ -38,15 +38,15 @@ print(f"{len(scores)} ways to guess; mean accuracy {Q:.4f}, of which {known / qu
 assert len(scores) == choices ** (questions - known)
 
 # %% [markdown]
-# The share that is known, Q', and the guesses on the rest add up to the accuracy Q:
+# The known share Q' and the right guesses on the rest add up to the accuracy Q:
 #
 # $$Q = Q' + (1 - Q') Q_{rand}$$
 #
-# Here $Q_{rand}$ is the *guess rate*, one in four. Solved for the share that is known:
+# Here $Q_{rand}$ is the *guess rate*, one in four. Solve for the known share:
 #
 # $$Q' = \frac{Q - Q_{rand}}{1 - Q_{rand}}$$
 #
-# So Q' is 0 for a model that only guesses, and 1 for one that knows everything. The reference has it as
+# So Q' is 0 for a model that only guesses, and 1 for a model that knows everything. The reference has it as
 # [`normalise`](../reference/laws/downstream.py).
 
 # %%
@@ -64,8 +64,8 @@ same(normalise(Q, guess_rate), known / questions)
 #
 # $$-\ln Q' = \frac{A}{C^{\alpha}}$$
 #
-# We make a table of our own from this law, with numbers A and α of our choice, and let each model answer as many
-# questions as stand in the code. So chance has its part in each accuracy, and we know the truth.
+# We make up a table from this law, with chosen numbers A and α. Each model answers a fixed number of questions, which
+# the code sets. So each accuracy contains some chance, and we know the truth.
 
 # %%
 from routelaws.reference.laws.downstream import DirectCoefficients, predict_accuracy
@@ -83,13 +83,13 @@ for i in range(0, C.size, 4):
     print(f"C {C[i]:.0e}   true accuracy {Q_true[i]:.4f}   measured {Q[i]:.4f}")
 
 # %% [markdown]
-# Take the logarithm of the law, and it is a straight line in $\ln C$:
+# The logarithm of the law is a straight line in $\ln C$:
 #
 # $$\ln(-\ln Q') = \ln A - \alpha \ln C$$
 #
-# The line is fitted to the small models, up to a *cut*, and asked for the large ones. What it is asked for it has not
-# seen. Least squares gives the slope of a line through points x, y as the sum of $(x - \bar{x})(y - \bar{y})$ over the
-# sum of $(x - \bar{x})^2$, where a bar is a mean.
+# We fit the line to the small models, up to a *cut*, and predict the large models. So the predictions are for held-out
+# models. Least squares gives the slope of a line through points x, y: the sum of $(x - \bar{x})(y - \bar{y})$, divided
+# by the sum of $(x - \bar{x})^2$. A bar is a mean.
 
 # %%
 cut = 1.1e20
@@ -142,12 +142,12 @@ figure(
 # %% [markdown]
 # ## 3. Rows that do not count
 #
-# A model at the guess rate has no Q' above 0, and so no logarithm. One that lies just above it has a surprise that is
-# mostly chance. So rows count only where the accuracy is well above the guess rate. The paper's limit is "more than 5 %
-# above random"; we read that as 0.05 of accuracy.
+# A model at the guess rate has no Q' above 0, and so no logarithm. Just above the guess rate, the surprise is mostly
+# chance. So we use only rows with an accuracy well above the guess rate. The paper's limit is "more than 5 % above
+# random"; we read that as 0.05 of accuracy.
 #
-# The limit has its price. Near it the lucky rows are in, and the unlucky ones out. Here are three hundred tables with
-# few questions, fitted with several limits.
+# The limit has a cost: it biases the fit. Near the limit it keeps lucky rows and excludes unlucky rows. Here are fits
+# to three hundred tables with few questions, with several limits.
 
 # %%
 draws, few = np.random.default_rng(1), 500
@@ -160,19 +160,19 @@ for least_gain in (0.0, 0.05, 0.1):
 assert means[0.1] < means[0.05] < truth.alpha < means[0.0]
 
 # %% [markdown]
-# The higher the limit, the flatter the law. So a limit is a choice that moves the result, and has to be told with it.
+# A higher limit gives a flatter law. So the limit is a choice that changes the result; report it with the result.
 
 # %% [markdown]
 # ## 4. By way of the loss
 #
-# The older way has two stages. *Stage 1* foretells the loss L from the compute. *Stage 2* foretells the accuracy from
-# the loss, by a straight line or by an S-shaped curve, called a *logistic*:
+# The older way has two stages. *Stage 1* predicts the loss L from the compute. *Stage 2* predicts the accuracy from the
+# loss, by a straight line or by an S-shaped curve, called a *logistic*:
 #
 # $$L = \frac{A}{C^{\alpha}}$$
 #
 # $$Q = a L + b \qquad \text{or} \qquad Q = \frac{a}{1 + \exp(-k (L - m))} + b$$
 #
-# Both stages are fitted to what was measured, and then chained. Here are losses for the models of our table, and both
+# We fit both stages to the measurements, and then chain them. Here are losses for the models of our table, and both
 # stages by hand, with a line.
 
 # %%
@@ -188,7 +188,7 @@ same(predict_two_stage(line, C[large]), by_hand, "laws.two_stage.agree", scale=1
 
 # %% [markdown]
 # The reference, [`fit_two_stage`](../reference/laws/two_stage.py), has the logistic too. It goes downhill from many
-# starts, since a logistic is no line in its numbers. Every row counts in stage 2: rows at the guess rate tell where the
+# starts, since a logistic is not linear in its numbers. Stage 2 uses every row: rows at the guess rate show where the
 # curve is flat.
 
 
@@ -205,7 +205,7 @@ def missed(accuracy, loss):
 same(missed(Q, L)[:2], [miss, np.abs(by_hand - Q[large]).mean()], "laws.two_stage.agree", scale=1)
 
 # %% [markdown]
-# One table is one throw of chance. Here are six, the first of them ours.
+# One table is one random draw. Here are six tables; the first is ours.
 
 # %%
 rows = [missed(Q, L)]
@@ -220,16 +220,16 @@ rows = np.array(rows)
 assert (by_hand < Q[large]).all() and (rows[:, 0] < rows[:, 1]).all() and rows[:, 2].max() > 5 * rows[:, 2].min()
 
 # %% [markdown]
-# The line is too low at every large model of our table, since the accuracy bends upwards as the loss falls. The
-# logistic can be good and can be far off: below the cut nothing shows where the upper end of the S is. Is the direct
-# law the better one, then? That does not follow. Our tables were made by the direct law. Which law is right of real
-# models, only real models can say.
+# The line is too low at every large model of our table, since the accuracy curves upwards as the loss falls. The
+# logistic can be good or far off: the rows below the cut do not show where the upper end of the S is. Is the direct law
+# better, then? That does not follow, because we made our tables with the direct law. Only real models can show which
+# law is right for real models.
 #
 # ## 5. Several attempts
 #
 # A model that writes programs may try several times, and one attempt that works is enough. The probability that at
-# least one of k attempts is right is called *pass@k*. How is it measured? Say n samples were drawn, of which c are
-# right. Take every set of k of them, and count the sets with a right one.
+# least one of k attempts is right is called *pass@k*. How do you measure it? Suppose you draw n samples, and c of them
+# are right. Take every set of k samples, and count the sets with a right one.
 
 # %%
 from itertools import combinations
@@ -246,12 +246,12 @@ print(f"1 - (1 - c/n)^k = {short_cut:.4f}")
 assert short_cut < np.mean(sets)
 
 # %% [markdown]
-# Instead of listing them, count the sets without a right one:
+# Instead of listing the sets, count the sets without a right sample:
 #
 # $$\text{pass@k} = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}$$
 #
-# The short cut $1 - (1 - c/n)^k$ is smaller. Which of the two is right *on average* over the samples? Let the true
-# chance of one attempt be p, and go through all numbers c of right samples, each with its probability.
+# The shortcut $1 - (1 - c/n)^k$ is smaller. Which of the two is right *on average* over the samples? Let p be the true
+# probability that one attempt is right. Average over all numbers c of right samples, each with its probability.
 
 # %%
 from math import comb
@@ -266,13 +266,13 @@ same(mean_of_sets, 1 - (1 - p) ** k)
 assert mean_of_short_cut < mean_of_sets
 
 # %% [markdown]
-# The sets are right on average, the short cut is too low. The paper's law of compute and attempts together is again
-# linear in its numbers; there is no guess rate, since a program written at random does not work:
+# The sets are right on average (the estimator is *unbiased*); the shortcut is too low. The paper's law of compute and
+# attempts is again linear in its numbers. It has no guess rate, since a random program does not work:
 #
 # $$\ln(-\ln Q) = c + \alpha \ln C + \beta \ln k + \delta \ln C \ln k$$
 #
-# The last term lets attempts be worth more, or less, to larger models. On exact accuracies
-# [`fit_repeated`](../reference/laws/downstream.py) gives its numbers back.
+# With the last term, attempts can be worth more or less to larger models. From exact accuracies,
+# [`fit_repeated`](../reference/laws/downstream.py) recovers the numbers of the law.
 
 # %%
 from routelaws.reference.laws.downstream import RepeatedCoefficients, fit_repeated
@@ -331,7 +331,7 @@ def fit_three(task, training_set, cut):
 
 
 # %% [markdown]
-# Two tasks, one training set, and a cut that leaves the largest models out:
+# Here are two tasks, one training set, and a cut that excludes the largest models:
 
 # %% tags=["released"]
 real_cut, fitted = 2e20, {}
@@ -375,14 +375,14 @@ if runs:
     )
 
 # %% [markdown]
-# "No change" stands for the accuracy of the largest run below the cut. It is what a law has to beat to be of any use.
-# On one task the direct law is best by far, on the other the logistic is. Two tasks decide nothing, and it would be
-# easy to show one of them only.
+# "No change" predicts the accuracy of the largest run below the cut. It is the baseline: a useful law has to beat it.
+# On one task the direct law is best by far, on the other the logistic. Two tasks decide nothing. Showing only one of
+# them would mislead you.
 #
 # ## 7. The fast twin, and all tasks
 #
-# To fit two stages to all tasks on all training sets takes minutes with the reference. The twin gives the same
-# predictions. The direct law is a straight line, which needs no twin.
+# The reference takes minutes to fit two stages to all tasks on all training sets. The twin is faster, and gives the
+# same predictions. The direct law is a straight line, which needs no twin.
 
 # %%
 needs("jax")
@@ -402,8 +402,8 @@ short = best_time(fast_two_stage.fit_two_stage, *arguments)
 print(f"one logistic fit: reference {slow * 1e3:.0f} ms, twin {short * 1e3:.1f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# So now every task. A task takes part where at least one training set has enough runs below the cut for the direct law.
-# For each law the absolute errors above the cut are averaged over the runs of a task. Of two laws the one with the
+# So now compare the laws on every task. A task takes part if at least one training set has enough runs below the cut
+# for the direct law. For each law, average the absolute errors above the cut over the runs of a task. The law with the
 # smaller mean wins the task.
 
 
@@ -487,21 +487,21 @@ if study:
     )
 
 # %% [markdown]
-# Told as found: at each cut the direct law wins more tasks than the straight line through the loss. Against the
-# logistic it loses at the lowest cut and wins at the highest; at the middle one it loses more tasks than it wins, and
-# yet its mean error is the smaller one. None of that is more one-sided than a coin might well be. Half of the tasks
-# or nearly so are too near to guessing to take part at all. "No change" is not far behind. The tasks share their
-# runs, too, so that they are fewer independent trials than they seem.
+# At each cut, the direct law wins more tasks than the straight line through the loss. Against the logistic it loses at
+# the lowest cut and wins at the highest. At the middle cut it loses more tasks than it wins, but its mean error is
+# smaller. A fair coin could easily give counts as one-sided as these against the logistic. About half of the tasks are
+# too close to guessing to take part. "No change" is not far behind. The tasks also share runs, so there are fewer
+# independent trials than tasks.
 #
-# Krajewski et al. found the direct law better than both on runs of their own. They fitted it to runs with one number of
-# tokens for each parameter, while a fit here mixes many.
+# Krajewski et al. found the direct law better than both on runs of their own. They fitted it to runs with the same
+# number of tokens per parameter, while a fit here mixes many such numbers.
 #
-# The command `routelaws downstream` makes this comparison with more laws, and for tables of your own; what it finds is
-# in [docs/downstream.md](../docs/downstream.md).
+# The command `routelaws downstream` makes this comparison with more laws, also for your own tables. Its results are in
+# [docs/downstream.md](../docs/downstream.md).
 #
 # ## What to remember
 #
-# - Accuracy contains guessing: take it out before you fit a law.
+# - Accuracy contains guessing: remove it before you fit a law.
 # - A law can predict accuracy from compute directly, or in two stages by way of the loss.
 # - Judge laws on large runs that they were not fitted to, task by task.
 # - Which law is better depends on where the small runs end.
@@ -512,9 +512,9 @@ if study:
 #
 # 1. A quiz has two choices for each question, and a model is right in seven of ten. Another quiz has four choices, and
 #    the model is right in six of ten. Where does it know more?
-# 2. One in twenty answers in the key of a quiz is wrong, so that a perfect model still fails there. Make such a table
-#    from the truth of section 2 without chance, and fit below the cut the direct law and
-#    [`fit_ceiling`](../reference/laws/downstream_sums.py). Which is right above it, and what does the ceiling say?
-# 3. How wide is the interval for the accuracy of a run of ten and of a hundred times the compute of the cut? Use
-#    [`predict_interval`](../reference/laws/downstream.py) on the table of section 2.
+# 2. One in twenty answers in the key of a quiz is wrong, so even a perfect model fails there. Make such a table from
+#    the truth of section 2 without chance. Fit the direct law and [`fit_ceiling`](../reference/laws/downstream_sums.py)
+#    below the cut. Which is right above the cut, and what is the ceiling?
+# 3. How wide is the interval for the accuracy of a run with ten times the compute of the cut? And with a hundred times?
+#    Use [`predict_interval`](../reference/laws/downstream.py) on the table of section 2.
 # 4. By the law of section 5, how many attempts at a tenth of the compute are worth one attempt at the whole?
