@@ -1,4 +1,4 @@
-"""How well a law predicts runs that it was not fitted to: errors of rows left out, and forms compared by them.
+"""How well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by them.
 
 Imported from `routelaws.reference.laws.held_out`. Linear and bounded laws need no fit for each fold
 (`_left_out.py`).
@@ -22,7 +22,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law, columns, loss: as `leave_one_out`.
-        groups: [n], equal entries are one group. With the sizes N this is leave one size out.
+        groups: [n], equal entries are one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.
@@ -32,7 +32,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     """
     columns, loss, groups = reference._checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))
-    fit(*columns, loss)  # raises what is wrong with the table
+    fit(*columns, loss)  # raises for an invalid table
     refit = partial(_refit, law, fit, columns, loss)
     folds = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     if law is LAWS.get(law.name) and law.name in SHORT_CUTS:

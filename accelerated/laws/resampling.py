@@ -1,9 +1,9 @@
-"""What the law would have said of other tables: bootstrap and jackknife intervals.
+"""Bootstrap and jackknife intervals: how much the law would vary between tables like yours.
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
-What differs here: all resamples and all folds are fitted in one compiled call (`fit_weighted`), and each quantity is
-computed for all of them at once. A thousand resamples of the released table take some tens of milliseconds
+What differs here: one compiled call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for
+all fits at once. A thousand resamples of the released table take some tens of milliseconds
 (`make bench BENCH="--only law-fits"`).
 """
 
@@ -29,17 +29,17 @@ def bootstrap(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Bootstrap:
-    """Return percentile intervals of what the bounded law says in resamples of the table.
+    """Return bootstrap percentile intervals of quantities of the bounded law.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0, how often each resample has each row.
-        quantities: as `profile_intervals`, but for "observation".
-        level: between 0 and 1: how large a share of the resamples lies between low and high.
+        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        quantities: as `profile_intervals`, without "observation".
+        level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Of the m values of a quantity in rising order, low is the one at place (m - 1)(1 - level)/2 from
-        below and high the one at that place from above, counted from 0 and rounded outwards to a whole place.
+        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. low is at the place
+        (m - 1)(1 - level)/2 from below, and high at that place from above, each rounded outwards to a whole place.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
@@ -75,17 +75,17 @@ def jackknife(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Jackknife:
-    """Return intervals of what the bounded law says, from leaving out one group of rows at a time.
+    """Return jackknife intervals of quantities of the bounded law, leaving out one group of rows at a time.
 
-    With v of the whole table and vᵢ without group i, the pseudo-values m v - (m - 1) vᵢ of the m groups have the
-    standard error √((m - 1)/m · Σ (vᵢ - mean)²), and the interval is v ± q · that, q Student's quantile with m - 1
-    degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses are taken in log10; ends of E_start
-    and E_max below 1 are put at 1.
+    Let v be the value from the whole table and vᵢ the value without group i. The pseudo-values m v - (m - 1) vᵢ of the
+    m groups have the standard error s = √((m - 1)/m · Σ (vᵢ - mean)²). The interval is v ± q s, with q Student's
+    quantile with m - 1 degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses enter as log10.
+    Ends of E_start and E_max below 1 are set to 1.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        groups: [n], equal entries are one group; with the sizes N this is leave one size out.
-        quantities: as `profile_intervals`, but for "observation".
+        groups: [n], equal entries are one group; pass the sizes N to leave one size out.
+        quantities: as `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
     Returns:

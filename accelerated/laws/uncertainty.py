@@ -1,9 +1,9 @@
-"""How far the data pin the law down: profile-likelihood intervals for whatever the law says.
+"""How precisely the data determine the law: profile-likelihood intervals for its predictions and coefficients.
 
 Step by step, with sources and examples: `routelaws.reference.laws.uncertainty`.
 
 What differs here: the ends at one shape come from the reduced table of `kernels/law_fit.py`, and the search for each
-end runs compiled (`kernels/law_intervals.py`). An interval takes some milliseconds.
+end is compiled (`kernels/law_intervals.py`). An interval takes some milliseconds.
 """
 
 import math
@@ -47,9 +47,9 @@ def profile_intervals(
 
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
-        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf where c <= 0 is not rejected, `low` is the
-        least size at which b + c log10 N = 0 with c > 0 is not rejected, and in the linear limit, where b and c have no
-        value but their ratio has one, it is that ratio's.
+        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data do not reject c <= 0, and
+        `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0. In the linear limit b and c
+        have no value, but their ratio has one, and it gives N_cutoff.
 
     Raises:
         ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.

@@ -1,4 +1,4 @@
-"""The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
+"""The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
 Imported from `routelaws.reference.laws.utilisation`. The fit is compiled (`fitting.py`).
 """

@@ -1,22 +1,22 @@
-"""How well a law predicts runs that it was not fitted to: errors of rows left out, and forms compared by them.
+"""How well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by them.
 
-A law with more coefficients always fits better; whether it also predicts better is seen on rows that the fit did not
-have. A *fold* leaves some rows out, fits the law to the rest, and predicts the rows left out:
+A law with more coefficients always fits better. Held-out rows show whether it also predicts better. A *fold* leaves
+some rows out, fits the law to the rest, and predicts the rows left out:
 
-    leave one out          each row by itself: what a hole in the grid would have been, between its neighbours
-    leave one group out    all rows of one group, usually of one size N: what an untrained size would be
+    leave one out          each row by itself: interpolation of a missing run from its neighbours
+    leave one group out    all rows of one group, usually of one size N: prediction of an untrained size
 
-The error is log10 L predicted less log10 L measured; the root of its mean square is RMSLE, as of a fit. Leaving whole
-sizes out is the harder and the more useful question, since a law is wanted where there are no runs; with the largest or
-smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) reportedly score their forms by
-leaving one row out; leaving sizes out is our choice.
+The error is predicted log10 L minus measured log10 L. The root of its mean square is the RMSLE, as for a fit. Leaving
+out whole sizes is harder and more useful, since you need a law where there are no runs. If you leave out the largest or
+smallest size, the prediction is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) reportedly score their laws by
+leaving out one row; leaving out sizes is our choice.
 
-What cannot be predicted is NaN and is counted, never guessed: rows of a fold whose rest cannot determine the law, and
-rows about which the law says nothing (per-size lines, when the size is left out).
+An error is NaN, and not counted in `predicted`, in two cases: the other rows do not determine the law, or the law makes
+no prediction for the row (per-size lines at a left-out size).
 
-What is given and not fitted (`Law.given`) stays the same in every fold. That is B_min of the law in (F, B), the least B
-of all rows: it comes from how the models are built and not from a loss, so that nothing of a row left out leaks into
-its prediction, and without it the row with the least B could not be predicted (its B̂ would not exist).
+A given, unfitted value (`Law.given`) is the same in every fold. The only one is B_min of the law in (F, B), the least B
+of all rows. It depends on the models and not on their losses, so a left-out row does not leak into its prediction.
+Without B_min the row with the least B would have no B̂ and no prediction.
 """
 
 import math
@@ -32,13 +32,13 @@ from .catalogue import Law
 
 
 class HeldOut(NamedTuple):
-    """The errors of rows that were left out.
+    """The errors of held-out rows.
 
     Attributes:
-        errors: [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could predict
-        rmsle: root of the mean square over the rows that were predicted; NaN if there are none
-        predicted: how many rows that is
-        folds: how often the law was fitted
+        errors: [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN without a prediction
+        rmsle: root of the mean square over the predicted rows; NaN if there are none
+        predicted: number of predicted rows
+        folds: number of folds
     """
 
     errors: np.ndarray
@@ -48,12 +48,12 @@ class HeldOut(NamedTuple):
 
 
 class Score(NamedTuple):
-    """One form of the law in a comparison.
+    """One law in a comparison.
 
     Attributes:
         name: of the law
         held_out: its errors
-        excess: mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
+        excess: mean of (squared error of this law - of the best law) over rows that both predict; 0 for the best
         standard_error: of `excess`; NaN with fewer than two groups
         verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
     """
@@ -66,7 +66,7 @@ class Score(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Forms of the law side by side, each list in the order of the laws given.
+    """The scores of several laws, each list in the order of `laws`.
 
     Attributes:
         leave_one_out: rows left out one at a time
@@ -81,9 +81,9 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
     """Return the error of each row under the law fitted to all others.
 
     Args:
-        law: a record of `catalogue.LAWS`, or one like it.
+        law: a record of `catalogue.LAWS`, or your own.
         columns: the data columns in the order of `law.columns`, and of `law.beside`, [n] each.
-        loss: [n], L, nats per token, above 0; or what else the law is of, `law.measured`.
+        loss: [n], L, nats per token, above 0; or another measured column, `law.measured`.
 
     Returns:
         A HeldOut with n folds.
@@ -93,7 +93,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 
     Example:
         log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
-        last; the line through the last three, least squares of 0.3, 0.2, 0.3, is level and gives 0.2667 at the first.
+        last. The least-squares line through the last three (0.3, 0.2, 0.3) is level and gives 0.2667 at the first.
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> sizes, loss = np.array([1e6, 1e7, 1e8, 1e9]), 10.0 ** np.array([0.4, 0.3, 0.2, 0.3])
@@ -109,7 +109,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law, columns, loss: as `leave_one_out`.
-        groups: [n], equal entries are one group. With the sizes N this is leave one size out.
+        groups: [n], equal entries are one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.
@@ -118,17 +118,17 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         ValueError: as `law.fit` for the whole table, or `groups` is of another length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
-    fit = partial(law.fit, **law.given(*columns))  # `law.fit` with what is given of the whole table, B_min for instance
-    fit(*columns, loss)  # raises what is wrong with the table
+    fit = partial(law.fit, **law.given(*columns))  # with given values of the whole table, such as B_min
+    fit(*columns, loss)  # raises for an invalid table
     errors = np.full(loss.size, np.nan)
     names = np.unique(groups)
     for name in names:
         out = groups == name
-        if out.all():  # nothing is left to fit
+        if out.all():  # no row is left to fit
             continue
         try:
             fold = fit(*(column[~out] for column in columns), loss[~out])
-        except ValueError:  # the rest does not determine the law
+        except ValueError:  # the other rows do not determine the law
             continue
         errors[out] = law.miss(law.predict(fold, *(column[out] for column in columns)), loss[out])
     return _summary(errors, names.size)
@@ -137,23 +137,23 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 def compare_forms(
     laws: Sequence[Law], columns: Mapping[str, np.ndarray], loss: np.ndarray, groups: np.ndarray
 ) -> Comparison:
-    """Return forms of the law beside each other by their held-out errors, and which one is best.
+    """Compare laws by their held-out errors and return their scores.
 
-    The best form is the one with the least RMSLE among those that predict the most rows. Every other form is compared
-    with it row by row: d = (its squared error) - (the best one's), over rows that both predict. The standard error of
-    the mean of d takes the groups' sums of d as independent (rows, where one row is left out at a time). It ignores
-    that folds share most of their rows, and with six sizes it may itself be off by a third. So "worse" is
-    an indication, not a test.
+    The best law has the least RMSLE among the laws that predict the most rows. The function compares every other law
+    with it row by row: d = (its squared error) - (the best law's), over rows that both predict. The standard error of
+    the mean of d assumes that the groups' sums of d are independent (for leave one out, the rows). It ignores that
+    folds share most of their rows, and with six sizes it may itself be wrong by a third. So "worse" is an indication,
+    not a test.
 
     Args:
-        laws: records of `catalogue.LAWS`, or others like them.
-        columns: every column that one of the laws takes, by name, [n] each.
+        laws: records of `catalogue.LAWS`, or your own.
+        columns: every column that any of the laws needs, by name, [n] each.
         loss: [n], L, nats per token, above 0.
         groups: [n], as `leave_one_group_out`.
 
     Returns:
-        A Comparison. verdict is "best"; "worse", where the mean of d is above its standard error; "as good as the
-        best", where it is not; "predicts fewer rows" whatever its errors there; or "predicts nothing".
+        A Comparison. verdict is "best"; "worse" if the mean of d is above its standard error, else "as good as the
+        best"; "predicts fewer rows", for any errors; or "predicts nothing".
 
     Raises:
         ValueError: no law, a column is missing, or as `leave_one_group_out`.
@@ -172,7 +172,7 @@ def compare_forms(
 
 
 def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """Return columns, loss and groups as arrays of one length; what entries have to be is for `law.fit` to say."""
+    """Return columns, loss and groups as arrays of one length; `law.fit` checks their entries."""
     names = (*law.columns, *law.beside)
     if len(columns) != len(names):
         raise InputError(f"{len(columns)} columns; the {law.name} law takes {', '.join(names)}")
@@ -186,14 +186,14 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
 
 
 def _summary(errors: np.ndarray, folds: int) -> HeldOut:
-    """Return the errors with the root mean square and the number of those that are known."""
+    """Return the errors with the root mean square and the number of finite errors."""
     known = errors[np.isfinite(errors)]
     rmsle = math.sqrt(float(np.mean(known**2))) if known.size else math.nan
     return HeldOut(errors, rmsle, known.size, folds)
 
 
 def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[Score]:
-    """Return each form's score against the best."""
+    """Return the score of each law, relative to the best."""
     most = max(each.predicted for each in found)
     if most == 0:
         return [
@@ -216,9 +216,9 @@ def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[
 def _paired(errors: np.ndarray, best: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
     """Return the mean of d, and its standard error from the sums over groups.
 
-    The mean is Σ sumᵢ / Σ nᵢ over the m groups, with sumᵢ the sum of d and nᵢ the rows of group i. Such a quotient of
-    sums has the variance m/(m - 1) · Σ (sumᵢ - nᵢ · mean)² / n², which for groups of one row is the usual variance of a
-    mean.
+    The mean is Σ sumᵢ / Σ nᵢ over the m groups, with sumᵢ the sum of d and nᵢ the number of rows of group i. The
+    variance of this ratio is m/(m - 1) · Σ (sumᵢ - nᵢ · mean)² / n². For groups of one row it is the usual variance of
+    a mean.
     """
     both = np.isfinite(errors) & np.isfinite(best)
     difference, groups = errors[both] ** 2 - best[both] ** 2, groups[both]

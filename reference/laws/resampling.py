@@ -1,21 +1,21 @@
-"""What the law would have said of other tables: bootstrap and jackknife intervals.
+"""Bootstrap and jackknife intervals: how much the law would vary between tables like yours.
 
-`uncertainty.py` trusts that the errors of the runs are independent and normal with one variance. Here the table itself
-stands for what other tables might have been:
+`uncertainty.py` assumes that the errors of the runs are independent and normal with one variance. This file resamples
+the table instead:
 
-    bootstrap            draw as many rows from the table as it has, with replacement, and fit; many times
+    bootstrap            draw n of the n rows with replacement, and fit; repeat many times
     bootstrap by size    draw whole sizes instead (`group_bootstrap_weights`)
-    jackknife by size    leave one size out at a time, and fit
+    jackknife by size    leave out one size at a time, and fit
 
-By size, because the runs of one size can share an error (the learning rate of that size, the seed of its data), which
-is then no error of a row. A resample is a vector of weights, how many times each row is drawn, made from uniform
-numbers that the caller supplies. All quantities of `uncertainty.py` have a value in each resample's fit but the
-observation: resampling gives the scatter of the law, not that of a new run.
+Resampling by size matters because the runs of one size can share an error (the learning rate of that size, the seed of
+its data). A resample is a vector of weights: how many times it draws each row. The caller supplies the uniform random
+numbers. Each fit gives a value of all quantities of `uncertainty.py` except the observation: resampling gives the
+scatter of the law, not the scatter of a new run.
 
-How far to trust them. In 1,000 simulated tables of the released design (six sizes, E up to 512, scatter 0.003 in
-log10), the share of nominal 95 % intervals that held the truth, lowest to highest over the quantities but the
-observation; at the right, all runs of a size share an error as well (0.002). The slow tests in
-`conformance/suite/test_laws_resampling.py` repeat this with 400 tables.
+Coverage. The table gives the share of nominal 95 % intervals that contain the true value, in 1,000 simulated tables of
+the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range is the lowest to the highest share over
+the quantities, without the observation. In the right column, all runs of a size also share an error (0.002). The slow
+tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400 tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %
@@ -23,19 +23,19 @@ observation; at the right, all runs of a size share an error as well (0.002). Th
     bootstrap by size                          86.3 - 93.2 %      85.2 - 93.2 %
     jackknife by size                          91.0 - 97.3 %      92.3 - 96.7 %
 
-Six sizes cannot show their own spread, so that a bootstrap by size is too narrow; Student's t for six sizes makes up
-for it in the jackknife, at the price of intervals that are a third longer than they need be where runs are independent.
-An interval that takes errors as independent, where the runs of a size share one, is too narrow for predictions, the
-more so beyond the largest size; for slopes and gains it is hardly too narrow, since a shared error cancels from them.
+Six sizes are too few to estimate the spread between sizes, so a bootstrap by size is too narrow. The jackknife corrects
+this with Student's t for six sizes; for independent runs its intervals are then a third longer than necessary. If the
+runs of a size share an error, intervals that assume independence are too narrow for predictions, most of all beyond the
+largest size. For slopes and gains they are hardly too narrow, because a shared error cancels.
 
-Values that are not finite. A fit with unbounded E_max says that E_max is inf, and one with c <= 0 that N_cutoff is;
-such values take part in the ranking of a bootstrap at their infinite end. So do slopes and coefficients in the linear
-limit, which run off to infinity with a sign. E_start and E_max have no value there: such a resample is counted as
-undefined for them and left out of their ranking. A resample whose rows do not determine the law at all is counted once,
-as undetermined. A jackknife needs a finite value from every fold, or it has no interval.
+Infinite and undefined values. E_max is inf in a fit with unbounded E_max, and N_cutoff is inf if c <= 0. The bootstrap
+ranks infinite values at their end. It does the same with slopes and coefficients in the linear limit, which are
+infinite with a sign. E_start and E_max have no value in the linear limit: the bootstrap counts such a resample as
+undefined and does not rank it. A resample whose rows do not determine the law counts as undetermined. The jackknife
+gives no interval unless every fold has a finite value.
 
-Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. Which to use, by size, and the
-scales are our choice; the paper's main text has neither (docs/choices.md).
+Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. The methods, resampling by size,
+and the scales are our choice; the paper's main text has no resampling (docs/choices.md).
 """
 
 import math
@@ -52,19 +52,19 @@ from .fitting import RoutedFit, fit_routed
 from .uncertainty import Interval, Quantity, _extrapolated, check_quantity, student_quantile
 
 _LOG_SCALE = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
-"""Quantities that the jackknife takes in log10: they are positive and their errors are ratios."""
+"""Quantities that the jackknife handles in log10: they are positive, and their errors are relative."""
 
 _FLOOR = {"E_start": 1.0, "E_max": 1.0}
 
 
 class Bootstrap(NamedTuple):
-    """Percentile intervals, and what the resamples were.
+    """Percentile intervals and a summary of the resamples.
 
     Attributes:
-        intervals: value: of the table itself; low and high: percentiles, NaN if no resample has a value
-        undefined: for each quantity, resamples that determine the law and give no value
-        statuses: how many resamples had each status of `fit_routed`
-        undetermined: resamples whose rows do not determine the law
+        intervals: value: from the whole table; low and high: percentiles, NaN if no resample has a value
+        undefined: for each quantity, the number of resamples that determine the law but give no value
+        statuses: number of resamples with each status of `fit_routed`
+        undetermined: number of resamples whose rows do not determine the law
     """
 
     intervals: list[Interval]
@@ -77,8 +77,8 @@ class Jackknife(NamedTuple):
     """Intervals from leaving one group out at a time.
 
     Attributes:
-        intervals: value: of the table itself; low and high: NaN where a fold has no value
-        missing: for each quantity, the groups without which it has no finite value
+        intervals: value: from the whole table; low and high: NaN if a fold has no value
+        missing: for each quantity, the left-out groups whose folds give no finite value
     """
 
     intervals: list[Interval]
@@ -86,13 +86,13 @@ class Jackknife(NamedTuple):
 
 
 def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
-    """Return how many times each row is drawn when n rows are drawn with replacement.
+    """Draw n rows with replacement and return how many times each row is drawn.
 
     Args:
-        uniforms: [draws, n], in [0, 1): one line for each resample; u draws row floor(u n).
+        uniforms: [draws, n], in [0, 1): one row for each resample; u draws row floor(u n).
 
     Returns:
-        [draws, n] whole numbers as float64; every line sums to n.
+        [draws, n] whole numbers as float64; every row sums to n.
 
     Raises:
         ValueError: not two axes, or an entry outside [0, 1).
@@ -109,7 +109,7 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
 
 
 def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return how many times each row is drawn when whole groups are drawn with replacement.
+    """Draw whole groups with replacement and return how many times each row is drawn.
 
     Args:
         uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
@@ -128,7 +128,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
         raise InputError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
-    return bootstrap_weights(uniforms)[:, member.reshape(-1)]  # each row has the weight of its group
+    return bootstrap_weights(uniforms)[:, member.reshape(-1)]  # each row gets the weight of its group
 
 
 def bootstrap(
@@ -139,17 +139,17 @@ def bootstrap(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Bootstrap:
-    """Return percentile intervals of what the bounded law says in resamples of the table.
+    """Return bootstrap percentile intervals of quantities of the bounded law.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0, how often each resample has each row.
-        quantities: as `profile_intervals`, but for "observation".
-        level: between 0 and 1: how large a share of the resamples lies between low and high.
+        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        quantities: as `profile_intervals`, without "observation".
+        level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Of the m values of a quantity in rising order, low is the one at place (m - 1)(1 - level)/2 from
-        below and high the one at that place from above, counted from 0 and rounded outwards to a whole place.
+        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. low is at the place
+        (m - 1)(1 - level)/2 from below, and high at that place from above, each rounded outwards to a whole place.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
@@ -174,7 +174,7 @@ def bootstrap(
 
 
 def _fit_or_none(*columns: np.ndarray) -> RoutedFit | None:
-    """Return the fit of some of the rows, None where they do not determine the law."""
+    """Return the fit of some of the rows, or None if they do not determine the law."""
     try:
         return fit_routed(*columns)
     except ValueError:
@@ -189,17 +189,17 @@ def jackknife(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Jackknife:
-    """Return intervals of what the bounded law says, from leaving out one group of rows at a time.
+    """Return jackknife intervals of quantities of the bounded law, leaving out one group of rows at a time.
 
-    With v of the whole table and vᵢ without group i, the pseudo-values m v - (m - 1) vᵢ of the m groups have the
-    standard error √((m - 1)/m · Σ (vᵢ - mean)²), and the interval is v ± q · that, q Student's quantile with m - 1
-    degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses are taken in log10; ends of E_start
-    and E_max below 1 are put at 1.
+    Let v be the value from the whole table and vᵢ the value without group i. The pseudo-values m v - (m - 1) vᵢ of the
+    m groups have the standard error s = √((m - 1)/m · Σ (vᵢ - mean)²). The interval is v ± q s, with q Student's
+    quantile with m - 1 degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses enter as log10.
+    Ends of E_start and E_max below 1 are set to 1.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        groups: [n], equal entries are one group; with the sizes N this is leave one size out.
-        quantities: as `profile_intervals`, but for "observation".
+        groups: [n], equal entries are one group; pass the sizes N to leave one size out.
+        quantities: as `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
     Returns:
@@ -227,7 +227,7 @@ def jackknife(
 
 
 def _student_ends(name: str, value: float, values: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Return the ends of a jackknife interval, NaN where the table or a fold has no finite value."""
+    """Return the ends of a jackknife interval, NaN if the table or a fold has no finite value."""
     best, folds = float(_scaled(name, np.array(value))), _scaled(name, values)
     if not (math.isfinite(best) and np.all(np.isfinite(folds))):
         return math.nan, math.nan
@@ -249,7 +249,7 @@ def _scaled(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _value(fit: RoutedFit, quantity: Quantity) -> float:
-    """Return a quantity of a fitted law in its units; see the top of this file for values that are not finite."""
+    """Return a quantity of a fitted law in its units; the top of this file explains infinite and undefined values."""
     curve, E_start, E_max = fit.curve, fit.coefficients.E_start, fit.coefficients.E_max
     log_size = math.log10(quantity.N) if quantity.N > 0 else 0.0
     dense = curve.intercept + curve.size * log_size  # log10 L at E = 1
@@ -289,7 +289,7 @@ def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
 
 
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
-    """Return the quantities, checked; ValueError where one cannot be resampled or `level` is not between 0 and 1."""
+    """Return the quantities, checked; ValueError for an observation, or if `level` is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
@@ -331,4 +331,4 @@ def _check_groups(groups: np.ndarray, rows: int) -> np.ndarray:
     return groups
 
 
-# What this file does not do: other laws than the bounded one in (N, E); held-out errors (`held_out.py`).
+# What this file does not do: laws other than the bounded one in (N, E); held-out errors (`held_out.py`).

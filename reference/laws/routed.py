@@ -242,7 +242,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         ValueError: as `experts_for_loss`.
 
     Example:
-        The example of `predict_loss`, backwards.
+        The example of `predict_loss`, inverted.
 
         >>> law = RoutedCoefficients(-0.1, -0.2, 0.01, 1.12, 2.0, math.inf)
         >>> print(round(float(size_for_loss(9, 10**0.2, law))))

@@ -1,25 +1,24 @@
-"""How far the data pin the law down: profile-likelihood intervals for whatever the law says.
+"""How precisely the data determine the law: profile-likelihood intervals for its predictions and coefficients.
 
-The six coefficients of `routed.py` trade against each other, E_max most of all, so that an error bar on each says
-little. What can be asked for is listed in `Quantity`.
+The six coefficients of `routed.py` compensate for each other, E_max most of all, so an error bar on each says little.
+`Quantity` lists everything that can have an interval.
 
 The interval (all kinds)
-1. With normal errors of unknown variance, the values v that the data do not reject at the level are those with
-   RSS*(v) <= limit = RSS_min · (1 + q²/(n - 6)), where RSS*(v) is the least residual sum of squares among all laws of
-   the domain that have that value, and q is Student's two-sided quantile with n - 6 degrees of freedom
-   (`student_quantile`). For an observation, RSS* counts the new run as one more row.
-2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`, and so is the
-   condition that it says v: for the quantities that are ratios too, since y/x = v is y - v x = 0. The least residual
-   sum under one linear condition is a formula, and the last v that it allows is found by bisection.
-3. A value is allowed if it is at some shape. So the interval is the union over all shapes: its ends are the least lower
-   end and the greatest upper end, found by the same scan as the optimum of the fit. Were the union in pieces, this
-   would be the shortest interval that holds them.
+1. Assume normal errors of unknown variance. The data do not reject a value v at the confidence level if
+   RSS*(v) <= limit = RSS_min · (1 + q²/(n - 6)). RSS*(v) is the least residual sum of squares among all laws of the
+   domain with that value. q is Student's two-sided quantile with n - 6 degrees of freedom (`student_quantile`). For an
+   observation, RSS* counts the new run as one more row.
+2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`. The condition that
+   the quantity equals v is linear too, even for a ratio: y/x = v is y - v x = 0. A formula gives the least residual sum
+   under one linear condition, and bisection finds the last allowed v.
+3. A value is allowed if some shape allows it. So the interval is the union over all shapes: the scan of the fit finds
+   the least lower end and the greatest upper end. If the union had gaps, this would be the shortest interval around it.
 
-Steps 2 and 3 are in `_allowed.py`. No quadratic approximation is made in E_start and E_max; the edges and limits of
-their domain are part of the union. An infinite end says that the data allow laws whose value lies beyond any number:
-where they allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other
-coefficients run to infinity. A slope does so on one side if the rows tell the sign of the gain, and c if they tell the
-sign of the interaction; else on both sides.
+Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
+and limits of the domain. An infinite end means that the data allow laws with arbitrarily large values. If the data
+allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other coefficients
+are unbounded. They are unbounded on both sides, with two exceptions: a slope on one side if the rows determine the sign
+of the gain, and c on one side if they determine the sign of the interaction.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
@@ -37,28 +36,28 @@ from ._allowed import PLACE, union
 from ._projection import check_rows
 from .fitting import fit_routed
 
-_COEFFICIENTS = 6  # of the law: the degrees of freedom are n - 6, also where the optimum lies on an edge
-_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # judged by the ratio of their ends
-_TWOFOLD, _FIVE_PERCENT, _HALF = 2.0, 1.05, 0.5  # what `verdict` calls narrow
-_TENFOLD = 10.0  # and beyond what it calls an interval loose
+_COEFFICIENTS = 6  # of the law: n - 6 degrees of freedom, even if the optimum lies on an edge
+_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # narrow by the ratio of their ends
+_TWOFOLD, _FIVE_PERCENT, _HALF = 2.0, 1.05, 0.5  # limits of a narrow interval in `verdict`
+_TENFOLD = 10.0  # a loose interval has a larger ratio of its ends
 
 
 class Quantity(NamedTuple):
-    """What an interval is asked for, from what the rows show almost directly to what they show hardly at all:
+    """A quantity for an interval. The list begins with those that the rows determine best:
 
         prediction, observation   L of the law at (N, E), and of one more run there                       nats
         gain                      change of log10 L from E = 1 to E experts at size N
         slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
-        effective_parameters      the dense size that is worth as much as (N, E)                          parameters
-        a, b, c, d                the law's own coefficients (b is the slope at N = 1, a and d are taken at Ê = 1)
-        E_start, E_max            where effective experts start and end                                   experts
+        effective_parameters      the dense size with the same loss as (N, E)                             parameters
+        a, b, c, d                the law's coefficients (b is the slope at N = 1; a and d are values at Ê = 1)
+        E_start, E_max            least and greatest effective experts                                    experts
         N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
 
     Attributes:
         name: one of these
         N: size, parameters, above 0: for all but the coefficients and N_cutoff
         E: experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
-        effective: for a and d: the Ê that they are taken at instead of 1, above 0
+        effective: for a and d: the Ê to use instead of 1, above 0
     """
 
     name: str
@@ -68,15 +67,15 @@ class Quantity(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value of the best fit and the values that the data do not reject, in the units of the quantity.
+    """A value of the best fit and its interval, the values that the data do not reject, in the units of the quantity.
 
     Attributes:
-        quantity: what was asked for
+        quantity: the quantity
         value: NaN where the fit has none (E_start and E_max in the linear limit)
         low: may be -inf, or 0 for a size
         high: may be inf
         level: confidence level
-        extrapolated: a statement about sizes or expert counts outside those of the table
+        extrapolated: whether the quantity depends on sizes or expert counts outside the table
     """
 
     quantity: Quantity
@@ -88,7 +87,7 @@ class Interval(NamedTuple):
 
 
 class SlopeInterval(NamedTuple):
-    """s(N₀) = b + c log10 N₀ at each size asked for; all arrays [m].
+    """s(N₀) = b + c log10 N₀ at each requested size; all arrays [m].
 
     Attributes:
         at: N₀, parameters
@@ -106,7 +105,7 @@ class SlopeInterval(NamedTuple):
 
 
 class GainInterval(NamedTuple):
-    """g(N₀), the change of log10 L from E = 1 to E = experts at each size asked for; all arrays [m].
+    """g(N₀), the change of log10 L from E = 1 to E = experts at each requested size; all arrays [m].
 
     Attributes:
         at: N₀, parameters
@@ -141,15 +140,15 @@ def profile_intervals(
 
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
-        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf where c <= 0 is not rejected, `low` is the
-        least size at which b + c log10 N = 0 with c > 0 is not rejected, and in the linear limit, where b and c have no
-        value but their ratio has one, it is that ratio's.
+        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data do not reject c <= 0, and
+        `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0. In the linear limit b and c
+        have no value, but their ratio has one, and it gives N_cutoff.
 
     Raises:
         ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
 
     Example:
-        Noise-free rows leave no doubt.
+        Noise-free rows determine the slope exactly.
 
         >>> from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
         >>> law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
@@ -172,19 +171,19 @@ def profile_intervals(
 
 
 def verdict(interval: Interval) -> str:
-    """Return in words how far the data pin a quantity down. The rules are our choice.
+    """Return a short verdict on how precisely the data determine a quantity. The rules are our choice.
 
-    An end counts as open where it is NaN, infinite, or the edge of what the quantity can be (E_start and E_max at 1, a
-    size at 0). Narrow is: the ends differ by no more than half of the value; for E_start, E_max and sizes, by no more
-    than a factor of 2; for losses, of 1.05.
+    An end is open if it is NaN, infinite, or the edge of the quantity's range (E_start and E_max at 1, a size at 0). An
+    interval is narrow if its ends differ by at most half of the value; for E_start, E_max and sizes by at most a factor
+    of 2, and for losses by at most a factor of 1.05.
 
     Returns:
-        "pinned down": both ends are there and the interval is narrow;
-        "soft": both ends are there, and it is not; "soft, sign open": and 0 lies inside;
+        "pinned down": no end is open, and the interval is narrow;
+        "soft": no end is open, but the interval is not narrow; "soft, sign open" if it contains 0;
         "loose": as soft, and one end is more than ten times the other;
         "bounded from above only" or "bounded from below only": one end is open;
-        "not identified": both are.
-        Each followed by ", extrapolated" where that is so.
+        "not identified": both ends are open.
+        For an extrapolated interval, ", extrapolated" follows.
 
     Example:
         >>> verdict(Interval(Quantity("E_max"), 300.0, 120.0, math.inf, 0.95, False))
@@ -265,7 +264,7 @@ def gain_interval(
     return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
-@functools.cache  # the same few are asked for again and again
+@functools.cache  # callers need the same few values many times
 def student_quantile(level: float, degrees: int) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 
@@ -273,7 +272,7 @@ def student_quantile(level: float, degrees: int) -> float:
 
         P(|t| <= q) = ∫₀^arctan(q/√degrees) cos(θ)^(degrees-1) dθ / ∫₀^(π/2) cos(θ)^(degrees-1) dθ
 
-    which is integrated by Gauss-Legendre and inverted by bisection in θ.
+    Gauss-Legendre quadrature gives the integrals, and bisection in θ inverts the equation.
 
     Args:
         level: between 0 and 1.
@@ -334,17 +333,17 @@ def check_quantity(quantity: Quantity) -> Quantity:
 
 
 def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantity: Quantity, value: float) -> bool:
-    """Return whether a quantity asks the law for sizes or expert counts outside those of the table. Our choice.
+    """Return whether a quantity depends on sizes or expert counts outside the table. The rules are our choice.
 
-    b and d are values at N = 1; E_start, gain and effective_parameters need E = 1; an E_max above the largest E, and an
-    N_cutoff or effective_parameters outside the sizes of the table, are themselves out of reach.
+    b and d are values at N = 1; E_start, gain and effective_parameters need E = 1. An E_max above the largest E, and an
+    N_cutoff or effective_parameters outside the sizes of the table, are extrapolated too.
 
     Args:
         dense_parameters, num_experts: [n] each, of the table.
-        quantity: what was asked for.
-        value: what it is.
+        quantity: the quantity.
+        value: its value.
     """
-    name, sizes, experts = quantity.name, [], []  # the sizes and numbers of experts that the quantity is a statement of
+    name, sizes, experts = quantity.name, [], []  # sizes and expert counts it depends on
     if "N" in PLACE[name]:
         sizes.append(quantity.N)
     if name in ("b", "d"):

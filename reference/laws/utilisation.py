@@ -1,8 +1,8 @@
-"""The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
+"""The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
-After Clark et al. 2022 (arXiv 2202.01169): the same law as in `routed.py` with F in the place of N and B in the place
-of E. More experts per token, another routing frequency or wider dense layers change F and B, so that one law
-describes models that differ in these; the law in (N, E) holds for models that do not. Logarithms are decimal.
+This is the law of `routed.py` with F in place of N and B in place of E (Clark et al. 2022, arXiv 2202.01169). Experts
+per token, routing frequency and the width of dense layers change F and B, so one law describes models that differ in
+them. The law in (N, E) needs models that share them. Logarithms are decimal.
 
     log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
@@ -10,28 +10,29 @@ describes models that differ in these; the law in (N, E) holds for models that d
 
 where  L  loss of the last evaluation, nats per token, above 0
        F  TeraFLOPs (1e12) of the forward pass of one sequence of 2048 tokens. Elsewhere in this project F is the
-          FLOPs of one token; here it is 2048/1e12 times that
+          FLOPs of one token; here F is 2048/1e12 times as large
        B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one *token*, as everywhere.
-          So it is not P over the F of this law
-       B_min  the B of a dense model, where B̂ = B_start; B is never below it
-       B̂  effective utilisation, rising with B from B_start and never above B_max, which may be infinite.
+          So B is not P divided by the F of this law
+       B_min  the B of a dense model, where B̂ = B_start; B is never below B_min
+       B̂  effective utilisation; it rises with B from B_start and stays below B_max, which may be infinite.
 
-Our choice: the units of F and B, which we could not check against the paper's text, and B_min, which is the least B of
-the rows unless it is given. Dense models differ in B by a factor of two: of the released ones of the usual width the
-smallest has 0.19 and the largest 0.39, because attention scores and the output layer count in F and have no weights
-that count in P, and weigh more in small models. Only the smallest has B = B_min and so B̂ = B_start, 0.14 with the
-coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, as if it had experts.
+The units of F and B are our choice; we could not check them against the paper's text. B_min is also our choice: by
+default the least B of the rows. Dense models differ in B by a factor of two: among the released models of the usual
+width, the smallest has 0.19 and the largest 0.39. The reason: attention scores and the output layer count in F, have no
+weights that count in P, and matter more in small models. Only the smallest model has B = B_min and so B̂ = B_start, 0.14
+with the coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, as if it had
+experts.
 
-The fit is that of `fitting.py`, of the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. Multiplying the equation
-of Ê in `routed.py` by u gives that of B̂ here, with the *change of unit*
+`fitting.py` does the fit, on the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. The equation of Ê in
+`routed.py`, multiplied by u, is the equation of B̂ above, with the *change of unit*
 
     B̂ = u Ê',  B_start = u E_start',  B_max = u E_max',    and from log10 Ê' = log10 B̂ - log10 u
     a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.
 
-E_start' >= 1 there is B_start >= u here. Our choice is u = B_min/10. There has to be a floor: as B_start → 0, B̂ at
-B_min goes to 0 while every other B̂ stays, so log10 B̂ becomes a step between the lowest B and all the others: one
-dense model set apart from the rest, which says nothing about utilisation. The optima of the released runs, all six
-losses, lie at 6 to 38 times the floor and are the same with floors of B_min/2 and B_min/10,000.
+So E_start' >= 1 in `fitting.py` means B_start >= u here. Our choice is u = B_min/10. The fit needs such a floor: as
+B_start → 0, B̂ at B_min goes to 0 while every other B̂ stays. Then log10 B̂ is a step between the lowest B and all others;
+it separates one dense model from the rest and does not describe utilisation. The optima of the released runs, for all
+six losses, lie at 6 to 38 times the floor. They are the same with floors of B_min/2 and B_min/10,000.
 """
 
 import math
@@ -50,7 +51,7 @@ Status = Literal[
 ]
 
 FLOOR = 0.1
-"""The unit u, and so the least B_start that a fit allows, as a share of B_min."""
+"""The unit u as a share of B_min. It is also the least B_start that a fit allows."""
 
 _WORDS = Words(
     size="teraflops",
@@ -65,7 +66,7 @@ _STATUSES: dict[str, Status] = {
     "interior": "interior", "E_start at 1": "B_start at its floor", "E_max unbounded": "B_max unbounded",
     "E_start at 1, E_max unbounded": "B_start at its floor, B_max unbounded", "linear limit": "linear limit",
 }  # fmt: skip
-"""What the statuses of the fit in (F, E') say of B."""
+"""The status of this law for each status of the fit in (F, E')."""
 
 
 class Compute(NamedTuple):
@@ -81,7 +82,7 @@ class Compute(NamedTuple):
 
 
 class UtilisationCoefficients(NamedTuple):
-    """The six coefficients of the law, and the B from which B̂ is counted.
+    """The six coefficients of the law, and B_min.
 
     Attributes:
         a: d log10 L / d log10 F at B̂ = 1
@@ -103,7 +104,7 @@ class UtilisationCoefficients(NamedTuple):
 
 
 class UtilisationCurve(NamedTuple):
-    """The fitted law in a form that exists on every face, the linear limit included.
+    """The fitted law in a form that exists on every face, even in the linear limit.
 
     Attributes:
         curve: of F and E' = 1 + (B - B_min)/unit
@@ -122,12 +123,12 @@ class UtilisationFit(NamedTuple):
     Attributes:
         coefficients: B_max is inf where it is unbounded; all but B_min NaN in the linear limit
         curve: the same fit, for prediction: see `predict_utilisation`
-        objective: as `criterion` says
+        objective: the least value of `criterion`
         rmsle: root of the mean squared difference of log10 losses
-        status: which piece of the domain holds the optimum
-        covariance: [7, 7], order of UtilisationCoefficients; 0 where a coefficient is held, as B_min is
-        rows: rows used, all that were given
-        criterion: what was minimised
+        status: the piece of the domain that contains the optimum
+        covariance: [7, 7], order of UtilisationCoefficients; 0 where a coefficient is fixed, as B_min is
+        rows: number of rows
+        criterion: a description of the minimised quantity
     """
 
     coefficients: UtilisationCoefficients
@@ -147,9 +148,9 @@ def compute_columns(
 
     Args:
         flops_per_step: FLOPs of the forward pass of one training step, above 0.
-        total_parameters: P, above 0; it broadcasts with the others.
+        total_parameters: P, above 0; broadcasts with the other arguments.
         tokens_per_step: tokens of one training step, above 0: 524,288 in the released table, batch_size times
-            sequence_length in a table of our own.
+            sequence_length in our own tables.
 
     Returns:
         F = 2048 flops_per_step / tokens_per_step / 1e12 and B = P tokens_per_step / flops_per_step.
@@ -226,7 +227,7 @@ def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: U
 
 
 def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 B̂ = b + c log10 F. Negative where more parameters per FLOP help.
+    """Return d log10 L / d log10 B̂ = b + c log10 F. It is negative where more parameters per FLOP help.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -256,7 +257,7 @@ def slope_in_teraflops(utilisation: np.ndarray, coefficients: UtilisationCoeffic
 def effective_teraflops(
     teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients
 ) -> np.ndarray:
-    """Return F̄, the TeraFLOPs of the model at B = B_min that the law gives the same loss as (F, B).
+    """Return F̄, the TeraFLOPs of the model at B = B_min with the same predicted loss as (F, B).
 
     Setting L(F̄, B_min) = L(F, B) in the law leaves
 
@@ -268,7 +269,7 @@ def effective_teraflops(
         coefficients: the law; a + c log10 B_start must not be 0.
 
     Returns:
-        F̄, the broadcast shape; F itself at B = B_min. F̄/F is what routing saves in compute at equal loss.
+        F̄, the broadcast shape; F itself at B = B_min. F̄/F is the factor by which routing saves compute at equal loss.
 
     Raises:
         ValueError: an entry is out of its range, or a + c log10 B_start is 0 (F does not change the loss at B_min).
@@ -304,7 +305,7 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
         ValueError: an entry is out of its range.
 
     Example:
-        The example of `predict_loss`, backwards.
+        The example of `predict_loss`, inverted.
 
         >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.2, math.inf, 0.25)
         >>> print(round(float(teraflops_for_loss(1.05, 10**0.3, law)), 6))
@@ -329,18 +330,18 @@ def fit_utilisation(
         teraflops: [n], F, above 0.
         utilisation: [n], B, above 0 and at least B_min.
         loss: [n], L, nats per token, above 0.
-        B_min: where B̂ begins; the least B of the rows if None.
+        B_min: the B at which B̂ = B_start; the least B of the rows if None.
         huber: as `fit_routed`.
 
     Returns:
-        The fit, as good as that of `fit_routed`, through which it goes.
+        The fit. `fit_routed` describes its precision.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law
-            (as `fit_routed` says, with teraflops for size and utilisation for num_experts).
+            (as in `fit_routed`, with teraflops for size and utilisation for num_experts).
 
     Example:
-        A table made by the law itself gives its coefficients back.
+        A fit to losses of the law recovers its coefficients.
 
         >>> law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
         >>> F, B = (v.ravel() for v in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
@@ -370,7 +371,7 @@ def fit_utilisation(
 
 
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, whatever its status.
+    """Return the loss L that a fit predicts, for every status.
 
     Args:
         curve: `UtilisationFit.curve`.
@@ -389,7 +390,7 @@ def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisat
 
 
 def _change_of_unit(unit: float) -> np.ndarray:
-    """Return the matrix [6, 6] of the change of unit, from the coefficients in (F, E') to those here (see the top)."""
+    """Return the matrix [6, 6] of the change of unit, from coefficients in (F, E') to coefficients in (F, B)."""
     log_unit = math.log10(unit)
     change = np.diag([1.0, 1.0, 1.0, 1.0, unit, unit])
     change[0, 2] = change[3, 1] = -log_unit
@@ -403,5 +404,5 @@ def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoeff
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
 
 
-# What this file does not do: choose the rows of a table of runs, or say how far a fit can be trusted
+# What this file does not do: choose the rows of a table of runs, or give the uncertainty of a fit
 # (`bounded_intervals.py`).
