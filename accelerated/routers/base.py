@@ -1,4 +1,4 @@
-"""BASE: tokens are shared out among the experts exactly, each expert getting as many as every other.
+"""BASE: assign tokens to experts exactly, the same number to each expert.
 
 Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
@@ -70,7 +70,7 @@ _SHRINK = 4.0  # how much smaller the increment gets each time
 
 
 class Assignment(NamedTuple):
-    """A balanced assignment and the proof of how good it is.
+    """A balanced assignment and the proof of its quality.
 
     Attributes:
         expert: [T, k] integers, the experts of each token, largest score first; distinct within a row
@@ -102,7 +102,7 @@ def balanced_assignment(
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
-            count nowhere: T above is the number of real ones, and their scores alone have to be finite.
+            count nowhere: T above is the number of real tokens, and only their scores must be finite.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; of equally good assignments it finds
@@ -111,8 +111,8 @@ def balanced_assignment(
             raised to what can be told apart from the prices: 4 E times the spread times the precision of the scores.
 
     Returns:
-        `Assignment`. Ties: of equally good assignments the one that gives token 0 the lowest expert that any of them
-        gives it, then token 1 the lowest that is left to it, and so on.
+        `Assignment`. Ties: of equally good assignments, the one that gives token 0 the lowest expert in any of them,
+        then token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has another shape.
@@ -145,7 +145,7 @@ def balanced_assignment(
 
 
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
-    """Return a number that no balanced assignment with k experts per token exceeds, whatever the prices.
+    """Return an upper bound on the objective of every balanced assignment with k experts per token, for any prices.
 
     Args:
         scores: [T, E], finite.
@@ -186,8 +186,8 @@ def base_router(
     Args:
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
-        training: select by the balanced assignment (not causal); otherwise the largest logits (causal, any group).
-        gate: "sigmoid" (as the authors' code, in fairseq) or "softmax" of the logits, over all experts whatever k is.
+        training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
+        gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.

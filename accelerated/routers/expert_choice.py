@@ -1,4 +1,4 @@
-"""Expert choice: each expert takes the C tokens it scores highest. Perfect balance, but not every token is taken.
+"""Expert choice: each expert takes the C tokens it scores highest. Balance is perfect, but some tokens get no expert.
 
 Step by step, with sources and examples: `routelaws.reference.routers.expert_choice`.
 
@@ -43,12 +43,12 @@ def expert_choice_router(
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.
-        capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
+        capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
-        mask: [T] bool, the real tokens; None for all. C is counted over them.
-        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0,
-            with gate 0, in each of their places.
+        mask: [T] bool, the real tokens; None for all. C is computed from their number.
+        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0
+            with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.
@@ -92,7 +92,8 @@ def expert_choice_router(
 
 
 def selection_scores(logits: jax.Array, score: str) -> jax.Array:
-    """Return [T, E], what an expert compares: log softmax(z), or z itself for the sigmoid, whose order is the same."""
+    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid, which has the same
+    order."""
     return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
 
 
@@ -105,13 +106,13 @@ def expert_choice_ffn(
     activation: str = "gelu",
     axis_name: str | None = None,
 ) -> jax.Array:
-    """Send the tokens that each expert chose through it, and add up what comes back.
+    """Run each expert on the tokens that it chose, and add up the outputs of each token.
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
-        expert_mask: [E] bool, the experts that are there; None for all. The matrices of the others do not matter.
+        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are spread: `params` has those of this member, and the tokens
             travel, see `parallel.run_experts`; None if all experts are here.

@@ -1,4 +1,4 @@
-"""HASH: each token id always goes to the same experts; nothing is learned.
+"""HASH: each token id always goes to the same experts; the router learns nothing.
 
 Step by step, with sources and examples: `routelaws.reference.routers.hash_layer`.
 
@@ -70,7 +70,7 @@ def table_router(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> Routing:
-    """Route every token by the table's row for it.
+    """Route every token by its row of the table.
 
     Args:
         token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
@@ -103,15 +103,15 @@ def fixed_router(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> Routing:
-    """Return the routing in which the experts are given.
+    """Return the routing for given experts.
 
     Args:
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. A masked expert gives way to the next
-            admitted one, round the circle of experts, that its token does not have (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The next admitted expert, in cyclic order,
+            that the token does not have yet replaces a masked one (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -175,26 +175,23 @@ def _steps(num_experts, k):
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """Return [V, k], the remainder of the id, and further choices at equal steps from it.
 
-    Choice j of token t is (t + j s) mod E. The ids come in runs of E: 0 to E − 1, E to 2 E − 1 and so on. A run has one
-    step s, and the next run has the next one of those with which the k choices of a token differ, in rising order from
-    (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing know it as double
-    hashing: the remainder says where to begin, the quotient how far to step.)
+    Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
+    use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
+    rising order from (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing
+    call it double hashing: the remainder gives the start, the quotient the step.)
 
-    In a run each choice is the first one turned round the circle of experts, so that it names every expert once. It
-    follows that
+    Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
-    - of the whole vocabulary, by each choice, no expert gets more than one token more than another;
-    - where ids are in order of frequency, no expert has a larger load by any choice than expert 0 has by the first
-      choice, which gives it the most frequent token of every run. So the loads of all k choices together are at least
-      as even as those of k = 1.
+    - for each choice, the numbers of vocabulary tokens of two experts differ by at most one; - if ids are sorted by
+    frequency, no choice gives an expert a larger load than the first choice gives expert 0, which gets the most
+    frequent token of every run. So the loads of all k choices together are at least as even as the loads at k = 1.
 
-    The first step keeps the most frequent tokens apart: their k experts lie about E / k from each other, and of the E
-    tokens in the first run no two have the same set of them if k < E.
+    The first step separates the most frequent tokens: the k experts of a token are about E / k apart, and if k < E, no
+    two of the E tokens in the first run have the same set of experts.
 
-    What is not balanced: the k experts of the most frequent token have its whole share; a vocabulary that is not in
-    order of frequency is even in numbers of tokens only; and in one batch anything can happen. There are at most
-    E (E − 1) / 2 different sets of experts, since a step and its negative give the same ones; random tables have more
-    where k > 2.
+    Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
+    only the numbers of token ids are even. A single batch can be uneven. There are at most E (E − 1) / 2 different sets
+    of experts, since a step and its negative give the same sets; random tables have more for k > 2.
 
     Args:
         vocab_size: V.
@@ -229,21 +226,21 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 others that are nearly so.
+    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 nearly empty others.
 
-    The others are the next on a walk round the circle of experts, from the emptiest in equal steps, among those that
-    are fuller than the emptiest by less than the token's count. Only where fewer than k are near enough, the k emptiest
-    are taken. The step is another one for each token. (Our choice: if always the k emptiest were taken, they would stay
-    equally full, and E / k groups of experts would each serve the same tokens for ever, as if they were one expert.)
+    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
+    are fuller than the emptiest by less than the token's count. If fewer than k are near enough, it takes the k
+    emptiest. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
+    experts would stay equally full and always serve the same tokens, as if each group were one expert.)
 
-    Ties: of equally frequent tokens the lower id goes first; of equally full experts the one with fewer tokens in its
-    table is emptier, then the lower index. So tokens that were never seen are spread too.
+    Ties: of equally frequent tokens the lower id goes first. Of equally full experts the one with fewer tokens in its
+    table is emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
     The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count. This holds before the first token, and each token keeps it true. An expert on the walk that gets
-    a token of count c ends less than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above).
-    Where the k emptiest are taken, they keep their distances from each other, and end at most c above the others, which
-    were no emptier.
+    at most that count. Proof by induction over the tokens: the claim holds before the first one. If an expert reached
+    by steps gets a token of count c, it ends less than 2 c above the old load of the emptiest (with k = 1 it is the
+    emptiest, and ends c above). If the k emptiest get the token, they keep their distances from each other, and end at
+    most c above the others, which were no emptier.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.
@@ -279,15 +276,15 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
-    """Group token embeddings by k-means (Lloyd's algorithm) from given centres, so that nothing is left to chance.
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres; the result is deterministic.
 
-    In each round every centre moves to the mean of its tokens and every token to its nearest centre. A centre without
-    tokens stays where it is.
+    In each round every centre moves to the mean of its tokens, and then every token joins its nearest centre. A centre
+    without tokens does not move.
 
     Args:
         embeddings: [V, d], finite.
         centres: [clusters, d], finite, the initial centres.
-        max_rounds: most moves of the centres; with 0 each token goes to the nearest initial centre.
+        max_rounds: the largest number of moves of the centres; with 0 each token goes to the nearest initial centre.
 
     Returns:
         `Clusters`.
@@ -348,12 +345,12 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
 
 
 def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k] in which the tokens of one cluster are dealt out to the experts in turn.
+    """Return [V, k] in which the tokens of one cluster go to the experts in turn.
 
-    Tokens are put in order of cluster, then of id, and their place in that order is what `modulo_table` is asked about.
-    So by each choice no expert gets more than one token of the vocabulary more than another. Of a cluster it gets at
-    most two more, one more by the first choice: a cluster is a part of a run of places, whole runs, and a part of
-    another. How often tokens occur is not looked at, so the loads are about as even as those of a random table.
+    The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
+    choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
+    most two (by one for the first choice): a cluster covers part of a run of ranks, whole runs, and part of another.
+    The function ignores token frequency, so the loads are about as even as with a random table.
 
     Args:
         cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.
@@ -391,8 +388,8 @@ def previous_tokens(token_ids: jax.Array, start: int = 0) -> jax.Array:
     """Return the id before each token of a sequence, and `start` before the first.
 
     Args:
-        token_ids: [..., S] integers; sequences lie along the last axis and do not see each other.
-        start: the id that stands before the first token.
+        token_ids: [..., S] integers; sequences are along the last axis and independent of each other.
+        start: the id to put before the first token.
     """
     first = jnp.full_like(token_ids[..., :1], start)
     return jnp.concatenate([first, token_ids[..., :-1]], axis=-1)

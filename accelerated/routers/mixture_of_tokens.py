@@ -1,4 +1,4 @@
-"""Mixture of Tokens: each expert works on one weighted mean of the group's tokens, and every token gets a share of it.
+"""Mixture of Tokens: each expert processes one weighted mean of the group's tokens, and every token gets a share of it.
 
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
@@ -34,7 +34,7 @@ from ..parallel import run_experts
 
 
 class MixtureOutput(NamedTuple):
-    """What a Mixture-of-Tokens layer returns for one group.
+    """The result of a Mixture-of-Tokens layer for one group.
 
     Attributes:
         output: [g, d]
@@ -53,14 +53,14 @@ def mixing_weights(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> jax.Array:
-    """Return how much of each token goes into the mixture of each expert.
+    """Return the weight of each token in the mixture of each expert.
 
     Args:
-        logits: [g, E], finite; what the controller gives each token of the group for each expert.
+        logits: [g, E], finite; the controller's score of each token of the group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
-        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
-            temperature does not matter.
-        mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; has no gradient and
+            ignores the temperature.
+        mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
     Returns:
@@ -94,14 +94,14 @@ def emit_weights(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> jax.Array:
-    """Return how much each token gets of what each expert returns.
+    """Return the share of each expert's output that each token gets.
 
     Args:
         logits: see `mixing_weights`.
         temperature: see `mixing_weights`.
         emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
-        one_hot: the one-hot weights of the mixing, whatever `emit` says.
+        one_hot: use the one-hot weights of the mixing, for any `emit`.
         mask: see `mixing_weights`.
         expert_mask: see `mixing_weights`.
 
@@ -111,7 +111,7 @@ def emit_weights(
     Raises:
         ValueError: `emit` is unknown, or as `mixing_weights`.
 
-    Source: Antoniak et al. 2023, the authors' code: weights for emitting apart from those for merging.
+    Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
     Differs from the reference: see `mixing_weights`; over the experts, the weights of a token with a logit that is not
     finite are NaN.
@@ -181,9 +181,9 @@ def mixture_of_tokens(
     expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> MixtureOutput:
-    """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
+    """Mix the tokens of a group for each expert, and give every token its share of the experts' outputs.
 
-    Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
+    Only groups of one position of several sequences are causal (`expert_choice.group_by_position`).
 
     Args:
         params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
@@ -192,9 +192,10 @@ def mixture_of_tokens(
         one_hot: see `mixing_weights`.
         activation: one of `accounting.ACTIVATIONS`.
         emit: see `emit_weights`.
-        emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
-        mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
-        expert_mask: [E] bool, the experts that take part; None for all. The matrices of the others are not read.
+        emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
+        mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
+        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
+            others.
         axis_name: a mapped axis over which the experts are spread: up, down and linear are of those of this member, and
             the mixtures travel, see `parallel.run_experts`; None if all experts are here.
 

@@ -1,4 +1,4 @@
-"""Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
+"""Quantile balancing: a bias per expert, moved after each batch towards the value that balances the batch.
 
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
@@ -46,21 +46,21 @@ def quantile_bias(
     expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
-    """Return the bias after steps on one batch.
+    """Return the bias after one or more steps on one batch.
 
     Args:
         scores: [T, E], finite; the raw router logits.
-        bias: [E], finite; from the batch before, at first zeros.
+        bias: [E], finite; from the previous batch, zeros at the start.
         k: experts per token, 1 <= k <= E.
-        num_steps: how many steps on these scores; a router takes one.
-        mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
+        num_steps: the number of steps on these scores; a router takes one.
+        mask: [T] bool, True for a real token; the function ignores the others, and T is the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
-            The bias of the others stays as it came (our choice).
+            The bias of the others does not change (our choice).
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are spread: each member takes the
             step on its own tokens, and the mean of the biases is what the step gives.
 
     Returns:
-        [E] in units of the scores, mean 0 (at k = E the bias as it came). For k < E, `base.dual_bound`(scores, bias, k)
+        [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
         never rises.
 
     Raises:
@@ -100,14 +100,14 @@ def quantile_router(
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
-    """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
+    """Route a group of tokens by logits minus bias, in training and in evaluation.
 
     Args:
         logits: [T, E], finite.
         bias: [E], finite; see `quantile_bias`.
         k: experts per token, 1 <= k <= E.
-        gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        gate: "sigmoid" or "softmax" of the logits, without the bias.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if

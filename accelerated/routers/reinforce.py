@@ -1,4 +1,4 @@
-"""RL-R: the router is a policy over the experts and learns by REINFORCE.
+"""RL-R: the router is a policy over the experts and learns with REINFORCE.
 
 Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
@@ -36,7 +36,7 @@ from ..notation import (
 
 
 class PolicyTerms(NamedTuple):
-    """What a routed block adds to the training loss, and its parts, each without its weight.
+    """The term that a routed block adds to the training loss, and its parts, each without its weight.
 
     Attributes:
         loss: [], policy_weight policy + baseline_weight baseline − entropy_weight entropy + balance_weight balance
@@ -118,14 +118,14 @@ def log_policy(
 ) -> jax.Array:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
-    The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
-    members. Which experts belong to it is a constant for the gradient; at nucleus = 1 all do.
+    The nucleus is the smallest set of most probable experts with mass at least `nucleus` and at least k members. The
+    set is a constant for the gradient; at nucleus = 1 it contains all experts.
 
     Args:
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. That of the others is −∞.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
 
     Returns:
         [T, E]; exp of a row sums to 1.
@@ -208,7 +208,7 @@ def policy_entropy(
 
     Args:
         logits: [T, E], finite.
-        k: experts per token; the nucleus holds at least so many.
+        k: experts per token; the nucleus has at least k experts.
         nucleus: see `log_policy`.
         expert_mask: see `log_policy`.
 
@@ -226,19 +226,19 @@ def policy_entropy(
 
 
 def state_value(params: dict, x: jax.Array) -> jax.Array:
-    """Return the baseline, value(x): the reward that the state lets one expect.
+    """Return the baseline, value(x): an estimate of the expected reward in this state.
 
-    A network of one hidden layer with ReLU and without biases. No gradient goes into x: the baseline learns from the
-    states and does not change them.
+    A network with one hidden layer and ReLU, without biases. No gradient flows into x: the baseline does not change the
+    rest of the model.
 
     Args:
-        params: "hidden" [d, width] and "out" [width]; the released runs have width d/8, by their parameter counts.
+        params: "hidden" [d, width] and "out" [width]; parameter counts show that the released runs have width d/8.
         x: [T, d], the input of the block.
 
     Returns:
         [T].
 
-    Source: Clark et al. 2022, by the released parameter counts; ReLU is our choice.
+    Source: Clark et al. 2022, from the released parameter counts; ReLU is our choice.
 
     Differs from the reference: nothing raises: what is not finite is carried into the value.
     """
@@ -275,22 +275,22 @@ def policy_terms(
     expert_mask: jax.Array | None = None,
     axis_name=None,
 ) -> PolicyTerms:
-    """Return what one routed block adds to the training loss.
+    """Return the term that one routed block adds to the training loss.
 
-    The reward and the advantage are constants for the gradient: it goes through the log-probability, the entropy and
-    the balance loss into the logits, and through the squared difference into the value. With `held_advantage` and the
-    reward fixed, the loss is an ordinary differentiable function of logits and value.
+    The reward and the advantage are constants for the gradient. The gradient flows through the log-probability, the
+    entropy and the balance loss into the logits, and through the squared difference into the value. With
+    `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
 
     Args:
-        logits: [T, E], finite; what the experts were drawn by.
-        expert: [T, k] integers in [0, E), the experts that were drawn, in order, before anything is dropped.
+        logits: [T, E], finite; the logits of the draw.
+        expert: [T, k] integers in [0, E), the drawn experts, in order, before anything is dropped.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
-        reward: [T], finite, the log-probability of each right next token in nats, or its `reward_to_go`.
+        reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
         policy_weight: of the policy term.
         baseline_weight: of the squared difference.
         entropy_weight: of the entropy, which is subtracted.
-        balance_weight: of the balance loss; its probabilities are those of all experts, whatever the nucleus.
-        nucleus: that of the draw; see `log_policy`.
+        balance_weight: of the balance loss; its probabilities cover all experts, for any nucleus.
+        nucleus: the nucleus of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
         expert_mask: [E] bool, the experts that could be drawn; None for all.

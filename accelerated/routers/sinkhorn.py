@@ -1,4 +1,4 @@
-"""S-BASE: tokens are shared out among the experts by an entropy-regularised transport plan.
+"""S-BASE: assign tokens to experts by an entropy-regularised transport plan.
 
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
@@ -58,7 +58,7 @@ _BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
 
 
 class SinkhornPlan(NamedTuple):
-    """The plan and how good it is.
+    """The plan and its quality.
 
     Attributes:
         plan: [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
@@ -108,23 +108,23 @@ def sinkhorn_plan(
     expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> SinkhornPlan:
-    """Share T tokens out among E experts, each token with mass 1/T and each expert with mass 1/E.
+    """Return the transport plan of T tokens to E experts, each token with mass 1/T and each expert with mass 1/E.
 
     Args:
         logits: [T, E], finite; the raw router logits z.
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
-        max_sweeps: leave it to Newton's method after this many column steps.
-        max_newton: give up after this many of its steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
+        max_sweeps: switch to Newton's method after this many column steps.
+        max_newton: stop after this many Newton steps; 0 for sweeps alone.
+        num_sweeps: take exactly this many column steps, for any residual (overrides the three above).
         mask: [T] bool, True for a real token; T is then the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here. T is then the number of all of them, and each member returns its own rows.
 
     Returns:
-        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits, because a token's row is shifted by
-        its maximum and divided by its sum last; exp(z + a + g) as it stands keeps the rounding error of terms as large
-        as the logits in each row.
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
+        maximum and divides it by its sum. Plain exp(z + a + g) would keep in each row the rounding error of terms as
+        large as the logits.
 
     Raises:
         ValueError: the logits are not [T, E], or a mask has another shape.
@@ -178,7 +178,7 @@ def sinkhorn_router(
         training: select from the balanced plan (not causal); otherwise from the logits (causal, any group).
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if

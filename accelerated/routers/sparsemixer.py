@@ -1,4 +1,4 @@
-"""SparseMixer in evaluation: two experts, each with a gate among those that come near it (Phi-3.5-MoE).
+"""SparseMixer in evaluation: two experts per token, each with a softmax gate over the experts near it (Phi-3.5-MoE).
 
 Step by step, with sources and examples: `routelaws.reference.routers.sparsemixer`.
 

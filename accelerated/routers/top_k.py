@@ -63,15 +63,17 @@ def top_k_router(
         normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
             softmax of the logits of the chosen ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
-        gate_scale: what every gate is multiplied by, above 0 and finite.
-        expert_groups: into how many equal groups of neighbours the experts are cut; divides E.
-        groups_per_token: of how many groups a token may take its experts, 1 <= groups_per_token <= expert_groups.
-        group_score: a group counts as the sum of its "two_best" experts, score and bias, or as its "best" one.
+        gate_scale: the factor of every gate, above 0 and finite.
+        expert_groups: the number of equal groups of neighbouring experts; divides E.
+        groups_per_token: the number of groups from which a token takes its experts, 1 <= groups_per_token <=
+            expert_groups.
+        group_score: the score of a group: the sum of score and bias over its "two_best" experts, or of its "best"
+            expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. Groups stay those
-            of the whole layer; one without an expert that may be chosen is left out.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. The groups stay
+            the groups of the whole layer; the router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -169,7 +171,7 @@ def _scores(logits, score):
 def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation: str) -> jax.Array:
     """Return the gate of each chosen expert, [T, k].
 
-    The sum over the chosen is divided out in the logarithm, so it cannot be 0, however small the scores.
+    The function normalises over the chosen experts in log space, so the sum cannot be 0 for very small scores.
 
     Args:
         logits: [T, E], finite.
@@ -221,30 +223,29 @@ def gshard_router(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> Routing:
-    """Give each token its two best experts, and leave the second out at random when its gate is small.
+    """Give each token its two best experts, and drop the second at random when its gate is small.
 
-    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
-    probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
-    and has gate 0; `plan` and `load` leave it out, and a routing given as `held` is read by its `plan`. Given to
-    `experts.routed_ffn` like that it takes a slot, as in the paper's algorithm. To leave its slot to others, give
-    `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the code that
-    the authors released does, too).
+    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
+    with probability min(1, 2 gate): of two equal gates it always keeps both. A dropped expert stays in `expert` with
+    gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
+    `plan`. In `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. To free the slot,
+    pass `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the
+    authors' released code does, too).
 
     Args:
         logits: [T, E], finite, E >= 2.
-        uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
-        held: a routing of the same group whose selection, second experts left out included, is used.
-        mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
+        uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
+        held: a routing of the same group whose selection, including dropped second experts, is used.
+        mask: see `top_k_router`; the uniforms of padded tokens may be anything.
         expert_mask: see `top_k_router`.
 
     Returns:
-        `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
+        `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
 
     Raises:
         ValueError: the logits are not [T, E], E < 2, or a mask has another shape.
 
-    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
-    choice.
+    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
     Differs from the reference: see `top_k_router`. A uniform outside [0, 1) is taken as it is, and one that is NaN
     reaches the gates.

@@ -1,6 +1,7 @@
-"""Routers: how a token is given its experts. One file, one router.
+"""Routers: functions that assign experts to tokens. One file per router.
 
-A name that stands in one file alone is found here too: `from routelaws.reference.routers import sinkhorn_router`.
+You can import a name that is unique among the files from here: `from routelaws.reference.routers import
+sinkhorn_router`.
 """
 
 from .._lazy import lazy

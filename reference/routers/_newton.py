@@ -1,6 +1,6 @@
-"""Newton's method for the potentials of `sinkhorn`, where sweeps would take too long. Not for a first reading.
+"""Newton's method for the potentials of `sinkhorn`, for logits that need too many sweeps. Skip it on a first reading.
 
-The unknowns are the E numbers g. With the best a put in, the potentials minimise the convex function
+The unknowns are the E numbers g. With the best a substituted, g minimises the convex function
 
     Φ(g) = 1/T Σₜ log Σₑ exp(zₜₑ + gₑ) − 1/E Σₑ gₑ        gradient  mₑ − 1/E,  with the masses mₑ = Σₜ Πₜₑ
                                                           Hessian   diag(m) − T Πᵀ Π
@@ -8,31 +8,30 @@ The unknowns are the E numbers g. With the best a put in, the potentials minimis
 (log T + Φ is the dual: no plan with these marginals has a larger ⟨Π, z⟩ + entropy(Π).)
 
 **The step.** A step v solves Hessian · v = −gradient. Rows of Π sum to 1/T, so each row of the Hessian sums to 0: it is
-the Laplacian of a graph in which experts e and j are linked with weight wₑⱼ = T Σₜ Πₜₑ Πₜⱼ, by the tokens undecided
-between them. So v solves
+the Laplacian of a graph. Tokens undecided between experts e and j link them with weight wₑⱼ = T Σₜ Πₜₑ Πₜⱼ. So v solves
 
     Σⱼ wₑⱼ (vₑ − vⱼ) = 1/E − mₑ          for each expert e
 
-Removing one expert after the other adds positive numbers only (`_solve_graph`), so that weak links keep all their
-digits. An expert that shares no token with others has no link. A tiny link of each expert to the ground, of the size of
-rounding, keeps v finite.
+The solver eliminates one expert after the other and adds only positive numbers (`_solve_graph`), so that weak links
+keep all their digits. An expert that shares no token with others has no link. Each expert also has a tiny link to the
+ground, of the size of a rounding error, which keeps v finite.
 
-**How far.** Let ρ = max v − min v. Along v the second derivative of Φ is a mean over tokens of variances of v. The
-third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature grows at most
-by the factor exp(ρ s) over a length s, and Φ falls all the way up to s = log(1 + ρ) / ρ. That is the length taken. No
-value of Φ is needed, whose digits would not suffice.
+**The step length.** Let ρ = max v − min v. Along v the second derivative of Φ is a mean over tokens of variances of v.
+The third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature grows at
+most by the factor exp(ρ s) over a length s, and Φ decreases up to s = log(1 + ρ) / ρ. The program takes this length. It
+does not evaluate Φ, which would lack the precision.
 
-**Warm to cold.** Far from the solution ρ is large and the steps are short. So z and g are first divided by a
-temperature τ at which the rows span 16 at most, and τ is halved, down to 1, whenever ρ ≤ 1 or the plan at this τ is
-within the tolerance. Each temperature begins with the potentials of the one before and needs a step or two: in the
-examples of `sinkhorn_plan` 9 to 19 steps in all where the logits have deviation 100.
+**Annealing.** Far from the solution ρ is large and the steps are short. So the program first divides z and g by a
+temperature τ at which the rows span 16 at most. It halves τ, down to 1, whenever ρ ≤ 1 or the plan at this τ is within
+the tolerance. Each temperature starts with the potentials of the previous one and needs a step or two: in the examples
+of `sinkhorn_plan` 9 to 19 steps in all for logits with deviation 100.
 
-**Where it ends.** When the residual of the plan before the last step is within the tolerance, or after `max_newton`
-steps. How far can that go? In 32 bits, as the fast twin computes, the sum z + g is known to about δ = 2⁻²⁴ max |z + g|
-only. Since ∂Πₜₑ = Πₜₑ (1 − T Πₜₑ) ∂z at most, the residual is known to 2 δ maxₑ E Σₜ Πₜₑ (1 − T Πₜₑ) only; E Σₜ Πₜₑ (1
-− T Πₜₑ) is the share of undecided mass. With many tokens to an expert that share falls as the logits grow, as 1 /
-scale, so that the residual can be brought to some 1e-6 at any scale. With hardly more tokens than experts all of them
-are undecided, and the limit is 2 δ, which passes 1e-3 at scales near 1e4: such a plan may say that it did not converge.
+**The stop.** The program stops when the residual of the plan before the last step is within the tolerance, or after
+`max_newton` steps. Which residual can it reach? The fast twin computes in 32 bits, so the rounding error of z + g is
+about δ = 2⁻²⁴ max |z + g|. Since ∂Πₜₑ = Πₜₑ (1 − T Πₜₑ) ∂z at most, the error of the residual is 2 δ maxₑ E Σₜ Πₜₑ (1 −
+T Πₜₑ); E Σₜ Πₜₑ (1 − T Πₜₑ) is the share of undecided mass. With many tokens per expert this share falls as 1 / scale
+of the logits, so the residual can reach about 1e-6 at any scale. With hardly more tokens than experts all tokens are
+undecided, and the limit is 2 δ, which passes 1e-3 at scales near 1e4: such a plan may report that it did not converge.
 
 All of this is our choice.
 """
@@ -50,9 +49,9 @@ def newton(row_step, logits: np.ndarray, g: np.ndarray, tolerance: float, max_ne
     Args:
         row_step: `sinkhorn._row_step`, which turns logits and potentials into log plan, log masses and residual.
         logits: [T, E], z.
-        g: [E], where the sweeps ended.
+        g: [E], the potentials after the sweeps.
         tolerance: the residual to reach.
-        max_newton: the most steps.
+        max_newton: the largest number of steps.
     """
     num_tokens, num_experts = logits.shape
     ground = np.full(num_experts, _GROUND * np.finfo(np.float64).eps / num_experts)
@@ -77,10 +76,10 @@ def newton(row_step, logits: np.ndarray, g: np.ndarray, tolerance: float, max_ne
 def _solve_graph(weights: np.ndarray, excess: np.ndarray, ground: np.ndarray) -> np.ndarray:
     """Return the v [E] of Σⱼ wₑⱼ (vₑ − vⱼ) + groundₑ vₑ = excessₑ.
 
-    Gaussian elimination of a graph. Node e is the weighted mean of its neighbours plus its excess over the sum of its
-    links; once it is removed, its neighbours are linked among themselves in proportion, and take over its excess and
-    its link to the ground. All weights stay positive and nothing is subtracted from them; the diagonal of the
-    Laplacian, in which digits would cancel, is never formed.
+    Gaussian elimination on a graph. The value at node e is the weighted mean of its neighbours plus its excess divided
+    by the sum of its links. After the removal of e, its neighbours get links among themselves in proportion, and take
+    over its excess and its link to the ground. All weights stay positive and the function subtracts nothing from them.
+    It never forms the diagonal of the Laplacian, in which digits would cancel.
 
     Args:
         weights: [E, E], symmetric, at least 0; the diagonal does not count.

@@ -1,4 +1,4 @@
-"""BASE: tokens are shared out among the experts exactly, each expert getting as many as every other.
+"""BASE: assign tokens to experts exactly, the same number to each expert.
 
 Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (arXiv 2103.16716).
 
@@ -12,53 +12,52 @@ Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (
 **The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
 expert has T/E tokens. Read the code with this case in mind first; the sets of experts in it have one member each.
 
-*How the best one is found.* Put every token at its best expert. That is the best assignment for the loads that it has,
-but some experts have too many tokens and others too few. Moving a token from expert i to expert j costs what the token
-loses, sₜᵢ − sₜⱼ, so for each pair of experts there is a cheapest token to move. A chain i → j → … → m moves the
-cheapest token of i to j, the cheapest one of j to the next expert, and so on: i has one token less afterwards, m one
-more, and the loads between are what they were. While an expert has too many tokens, take the cheapest chain from such
-an expert to one that has too few. After each chain the assignment is still the best one for its loads; when all loads
-are T/E, it is the best one of all.
+*The algorithm.* Put every token at its best expert. This assignment is the best one for its own loads, but some experts
+have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ, so for each pair of
+experts there is a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the cheapest one of
+j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not change. While
+an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain
+the assignment is still the best one for its loads. When all loads are T/E, it is the best balanced assignment.
 
-*Ties.* There can be many best assignments. The one returned gives token 0 the lowest expert that any of them gives it,
-then token 1 the lowest that is left to it, and so on. This is what `_first_of_the_best` does, word for word: it tries
-each lower expert for the token, balances the tokens after it anew, and keeps the expert if the sum of scores is the
-same. To make "the same" a matter of fact, scores are rounded to whole multiples of a power of two, which is at most
-2⁻⁴⁹ of the largest score for up to 127 experts, and sums of whole numbers are exact.
+*Ties.* There can be many best assignments. The program returns the one that gives token 0 the lowest expert in any of
+them, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
+expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. To compare
+sums exactly, the program rounds scores to integer multiples of a power of two, which is at most 2⁻⁴⁹ of the largest
+score for up to 127 experts. Sums of integers are exact.
 
-*The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices at all,
+*The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices,
 
     Σ sₜₑ  =  Σ (sₜₑ − pₑ) + T/E Σₑ pₑ  ≤  Σₜ maxₑ (sₜₑ − pₑ) + T/E Σₑ pₑ
 
-for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side knows
-nothing of the assignment: it is a bound on all of them (`dual_bound`). An assignment that reaches the bound is
-therefore a best one, and the prices prove it: each token sits where score minus price is largest for it. The cheapest
-chains give such prices. Let cₑ be what the cheapest chain from anywhere to e costs, 0 or less. Let t be a token
-that sits at i. A chain that ends at i can go on by the move of t from i to j, so that cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ =
-−cₑ this says sₜᵢ − pᵢ ≥ sₜⱼ − pⱼ. There is a whole region of such prices, and one point of it is returned, with the
-least price moved to 0.
+for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side does not
+depend on the assignment, so it bounds all of them (`dual_bound`). An assignment that reaches the bound is therefore
+optimal, and the prices prove it: each token is at the expert with its largest score minus price. The cheapest chains
+give such prices. Let cₑ be the cost of the cheapest chain from any expert to e, 0 or less. Let t be a token at expert
+i. You can extend a chain that ends at i by moving t from i to j, so cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this becomes sₜᵢ
+− pᵢ ≥ sₜⱼ − pⱼ. Many prices satisfy this; the program returns one vector of them, shifted so that the smallest price is
+0.
 
-**Everything else** (our choice) is the same problem with two additions.
+**The general case** (our choice) adds two things to this problem.
 
-*Several experts per token.* A token holds a set of k distinct experts and can move from each of them to each that it
-does not hold. For ties, sets are compared as words in a dictionary, their indices rising; the returned experts of a
-token stand by falling score, equal ones by index.
+*Several experts per token.* A token has a set of k distinct experts and can move from any of them to any expert outside
+the set. To break ties, the program compares sets in lexicographic order of their sorted indices. It returns the experts
+of a token in decreasing order of score, equal scores by index.
 
-*Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert, and which T k mod E experts get
-the one more is part of the optimum. So every expert offers ⌈T k/E⌉ places, and one more token is added, to which all
-experts are worth 0: it takes the places that are left over, one at each of as many experts. In the bound, n = ⌊T k/E⌋:
+*Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
+which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ places, and the program adds one token with
+score 0 at every expert, which takes the unused places, at most one at each expert. In the bound, n = ⌊T k/E⌋:
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
-The choice depends on every token of the group, later ones included: a training step leaks the future into the choice
-of experts. Evaluation is causal and looks at each token alone. No gradient flows through the assignment.
+The choice depends on every token of the group, later ones included: a training step leaks the future into the choice of
+experts. Evaluation is causal and routes each token by its own logits. No gradient flows through the assignment.
 
-The paper's output α expert(h) + (1 − α) h, with gate α and an expert(h) = h + FFN(LN(h)) that has its own residual, is
-h + α FFN(LN(h)): what a pre-norm block with this gate computes anyway. For an expert without a residual of its own, or
-a stack of several, the mix with the identity is not a gate of the expert alone; no option offers it here. With k > 1
-each expert has its own gate, and what they give is added up (our choice).
+The paper's output is α expert(h) + (1 − α) h with gate α, where expert(h) = h + FFN(LN(h)) has its own residual. This
+equals h + α FFN(LN(h)), the output of a pre-norm block with this gate. For an expert without its own residual, or for a
+stack of experts, the two differ; no option here mixes with the identity. With k > 1 each expert has its own gate, and
+the block adds their outputs (our choice).
 
-What this file does not do: the shuffle of tokens between workers, which decides what a group is; dispatch (`experts`).
+Not in this file: the shuffle of tokens between workers, which forms the groups; dispatch (`experts`).
 """
 
 import math
@@ -84,7 +83,7 @@ from .sinkhorn import gate_values
 
 
 class Assignment(NamedTuple):
-    """A balanced assignment and the proof of how good it is."""
+    """A balanced assignment and the proof of its quality."""
 
     expert: np.ndarray  # [T, k] integers, the experts of each token, largest score first; distinct within a row
     objective: float  # sum of the scores of the chosen experts
@@ -101,26 +100,27 @@ def balanced_assignment(
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
-            count nowhere: T above is the number of real ones, and their scores alone have to be finite.
+            count nowhere: T above is the number of real tokens, and only their scores must be finite.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `Assignment`. Ties: of equally good assignments the one that gives token 0 the lowest expert that any of them
-        gives it, then token 1 the lowest that is left to it, and so on.
+        `Assignment`. Ties: of equally good assignments, the one that gives token 0 the lowest expert in any of them,
+        then token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: a score is not finite, k is out of range, no token is real, or fewer than k experts may be chosen.
 
     Example:
-        All four prefer expert 0, or do not mind. Tokens 1 and 2 lose 2 each by leaving; the earlier one stays.
+        Tokens 0 to 2 prefer expert 0, and token 3 has equal scores. Tokens 1 and 2 each lose 2 by moving; the earlier
+        one stays.
 
         >>> scores = np.array([[5.0, 1.0], [4.0, 2.0], [3.0, 1.0], [2.0, 2.0]])
         >>> found = balanced_assignment(scores)
         >>> found.expert.ravel().tolist(), found.objective, found.prices.tolist(), found.gap
         ([0, 0, 1, 1], 12.0, [2.0, 0.0], 0.0)
 
-        The proof by hand: score less price is at best 3, 2, 1, 2, and two tokens pay 2 each: 8 + 4 = 12.
-        Two of three experts for each of three tokens, so that each expert has two:
+        The proof by hand: score minus price is at best 3, 2, 1, 2, and two tokens pay 2 each: 8 + 4 = 12. Now give each
+        of three tokens two of three experts, so that each expert has two tokens:
 
         >>> balanced_assignment(np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), 2).expert.tolist()
         [[0, 1], [1, 2], [0, 2]]
@@ -159,7 +159,7 @@ def balanced_assignment(
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
-    """Return a number that no balanced assignment with k experts per token exceeds, whatever the prices.
+    """Return an upper bound on the objective of every balanced assignment with k experts per token, for any prices.
 
     Args:
         scores: [T, E], finite.
@@ -201,8 +201,8 @@ def base_router(
     Args:
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
-        training: select by the balanced assignment (not causal); otherwise the largest logits (causal, any group).
-        gate: "sigmoid" (as the authors' code, in fairseq) or "softmax" of the logits, over all experts whatever k is.
+        training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
+        gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
@@ -241,9 +241,9 @@ def base_router(
 
 
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return whole numbers [T, E] and a unit, a power of two: numbers times unit are the scores, but for rounding.
+    """Return integers [T, E] and a unit, a power of two: integers times unit equal the scores, up to rounding.
 
-    The unit is as small as sums of the numbers allow that the fast twin takes in 64 bits; here they have no limit.
+    The unit is as small as the 64-bit sums of the fast twin allow; Python integers here have no limit.
     """
     exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
     bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
@@ -254,15 +254,15 @@ def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
     """Move tokens along cheapest chains, in place, until every expert has as many as wanted.
 
-    `holds` has to be a best assignment for the loads that it has; it is one for the wanted loads afterwards.
+    On entry `holds` must be a best assignment for its own loads; on return it is one for the wanted loads.
 
     Args:
         values: [T][E] whole numbers, the scores.
         holds: [T] sets, the experts of each token.
-        wanted: [E], how many tokens each expert is to have.
+        wanted: [E], the number of tokens that each expert must have.
 
     Returns:
-        Whether the tokens can be shared out so.
+        Whether such an assignment exists.
     """
     num_experts = len(wanted)
     while True:
@@ -287,9 +287,10 @@ def _loads(holds: list[set], num_experts: int) -> list[int]:
 
 
 def _cheapest_moves(values: list, holds: list[set]) -> dict:
-    """Return {(i, j): (loss, t)}: token t loses least by a move from expert i to expert j, and this is what it loses.
+    """Return {(i, j): (loss, t)}: t is the token that loses least by a move from expert i to j, and the loss of that
+    move.
 
-    A pair is missing if no token can move so, because none is at i without being at j.
+    A pair is missing if no token can make this move: every token at i is also at j.
     """
     moves = {}
     for t, (value, own) in enumerate(zip(values, holds, strict=True)):
@@ -302,10 +303,10 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
 
 
 def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list]:
-    """Return, of each expert, what the cheapest chain of moves from any source to it costs, and the expert before it.
+    """Return, for each expert, the cost of the cheapest chain of moves from any source to it, and the expert before it.
 
-    The algorithm of Bellman and Ford. A move can cost less than nothing, but no closed chain does, since that would
-    make the assignment better at the same loads. An expert that no chain leads to costs infinity.
+    The Bellman-Ford algorithm. A move can have a negative cost, but a closed chain cannot, since it would improve the
+    assignment at the same loads. An expert that no chain reaches costs infinity.
     """
     cost = [0 if e in sources else math.inf for e in range(num_experts)]
     before = [None] * num_experts
@@ -319,13 +320,13 @@ def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list
 
 
 def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]:
-    """Return, of all assignments as good as the given best one, the first in the order of a dictionary.
+    """Return the first assignment in lexicographic order among those as good as the given best one.
 
-    Token by token, expert by expert: the token gets the expert, for a higher one that it has, if the tokens after it
-    can be balanced anew without a loss. (At k > 1, to give up one higher expert is enough. Two best assignments differ
-    by moves that form closed chains, in which every expert loses as many tokens as it gets, and each of these chains
-    costs nothing. The one chain in which the token gets the expert is an exchange of one expert of the token.)
-    The last of `holds` is no token of the group: it takes what is left.
+    For each token and each expert: the token swaps one of its higher experts for this expert, if the program can
+    rebalance the later tokens without a loss. (At k > 1, one swap is enough. Two best assignments differ by moves that
+    form closed chains, in which every expert loses as many tokens as it gets, and each chain costs 0. The chain that
+    gives the token this expert swaps only one expert of the token.) The last entry of `holds` is the extra token, which
+    takes the unused places.
     """
     num_experts, best = len(values[0]), _total(values, holds)
     for t, e in product(range(len(holds) - 1), range(num_experts)):

@@ -1,4 +1,4 @@
-"""Expert choice: each expert takes the C tokens it scores highest. Perfect balance, but not every token is taken.
+"""Expert choice: each expert takes the C tokens it scores highest. Balance is perfect, but some tokens get no expert.
 
 Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09368).
 
@@ -7,21 +7,21 @@ Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09
     3. PLACE    nothing to do: every expert has exactly C tokens
     4. COMBINE  hₜ = Σ over the experts e that took t of sₜₑ · FFNₑ(xₜ)                `expert_choice_ffn`
 
-A token is taken by any number of experts from 0 to E; one that no expert takes passes through the residual connection
-alone. No loss for balance is needed.
+From 0 to E experts take a token. A token without an expert passes through the residual connection alone. Training needs
+no balance loss.
 
-What leaks, in training and in evaluation alike: NOT CAUSAL within a sequence. Whether a token is taken depends on all
-tokens of its group. In a group that holds several positions of one sequence, a later token can push an earlier one
-out: the future leaks into the past, and a language model that is evaluated so reports a loss it cannot reach when it
-generates. With a group that holds one position of several sequences (`group_by_position`) no position sees a later one,
-in training and in evaluation; what a sequence gets then depends on the other sequences of its batch, at that position
-and before it.
+Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts of a token depend on all tokens of its
+group. In a group with several positions of one sequence, a later token can displace an earlier one: the future leaks
+into the past, and the evaluation loss is lower than the model can reach when it generates. In a group with one position
+of several sequences (`group_by_position`) no position sees a later one, in training and in evaluation. The output for a
+sequence then depends on the other sequences of its batch, at that position and before it.
 
-Padding: with a `mask` [T] an expert takes C(n) tokens, n the number of real ones, and takes real ones only. The arrays
-keep the C(T) columns of a full group: those past C(n) repeat the expert's first token, have gate 0, and count nowhere.
+Padding: with a `mask` [T] an expert takes C(n) tokens, all of them real, where n is the number of real tokens. The
+arrays keep the C(T) columns of a full group: columns past C(n) repeat the expert's first token, have gate 0, and count
+nowhere.
 
 Our choices: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1); the sigmoid is an option.
-Experts compare the logarithms of the scores, which do not underflow; equal ones go to the lower token index.
+Experts compare the logarithms of the scores, which do not underflow; ties go to the lower token index.
 """
 
 import numpy as np
@@ -59,12 +59,12 @@ def expert_choice_router(
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.
-        capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
+        capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
-        mask: [T] bool, the real tokens; None for all. C is counted over them.
-        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0,
-            with gate 0, in each of their places.
+        mask: [T] bool, the real tokens; None for all. C is computed from their number.
+        expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0
+            with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.
@@ -75,13 +75,13 @@ def expert_choice_router(
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
     Example:
-        Three tokens, two experts with two places each (1.0 · 3 / 2, rounded up). Token 0 is taken twice:
+        Three tokens, two experts with two slots each (1.0 · 3 / 2, rounded up). Both experts take token 0:
 
         >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0)
         >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
         ([[1, 0], [2, 0]], [[0.9, 0.6], [0.8, 0.4]], [2, 1, 1])
 
-        Two of them are real, so there is one place, and the second column is empty:
+        Only two tokens are real, so each expert has one slot, and the second column is empty:
 
         >>> mask = np.array([True, False, True])
         >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0, mask=mask)
@@ -117,7 +117,7 @@ def expert_choice_router(
 
 
 def _choice_of_real(logits, capacity_factor, score, held, mask):
-    """Return the choice for a padded group: the experts choose among the real tokens alone."""
+    """Return the choice for a padded group: the experts choose only among the real tokens."""
     num_tokens, num_experts = logits.shape
     real = np.flatnonzero(mask)  # number i of the real tokens is token real[i] of the group
     taken = expert_capacity(len(real), num_experts, 1, capacity_factor)
@@ -137,7 +137,8 @@ def _choice_of_real(logits, capacity_factor, score, held, mask):
 
 
 def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:
-    """Return [T, E], what an expert compares: log softmax(z), or z itself for the sigmoid, whose order is the same."""
+    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid, which has the same
+    order."""
     if score == "sigmoid":
         return logits
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -152,13 +153,13 @@ def expert_choice_ffn(
     expert_mask: np.ndarray | None = None,
     activation: str = "gelu",
 ) -> np.ndarray:
-    """Send the tokens that each expert chose through it, and add up what comes back.
+    """Run each expert on the tokens that it chose, and add up the outputs of each token.
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
-        expert_mask: [E] bool, the experts that are there; None for all. The matrices of the others do not matter.
+        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
@@ -176,8 +177,8 @@ def expert_choice_ffn(
 def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     """Rearrange a batch so that each group holds one position of `group_size` sequences.
 
-    Groups are meant for a loop or a `vmap` over the first axis. With groups of one sequence each token is alone and is
-    taken by every expert.
+    Loop or `vmap` over the first axis, one group at a time. With groups of one sequence each token is alone and every
+    expert takes it.
 
     Args:
         x: [b, S, ...].

@@ -1,4 +1,4 @@
-"""HASH: each token id always goes to the same experts; nothing is learned.
+"""HASH: each token id always goes to the same experts; the router learns nothing.
 
 Roller et al. 2021, "Hash Layers For Large Sparse Models" (arXiv 2106.04426); HASH in Clark et al. 2022.
 
@@ -6,8 +6,8 @@ Roller et al. 2021, "Hash Layers For Large Sparse Models" (arXiv 2106.04426); HA
                 experts(t) = table[id(t)], any table [V, k]                   `table_router`
     2. COMBINE  hₜ ← Σⱼ FFN_{expert(t, j)}(hₜ), with a constant gate           `fixed_router`
 
-A table is an array [V, k] of int32 from token id to expert ids, distinct within a row. It is built once, before
-training, and can be saved and loaded as it stands:
+A table is an array [V, k] of int32 from token id to expert ids, distinct within a row. Build it once, before training;
+you can save and load it:
 
     remainder           id mod E; further choices at equal steps from it      `modulo_table`
     random              uniform                                               `random_table`
@@ -15,36 +15,35 @@ training, and can be saved and loaded as it stands:
     clustered           similar tokens share an expert                        `clustered_table`
     dispersed           similar tokens go to different experts                `dispersed_table`
 
-A table need not be asked about the token itself. `table_router` of the ids before gives the previous-token hash, of
-the positions the position hash (`previous_tokens`, `position_ids`). Two tokens at once, the bigram hash, are one
-remainder of two entries (`bigram_experts`): with random tables each pair of tokens gets a uniform expert.
+You can look up other integers than the token id. Call `table_router` with the ids before each token for the
+previous-token hash, or with the positions for the position hash (`previous_tokens`, `position_ids`). The bigram hash
+adds the table entries of two tokens modulo E (`bigram_experts`): with random tables each pair of tokens gets a uniform
+expert.
 
-How even are the loads? Vocabularies are ordered roughly by frequency, so neighbouring ids are about equally frequent
-and the remainder spreads them over the experts, by each of the k choices alike. No table can be perfectly even: the
-most frequent token has a share p of the text, often a tenth, and the same k experts wherever it stands, so the largest
-load is at least p E / k times the mean. A balanced table comes nearest, over the corpus that was counted and not over
-any one batch. A random table is even in expectation only, a dispersed one counts tokens and not how often they occur,
-and a clustered one is as even as the clusters happen to be.
+How even are the loads? Most vocabularies are sorted roughly by frequency, so neighbouring ids are about equally
+frequent, and the remainder spreads them over the experts, for each of the k choices. No table is perfectly even. The
+most frequent token has a share p of the text, often a tenth, and always the same k experts, so the largest load is at
+least p E / k times the mean. A balanced table is the most even, over the counted corpus but not over each batch. A
+random table is even only in expectation. A dispersed table balances the number of token ids, not their frequency. A
+clustered table is as even as its clusters.
 
 MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
-hash names. That is a sum over k narrow experts out of k E, without a gate: `multi_hash` numbers them.
+hash names. The output is a sum over k of k E narrow experts, without a gate: `multi_hash` numbers them.
 
-Ours and theirs: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH". The remainder is
-our choice as the default (docs/choices.md). So are the rule for k > 1 experts of full width (a mean, so that the output
-keeps its size), the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the id that stands
-before the first token, and dealing out the clusters of `dispersed_table` in turn. The exact form of MultiHash is our
-reading.
+Sources and our choices: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH". Our
+choices are the remainder as the default (docs/choices.md), the mean over k > 1 experts of full width, which keeps the
+size of the output, the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the id before the
+first token, and the round-robin order in `dispersed_table`. The exact form of MultiHash is our reading.
 
-Masked experts (`expert_mask`): a pruned expert gives way to the next admitted one, which then has the tokens of both;
-all other tokens keep the experts that they were trained with. A table that is made for the n admitted experts alone is
-more even: `np.flatnonzero(expert_mask)[balanced_table(counts, n)]`.
+Masked experts (`expert_mask`): the next admitted expert takes over the tokens of a pruned expert; all other tokens keep
+the experts that they were trained with. A table built for only the n admitted experts is more even:
+`np.flatnonzero(expert_mask)[balanced_table(counts, n)]`.
 
-What leaks in training: nothing. Causal, in training as in evaluation: the expert of a token depends on that token, the
-one before it or its position alone. (Roller et al. also try the token to come, as a bound; it is not causal and not
-here.)
+No leaks; causal in training and in evaluation: the expert of a token depends only on that token, the token before it or
+its position. (Roller et al. also try the next token, as a bound; it is not causal and not implemented.)
 
-Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
-experts 0 … k−1 with gate 0, and count in no load; their ids may be anything.
+Padding: with a `mask` [T] real tokens get the same result as in a group without padding. Padded tokens have experts 0 …
+k−1 with gate 0, and count in no load; their ids may be anything.
 """
 
 from typing import NamedTuple
@@ -75,7 +74,7 @@ class Clusters(NamedTuple):
     Attributes:
         centres: [clusters, d]
         cluster: [V] integers, the nearest centre of each token, ties to the lower index
-        rounds: how often the centres were moved
+        rounds: the number of moves of the centres
         converged: the last move changed no token's cluster
     """
 
@@ -136,7 +135,7 @@ def table_router(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Routing:
-    """Route every token by the table's row for it.
+    """Route every token by its row of the table.
 
     Args:
         token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
@@ -174,15 +173,15 @@ def fixed_router(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Routing:
-    """Return the routing in which the experts are given.
+    """Return the routing for given experts.
 
     Args:
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. A masked expert gives way to the next
-            admitted one, round the circle of experts, that its token does not have (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The next admitted expert, in cyclic order,
+            that the token does not have yet replaces a masked one (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -192,7 +191,7 @@ def fixed_router(
             token is real, or fewer than k experts may be chosen.
 
     Example:
-        Expert 1 is pruned. Its tokens go to expert 2, or to 3 where they have 2; the others stay where they are.
+        Expert 1 is pruned. Its tokens go to expert 2, or to 3 if they already have 2; the others do not move.
 
         >>> mask = np.array([True, False, True, True])
         >>> fixed_router(np.array([[0, 1], [1, 2], [3, 2]]), 4, expert_mask=mask).expert.tolist()
@@ -218,7 +217,7 @@ def fixed_router(
 
 
 def _next_admitted(expert, admitted, num_experts):
-    """Return [T, k] experts in which each masked one, from the first choice on, gave way to the next admitted one."""
+    """Return [T, k] experts; replace each masked one, from the first choice on, by the next admitted one."""
     replaced = expert.copy()
     for row in replaced:
         for choice, e in enumerate(row):
@@ -229,7 +228,7 @@ def _next_admitted(expert, admitted, num_experts):
 
 
 def _without_repeats(picks, num_experts):
-    """Return [V, k] distinct experts; a pick of p, from 0, is the p-th of the experts that its row has not yet."""
+    """Return [V, k] distinct experts; a pick p (from 0) is the p-th expert that is not yet in the row."""
     table = np.zeros(picks.shape, dtype=np.int32)
     for token, row in enumerate(picks):
         left = list(range(num_experts))
@@ -247,26 +246,23 @@ def _steps(num_experts, k):
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """Return [V, k], the remainder of the id, and further choices at equal steps from it.
 
-    Choice j of token t is (t + j s) mod E. The ids come in runs of E: 0 to E − 1, E to 2 E − 1 and so on. A run has one
-    step s, and the next run has the next one of those with which the k choices of a token differ, in rising order from
-    (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing know it as double
-    hashing: the remainder says where to begin, the quotient how far to step.)
+    Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
+    use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
+    rising order from (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing
+    call it double hashing: the remainder gives the start, the quotient the step.)
 
-    In a run each choice is the first one turned round the circle of experts, so that it names every expert once. It
-    follows that
+    Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
-    - of the whole vocabulary, by each choice, no expert gets more than one token more than another;
-    - where ids are in order of frequency, no expert has a larger load by any choice than expert 0 has by the first
-      choice, which gives it the most frequent token of every run. So the loads of all k choices together are at least
-      as even as those of k = 1.
+    - for each choice, the numbers of vocabulary tokens of two experts differ by at most one; - if ids are sorted by
+    frequency, no choice gives an expert a larger load than the first choice gives expert 0, which gets the most
+    frequent token of every run. So the loads of all k choices together are at least as even as the loads at k = 1.
 
-    The first step keeps the most frequent tokens apart: their k experts lie about E / k from each other, and of the E
-    tokens in the first run no two have the same set of them if k < E.
+    The first step separates the most frequent tokens: the k experts of a token are about E / k apart, and if k < E, no
+    two of the E tokens in the first run have the same set of experts.
 
-    What is not balanced: the k experts of the most frequent token have its whole share; a vocabulary that is not in
-    order of frequency is even in numbers of tokens only; and in one batch anything can happen. There are at most
-    E (E − 1) / 2 different sets of experts, since a step and its negative give the same ones; random tables have more
-    where k > 2.
+    Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
+    only the numbers of token ids are even. A single batch can be uneven. There are at most E (E − 1) / 2 different sets
+    of experts, since a step and its negative give the same sets; random tables have more for k > 2.
 
     Args:
         vocab_size: V.
@@ -277,7 +273,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
         ValueError: k is out of range.
 
     Example:
-        With E = 4 and k = 2 the steps are 1, 2 and 3. The run of ids 0 to 3 has step 1, that of 4 to 7 step 2:
+        With E = 4 and k = 2 the steps are 1, 2 and 3. Ids 0 to 3 have step 1, ids 4 to 7 step 2:
 
         >>> modulo_table(5, 4).ravel().tolist()
         [0, 1, 2, 3, 0]
@@ -317,21 +313,21 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 others that are nearly so.
+    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 nearly empty others.
 
-    The others are the next on a walk round the circle of experts, from the emptiest in equal steps, among those that
-    are fuller than the emptiest by less than the token's count. Only where fewer than k are near enough, the k emptiest
-    are taken. The step is another one for each token. (Our choice: if always the k emptiest were taken, they would stay
-    equally full, and E / k groups of experts would each serve the same tokens for ever, as if they were one expert.)
+    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
+    are fuller than the emptiest by less than the token's count. If fewer than k are near enough, it takes the k
+    emptiest. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
+    experts would stay equally full and always serve the same tokens, as if each group were one expert.)
 
-    Ties: of equally frequent tokens the lower id goes first; of equally full experts the one with fewer tokens in its
-    table is emptier, then the lower index. So tokens that were never seen are spread too.
+    Ties: of equally frequent tokens the lower id goes first. Of equally full experts the one with fewer tokens in its
+    table is emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
     The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count. This holds before the first token, and each token keeps it true. An expert on the walk that gets
-    a token of count c ends less than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above).
-    Where the k emptiest are taken, they keep their distances from each other, and end at most c above the others, which
-    were no emptier.
+    at most that count. Proof by induction over the tokens: the claim holds before the first one. If an expert reached
+    by steps gets a token of count c, it ends less than 2 c above the old load of the emptiest (with k = 1 it is the
+    emptiest, and ends c above). If the k emptiest get the token, they keep their distances from each other, and end at
+    most c above the others, which were no emptier.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.
@@ -345,8 +341,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
         >>> balanced_table(np.array([1, 5, 3, 3, 0, 0]), 2).ravel().tolist()
         [0, 0, 1, 1, 0, 1]
 
-        Two choices of four experts, in steps of 1 and 3 in turn. The second token steps from 2 to 1 and 0, which are
-        too full, and takes 3. The last one steps from 0 to 3, where 7 are, less than 3 above the 5 of expert 0:
+        Two of four experts, with alternating steps 1 and 3. The second token steps from 2 to 1 and 0, which are too
+        full, and takes 3. The last token steps from 0 to 3, whose load 7 is less than 3 above the load 5 of expert 0:
 
         >>> balanced_table(np.array([5, 4, 3, 3]), 4, 2).tolist()
         [[0, 1], [2, 3], [2, 3], [0, 3]]
@@ -373,15 +369,15 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
-    """Group token embeddings by k-means (Lloyd's algorithm) from given centres, so that nothing is left to chance.
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres; the result is deterministic.
 
-    In each round every centre moves to the mean of its tokens and every token to its nearest centre. A centre without
-    tokens stays where it is.
+    In each round every centre moves to the mean of its tokens, and then every token joins its nearest centre. A centre
+    without tokens does not move.
 
     Args:
         embeddings: [V, d], finite.
         centres: [clusters, d], finite, the initial centres.
-        max_rounds: most moves of the centres; with 0 each token goes to the nearest initial centre.
+        max_rounds: the largest number of moves of the centres; with 0 each token goes to the nearest initial centre.
 
     Returns:
         `Clusters`.
@@ -428,12 +424,12 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
 
 
 def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k] in which the tokens of one cluster are dealt out to the experts in turn.
+    """Return [V, k] in which the tokens of one cluster go to the experts in turn.
 
-    Tokens are put in order of cluster, then of id, and their place in that order is what `modulo_table` is asked about.
-    So by each choice no expert gets more than one token of the vocabulary more than another. Of a cluster it gets at
-    most two more, one more by the first choice: a cluster is a part of a run of places, whole runs, and a part of
-    another. How often tokens occur is not looked at, so the loads are about as even as those of a random table.
+    The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
+    choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
+    most two (by one for the first choice): a cluster covers part of a run of ranks, whole runs, and part of another.
+    The function ignores token frequency, so the loads are about as even as with a random table.
 
     Args:
         cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.
@@ -457,8 +453,9 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
 def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
     """Return [V, k] indices into a bank of k E narrow experts: number j E + e is segment j of expert e.
 
-    With up [E, d, f] and down [E, f, d] the bank is the same weights cut into k segments of f/k hidden units, segments
-    first: [k E, d, f/k] and [k E, f/k, d]. Route with `table_router(ids, multi_hash(table, E), k * E, gate="sum")`.
+    With up [E, d, f] and down [E, f, d], the bank has the same weights, cut into k segments of f/k hidden units,
+    segments first: [k E, d, f/k] and [k E, f/k, d]. Route with `table_router(ids, multi_hash(table, E), k * E,
+    gate="sum")`.
 
     Args:
         table: [V, k] integers in [0, E), column j the j-th hash; columns may agree in a row.
@@ -507,8 +504,8 @@ def previous_tokens(token_ids: np.ndarray, start: int = 0) -> np.ndarray:
     """Return the id before each token of a sequence, and `start` before the first.
 
     Args:
-        token_ids: [..., S] integers; sequences lie along the last axis and do not see each other.
-        start: the id that stands before the first token.
+        token_ids: [..., S] integers; sequences are along the last axis and independent of each other.
+        start: the id to put before the first token.
 
     Example:
         >>> previous_tokens(np.array([[3, 4, 5], [6, 7, 8]])).tolist()

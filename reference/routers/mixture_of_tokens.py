@@ -1,4 +1,4 @@
-"""Mixture of Tokens: each expert works on one weighted mean of the group's tokens, and every token gets a share of it.
+"""Mixture of Tokens: each expert processes one weighted mean of the group's tokens, and every token gets a share of it.
 
 Antoniak et al. 2023, "Mixture of Tokens: Continuous MoE through Cross-Example Aggregation" (arXiv 2310.15961).
 
@@ -10,39 +10,38 @@ A group holds g tokens, which is the T of the other routers.
     4. RUN      yₑ = φ(mₑ · upₑ) · downₑ
     5. COMBINE  hᵢ = Σₑ vᵢₑ yₑ, with the same weights v = w or others                 `mixture_of_tokens`
 
-No SELECT and no PLACE: nothing is chosen, so nothing is dropped, nothing has a capacity and no LOSS has to keep the
-experts busy. The output is continuous in everything, apart from `one_hot`.
+There is no SELECT and no PLACE: the layer drops no token, has no capacity and needs no balance LOSS. The output is a
+continuous function of all inputs, except with `one_hot`.
 
-The weights v of the redistribution are w unless others are asked for (`emit_weights`): they can have a temperature of
-their own, or be a softmax over the experts for each token, so that the shares of a token add up to 1 and not those of
-an expert. The authors' code computes them apart where the temperature is learned, or where they are over the experts.
+The redistribution weights v equal w by default (`emit_weights`). They can have a separate temperature, or be a softmax
+over the experts for each token, so that the shares of a token, not of an expert, sum to 1. The authors' code computes v
+separately if the temperature is learned, or if the softmax is over the experts.
 
-Cost: an FFN without biases of width f takes 4 d f FLOPs for a row. A group of g tokens gives E rows, one to each
-expert: 4 d f E / g for each token. With f = 4 d g / E that is 16 d², what a dense FFN of width 4 d takes. Controller,
-mixing and redistribution come on top, with 2 d E for each token each, 6 d E in all.
+Cost: an FFN without biases of width f takes 4 d f FLOPs per row. A group of g tokens gives E rows, one per expert: 4 d
+f E / g per token. With f = 4 d g / E this is 16 d², the cost of a dense FFN of width 4 d. Controller, mixing and
+redistribution add 2 d E per token each, 6 d E in all.
 
-What sees what is decided by the grouping, in training and in evaluation alike:
-- one position of g sequences (`expert_choice.group_by_position`): causal. A token is mixed with tokens at the same
-  position of other sequences, so no position sees a later one of any sequence. Two pieces of one document should not
-  share a group: the start of the second is the future of the first.
-- neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
+The grouping decides which tokens affect each other, in training and in evaluation: - one position of g sequences
+(`expert_choice.group_by_position`): causal. The layer mixes a token with tokens at the same position of other
+sequences, so no position sees a later one of any sequence. Do not put two pieces of one document in a group: the start
+of the second is the future of the first. - neighbouring positions of one sequence (`group_within_sequence`): NOT
+CAUSAL, the future leaks into the past. For
   masked objectives only.
-Grouped by position with g > 1, what a sequence gets depends on the other sequences of its batch. It does not for g = 1,
-nor after transition tuning, which the last point below explains (with a capacity that drops nothing).
+If you group by position with g > 1, the output for a sequence depends on the other sequences of its batch. It does not
+for g = 1, nor after transition tuning (last point below) with a capacity that drops nothing.
 
 Switching the mixing off:
-- g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts made for groups of g cost g times as much then, and
-  have not met such inputs.
-- τ → 0: each expert takes the one token that it scores highest, with weight 1 (`one_hot`). That is expert choice with
-  one slot for each expert and a gate of 1; it still depends on the group.
-- transition tuning: the layer becomes a Switch layer, trained on for some steps. The experts stay, and the
-  controller becomes the router. The parameter tree is the same, so nothing is converted: with
-  z = x @ params["router"] and routing = `top_k.switch_router`(z), the layer is
-  `experts.routed_ffn`(params, x, routing.expert, routing.gate). Each token is then on its own.
+- g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much, and
+  have not seen such inputs.
+- τ → 0: each expert takes the token that it scores highest, with weight 1 (`one_hot`). This is expert choice with one
+  slot per expert and gate 1; it still depends on the group.
+- transition tuning: use the layer as a Switch layer and train it for some more steps. The controller becomes the
+  router, and the experts stay. The parameter tree is the same, so you convert nothing: with z = x @ params["router"]
+  and routing = `top_k.switch_router`(z), the layer is `experts.routed_ffn`(params, x, routing.expert, routing.gate).
+  Tokens then do not affect each other.
 
-Our choices: the tanh form of GELU, so that models differ in routing alone (the paper's ReLU is an option); the same
-weights for mixing and redistribution, whatever the temperature, where no others are asked for; one-hot weights are for
-both; a `mask` for padding.
+Our choices: the tanh form of GELU, so that models differ only in routing (the paper's ReLU is an option); by default
+the same weights for mixing and redistribution, at any temperature; one-hot weights for both; a `mask` for padding.
 """
 
 from typing import NamedTuple
@@ -67,7 +66,7 @@ EMITS = ("mixing", "experts")
 
 
 class MixtureOutput(NamedTuple):
-    """What a Mixture-of-Tokens layer returns for one group."""
+    """The result of a Mixture-of-Tokens layer for one group."""
 
     output: np.ndarray  # [g, d]
     weights: np.ndarray  # [g, E], share of each token in each expert's mixture; columns sum to 1 over the real tokens
@@ -81,14 +80,14 @@ def mixing_weights(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return how much of each token goes into the mixture of each expert.
+    """Return the weight of each token in the mixture of each expert.
 
     Args:
-        logits: [g, E], finite; what the controller gives each token of the group for each expert.
+        logits: [g, E], finite; the controller's score of each token of the group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
-        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
-            temperature does not matter.
-        mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; has no gradient and
+            ignores the temperature.
+        mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
     Returns:
@@ -141,14 +140,14 @@ def emit_weights(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return how much each token gets of what each expert returns.
+    """Return the share of each expert's output that each token gets.
 
     Args:
         logits: see `mixing_weights`.
         temperature: see `mixing_weights`.
         emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
-        one_hot: the one-hot weights of the mixing, whatever `emit` says.
+        one_hot: use the one-hot weights of the mixing, for any `emit`.
         mask: see `mixing_weights`.
         expert_mask: see `mixing_weights`.
 
@@ -158,7 +157,7 @@ def emit_weights(
     Raises:
         ValueError: `emit` is unknown, or as `mixing_weights`.
 
-    Source: Antoniak et al. 2023, the authors' code: weights for emitting apart from those for merging.
+    Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
     Example:
         >>> np.round(emit_weights(np.log([[1.0, 3.0], [3.0, 2.0]]), emit="experts"), 4).tolist()
@@ -198,9 +197,9 @@ def mixture_of_tokens(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> MixtureOutput:
-    """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
+    """Mix the tokens of a group for each expert, and give every token its share of the experts' outputs.
 
-    Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
+    Only groups of one position of several sequences are causal (`expert_choice.group_by_position`).
 
     Args:
         params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
@@ -209,9 +208,10 @@ def mixture_of_tokens(
         one_hot: see `mixing_weights`.
         activation: one of `accounting.ACTIVATIONS`.
         emit: see `emit_weights`.
-        emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
-        mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
-        expert_mask: [E] bool, the experts that take part; None for all. The matrices of the others are not read.
+        emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
+        mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
+        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
+            others.
 
     Returns:
         `MixtureOutput`.
@@ -222,8 +222,8 @@ def mixture_of_tokens(
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
     Example:
-        One expert, two tokens with logits 0 and log 3. The mixture is 0.25 · 0 + 0.75 · 1, the expert makes
-        4 · 0.75 = 3 of it, and the tokens share that as 0.25 · 3 and 0.75 · 3:
+        One expert, two tokens with logits 0 and log 3. The mixture is 0.25 · 0 + 0.75 · 1, the expert returns 4 · 0.75
+        = 3, and the tokens get 0.25 · 3 and 0.75 · 3:
 
         >>> params = {"router": np.log([[3.0]]), "up": np.array([[[4.0]]]), "down": np.array([[[1.0]]])}
         >>> np.round(mixture_of_tokens(params, np.array([[0.0], [1.0]]), activation="relu").output, 4).tolist()

@@ -1,8 +1,8 @@
-"""Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
+"""Quantile balancing: a bias per expert, moved after each batch towards the value that balances the batch.
 
-The bias that one batch leaves is the one that the next batch is routed by. It is a price, as in `base`. There prices
-give a bound on every balanced choice, and the best prices give the least bound, which the best choice reaches; to look
-for these prices instead of the choice is called the dual problem. Several public codes of 2026 route so.
+Each batch updates the bias, and the router uses it for the next batch. The bias is a price, as in `base`. There prices
+give a bound on every balanced choice, and the best prices give the smallest bound, which the best choice reaches. The
+search for these prices is the dual problem. Several public codes of 2026 use this router.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
@@ -16,32 +16,31 @@ exceeds
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-Why: a choice pays αₜ for each of the k places of token t, and βₑ for each of the tokens of expert e, and what it gains
-beyond both is at most the last sum. All α together are k Σ αₜ. All β together are n Σ βₑ, and βₑ once more for each of
-the m experts with one token more; of that, γ is paid by each, m γ in all, and what is beyond γ is at most the sum
-before the last. With the best α and γ the bound is `base.dual_bound`(s, β, k).
+Why: a choice pays αₜ for each of the k places of token t, and βₑ for each token of expert e; its gain beyond both is at
+most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each of the m
+experts with an extra token. Each such βₑ splits into γ, m γ in all, and a rest; the rests sum to at most Σₑ max(0, βₑ −
+γ). With the best α and γ the bound is `base.dual_bound`(s, β, k).
 
-**The step** takes α, γ and β in turn, each to where the bound is least while the other two are held. The bound is least
-on an interval between two of the sorted values, and the step goes to its middle:
+**The step** minimises the bound over α, γ and β in turn, with the other two fixed. The minimum is an interval between
+two of the sorted values, and the step goes to its middle:
 
     αₜ ← between the k-th and the (k+1)-th largest of sₜₑ − βₑ over e
     γ  ← between the m-th and the (m+1)-th largest of βₑ over e                          (where m > 0)
     βₑ ← between the n-th and the (n+1)-th largest of sₜₑ − αₜ over t                    (where m = 0)
          between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
-The bound never rises, and whatever β is, no balanced choice exceeds the bound. If the steps went to an end of the
-intervals, they would stall where everything is tied. With the middles they end at the optimum in nearly every case (the
-second example of `quantile_bias` counts); with tied whole scores they can stop short of it (the third example). At the
-optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
+The bound never rises, and for any β no balanced choice exceeds it. Steps to an end of the interval would stall on ties.
+Steps to the middle reach the optimum in nearly every case (the second example of `quantile_bias` counts); with tied
+integer scores they can stop short of it (the third example). At the optimum the choice is the choice of BASE, up to
+ties. At k = E there is nothing to choose, and β does not change.
 
-There is one step per batch, and the bias is kept from batch to batch. Where a batch comes in parts (micro-batches, or
-devices), the caller takes the mean of the biases of the parts. That is not the bias of all the tokens at once: each
-part goes to where it would be balanced itself. Adding a constant to β changes no choice; β is returned with mean 0 (our
-choice), so that it cannot wander.
+Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
+average the biases of the parts. This differs from the bias of the whole batch: each part is balanced by itself. Adding
+a constant to β changes no choice; the function returns β with mean 0 (our choice), so that it cannot drift.
 
-What a training step leaks: nothing of its own batch, whose tokens are routed by the bias of earlier batches; the bias
-that they leave is for the next one. Evaluation uses the same choice with the bias as it stands, and is causal. Scores
-are the raw logits (our choice). No gradient flows through β or the choice.
+A training step leaks nothing from its own batch: the bias comes from earlier batches, and the new bias is for the next
+one. Evaluation uses the same choice with a fixed bias, and is causal. Scores are the raw logits (our choice). No
+gradient flows through β or the choice.
 """
 
 import numpy as np
@@ -71,19 +70,19 @@ def quantile_bias(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the bias after steps on one batch.
+    """Return the bias after one or more steps on one batch.
 
     Args:
         scores: [T, E], finite; the raw router logits.
-        bias: [E], finite; from the batch before, at first zeros.
+        bias: [E], finite; from the previous batch, zeros at the start.
         k: experts per token, 1 <= k <= E.
-        num_steps: how many steps on these scores; a router takes one.
-        mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
+        num_steps: the number of steps on these scores; a router takes one.
+        mask: [T] bool, True for a real token; the function ignores the others, and T is the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
-            The bias of the others stays as it came (our choice).
+            The bias of the others does not change (our choice).
 
     Returns:
-        [E] in units of the scores, mean 0 (at k = E the bias as it came). For k < E, `base.dual_bound`(scores, bias, k)
+        [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
         never rises.
 
     Raises:
@@ -91,14 +90,15 @@ def quantile_bias(
             experts may be chosen.
 
     Example:
-        All four prefer expert 0, or do not mind. The step makes it dearer by 2.25, and two of them leave:
+        Tokens 0 to 2 prefer expert 0, and token 3 has equal scores. The step raises the relative price of expert 0 by
+        2.25, and two tokens leave it:
 
         >>> scores = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
         >>> bias = quantile_bias(scores, np.zeros(2))
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
 
-        By how much the bound is above the optimum after 300 steps, in how many of twenty draws of normal scores:
+        In how many of twenty draws of normal scores the bound equals the optimum after 300 steps:
 
         >>> from routelaws.reference.routers.base import balanced_assignment, dual_bound
         >>> def gap(scores):
@@ -108,7 +108,7 @@ def quantile_bias(
         >>> sum(abs(gap(scores)) < 1e-9 for scores in draws)
         20
 
-        A table of whole scores on which the steps stop short of the optimum:
+        A table of integer scores on which the steps stop short of the optimum:
 
         >>> round(float(gap(np.random.default_rng(67).integers(0, 4, (23, 8)).astype(float))), 6)
         1.0
@@ -149,14 +149,14 @@ def quantile_router(
     expert_mask: np.ndarray | None = None,
     held: Routing | None = None,
 ) -> Routing:
-    """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
+    """Route a group of tokens by logits minus bias, in training and in evaluation.
 
     Args:
         logits: [T, E], finite.
         bias: [E], finite; see `quantile_bias`.
         k: experts per token, 1 <= k <= E.
-        gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        gate: "sigmoid" or "softmax" of the logits, without the bias.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
 
@@ -195,6 +195,6 @@ def quantile_router(
 
 
 def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Return the middle between the rank-th and the next largest entry along an axis."""
+    """Return the midpoint between the rank-th and the next largest entry along an axis."""
     ordered = -np.sort(-values, axis=axis)
     return (np.take(ordered, rank - 1, axis=axis) + np.take(ordered, rank, axis=axis)) / 2

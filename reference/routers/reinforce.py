@@ -1,7 +1,7 @@
-"""RL-R: the router is a policy over the experts and learns by REINFORCE.
+"""RL-R: the router is a policy over the experts and learns with REINFORCE.
 
 Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). The input of the block is the
-state, the expert is the action, and the reward is how well the next token was predicted.
+state, the expert is the action, and the reward is the log-probability of the next token.
 
     1. SCORE    zₜₑ = xₜ · wₑ                                                            (the caller)
                 π = softmax(z), over the most probable experts only if a nucleus is asked for   `log_policy`
@@ -11,33 +11,33 @@ state, the expert is the action, and the reward is how well the next token was p
     4. COMBINE  gate = 1: the output is not scaled by the probability
     5. LOSS     what is added to the cross-entropy of the model                          `policy_terms`
 
-The gate is a constant, so the cross-entropy alone gives the router no gradient. The gradient of an expectation over
-drawn experts is that of REINFORCE: ∇ mean(r) = mean(r ∇ log π(e)), where means are over draws, and for any baseline
-value(x) that does not look at the drawn expert mean(value(x) ∇ log π(e)) = 0. With the reward rₜ = log p(next token)
-and the advantage aₜ = rₜ − value(xₜ),
+The gate is a constant, so the cross-entropy gives the router no gradient. REINFORCE gives the gradient of an
+expectation over drawn experts: ∇ mean(r) = mean(r ∇ log π(e)), where means are over draws. For any baseline value(x)
+that does not depend on the drawn expert, mean(value(x) ∇ log π(e)) = 0. With the reward rₜ = log p(next token) and the
+advantage aₜ = rₜ − value(xₜ),
 
     policy    −mean aₜ log π(eₜ | xₜ)        a is a constant: the gradient goes through log π
     baseline   mean (rₜ − value(xₜ))²        a small network (`state_value`); r is a constant
     entropy    mean of −Σₑ πₜₑ log πₜₑ       it is subtracted: more entropy, less loss
     balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
 
-Credit. As the paper is usually quoted, each choice has the reward of its own token. That is the true gradient as long
-as no token sees another one's choice. Where attention follows the routed layer, the choice of token t also changes the
-rewards of the later tokens, and the reward of its own token alone gives a biased gradient. The sum of the rewards from
-t to the end of the sequence (`reward_to_go`) is unbiased then too, at the price of more variance.
+Credit assignment. In the usual reading of the paper, each choice gets the reward of its own token. This gives the true
+gradient if no choice affects other tokens. If attention follows the routed layer, the choice of token t also changes
+the rewards of later tokens, and its own reward gives a biased gradient. The sum of the rewards from t to the end of the
+sequence (`reward_to_go`) is unbiased in both cases, but has more variance.
 
-Several experts per token are drawn without replacement, in order: the k largest of log π + Gumbel noise are exactly
-such a draw. Its probability is that of Plackett and Luce: at each step the policy over the experts that are left.
+For several experts per token the program draws without replacement, in order: the k largest of log π + Gumbel noise are
+exactly such a draw. Its probability follows the Plackett-Luce model: at each step, the policy over the remaining
+experts.
 
-Training and evaluation choose differently, by design. Both are causal: the experts of a token depend on that token
-alone (a capacity and the balance loss take the others into account). The reward looks at the next token, in the loss
-only.
+Training samples and evaluation is greedy, by design. Both are causal: the experts of a token depend on that token alone
+(a capacity and the balance loss depend on the others too). The reward uses the next token, but only in the loss.
 
 From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
 the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice, since the paper's main text
-does not fix it (docs/choices.md): that there is a balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the
-baseline; rewards of the routed blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate
-1/k, the mean of the experts; the nucleus and reward-to-go are options.
+does not fix it (docs/choices.md): the balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; one
+reward for all routed blocks, whose terms are added up; greedy evaluation; k > 1 with gate 1/k, the mean of the experts;
+the options nucleus and reward-to-go.
 """
 
 from typing import NamedTuple
@@ -64,7 +64,7 @@ from ..notation import (
 
 
 class PolicyTerms(NamedTuple):
-    """What a routed block adds to the training loss, and its parts, each without its weight."""
+    """The term that a routed block adds to the training loss, and its parts, each without its weight."""
 
     loss: float  # [], policy_weight policy + baseline_weight baseline − entropy_weight entropy + balance_weight balance
     policy: float  # [], −mean of advantage times log-probability
@@ -108,7 +108,7 @@ def reinforce_router(
     Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
     Example:
-        The policy prefers expert 0; the noise of the second token does not.
+        The policy prefers expert 0; the noise of the second token favours expert 1.
 
         >>> z = np.log([[3.0, 1.0], [3.0, 1.0]])
         >>> found = reinforce_router(z, gumbel=np.array([[0.0, 0.0], [0.0, 2.0]]))
@@ -146,14 +146,14 @@ def log_policy(
 ) -> np.ndarray:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
-    The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
-    members. Which experts belong to it is a constant for the gradient; at nucleus = 1 all do.
+    The nucleus is the smallest set of most probable experts with mass at least `nucleus` and at least k members. The
+    set is a constant for the gradient; at nucleus = 1 it contains all experts.
 
     Args:
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. That of the others is −∞.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
 
     Returns:
         [T, E]; exp of a row sums to 1.
@@ -165,7 +165,7 @@ def log_policy(
     lower index.
 
     Example:
-        Half of the mass needs the first two experts; they share it 2 to 1.
+        A nucleus of 0.5 needs experts 0 and 2, which get 4/7 and 3/7. With k = 3 it also has expert 1:
 
         >>> z = np.log([[4.0, 2.0, 3.0, 1.0]])
         >>> np.round(np.exp(log_policy(z, nucleus=0.5)), 4).tolist()
@@ -263,7 +263,7 @@ def policy_entropy(
 
     Args:
         logits: [T, E], finite.
-        k: experts per token; the nucleus holds at least so many.
+        k: experts per token; the nucleus has at least k experts.
         nucleus: see `log_policy`.
         expert_mask: see `log_policy`.
 
@@ -282,13 +282,13 @@ def policy_entropy(
 
 
 def state_value(params: dict, x: np.ndarray) -> np.ndarray:
-    """Return the baseline, value(x): the reward that the state lets one expect.
+    """Return the baseline, value(x): an estimate of the expected reward in this state.
 
-    A network of one hidden layer with ReLU and without biases. No gradient goes into x: the baseline learns from the
-    states and does not change them.
+    A network with one hidden layer and ReLU, without biases. No gradient flows into x: the baseline does not change the
+    rest of the model.
 
     Args:
-        params: "hidden" [d, width] and "out" [width]; the released runs have width d/8, by their parameter counts.
+        params: "hidden" [d, width] and "out" [width]; parameter counts show that the released runs have width d/8.
         x: [T, d], the input of the block.
 
     Returns:
@@ -297,7 +297,7 @@ def state_value(params: dict, x: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: an entry of x is not finite.
 
-    Source: Clark et al. 2022, by the released parameter counts; ReLU is our choice.
+    Source: Clark et al. 2022, from the released parameter counts; ReLU is our choice.
 
     Example:
         >>> params = {"hidden": np.array([[1.0, -1.0], [0.0, 2.0]]), "out": np.array([1.0, 10.0])}
@@ -345,22 +345,22 @@ def policy_terms(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> PolicyTerms:
-    """Return what one routed block adds to the training loss.
+    """Return the term that one routed block adds to the training loss.
 
-    The reward and the advantage are constants for the gradient: it goes through the log-probability, the entropy and
-    the balance loss into the logits, and through the squared difference into the value. With `held_advantage` and the
-    reward fixed, the loss is an ordinary differentiable function of logits and value.
+    The reward and the advantage are constants for the gradient. The gradient flows through the log-probability, the
+    entropy and the balance loss into the logits, and through the squared difference into the value. With
+    `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
 
     Args:
-        logits: [T, E], finite; what the experts were drawn by.
-        expert: [T, k] integers in [0, E), the experts that were drawn, in order, before anything is dropped.
+        logits: [T, E], finite; the logits of the draw.
+        expert: [T, k] integers in [0, E), the drawn experts, in order, before anything is dropped.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
-        reward: [T], finite, the log-probability of each right next token in nats, or its `reward_to_go`.
+        reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
         policy_weight: of the policy term.
         baseline_weight: of the squared difference.
         entropy_weight: of the entropy, which is subtracted.
-        balance_weight: of the balance loss; its probabilities are those of all experts, whatever the nucleus.
-        nucleus: that of the draw; see `log_policy`.
+        balance_weight: of the balance loss; its probabilities cover all experts, for any nucleus.
+        nucleus: the nucleus of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
         expert_mask: [E] bool, the experts that could be drawn; None for all.
@@ -376,7 +376,7 @@ def policy_terms(
     choice.
 
     Example:
-        Two tokens, two experts, π = 1/2 each; one token did better than its baseline, the other worse.
+        Two tokens, two experts, π = 1/2 each; the reward of one token is above its baseline, the other below.
 
         >>> z, expert = np.zeros((2, 2)), np.array([[0], [1]])
         >>> found = policy_terms(z, expert, value=np.array([-2.0, -2.0]), reward=np.array([-1.0, -5.0]))

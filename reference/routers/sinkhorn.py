@@ -1,4 +1,4 @@
-"""S-BASE: tokens are shared out among the experts by an entropy-regularised transport plan.
+"""S-BASE: assign tokens to experts by an entropy-regularised transport plan.
 
 Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169): BASE (Lewis et al. 2021) with
 the exact assignment replaced by Sinkhorn's algorithm.
@@ -11,31 +11,31 @@ the exact assignment replaced by Sinkhorn's algorithm.
     5. COMBINE  gate = softmax(z)ₜₑ of each chosen expert                                `gate_values`
 
 **The problem.** A plan says how much of each token goes to each expert. Every token has mass 1/T to give, and every
-expert takes mass 1/E. Of all such plans the best has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass
-goes where the logits are large, and the entropy spreads it. The best plan has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
+expert takes mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes where the
+logits are large, and the entropy spreads it. It has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
 
-**The sweep.** Sinkhorn's algorithm finds the potentials a and g by making rows and columns right in turn:
+**The sweep.** Sinkhorn's algorithm finds the potentials a and g by correcting rows and columns in turn:
 
     aₜ ← −log T − log Σₑ exp(zₜₑ + gₑ)          each token has mass 1/T      `_row_step`
     gₑ ← −log E − log Σₜ exp(zₜₑ + aₜ)          each expert has mass 1/E     `_sweep`
 
-**The stop.** It always ends on a row step, so token rows are exact and what is left of the error is in the columns:
-residual = maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. Adding a constant to a row of z, or
-to all of z, changes nothing.
+**The stop.** The algorithm always ends on a row step, so rows are exact and only the columns have an error: residual =
+maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. Adding a constant to a row of z, or to all of
+z, changes nothing.
 
-**Hard logits.** The larger the logits are, and the fewer tokens there are to an expert, the more sweeps are needed. The
-examples of `sinkhorn_plan` count them for normal logits: 33 to 39 with deviation 10 where 256 tokens share 8 experts,
-71 to 140 where 64 tokens share 32; 97 to 125 with deviation 30 and 256 tokens. After `max_sweeps` of them Newton's
-method goes on from where they ended (`_newton`, which a first reading can leave out). The plan is then the better one
-of the two, and `residual` and `converged` are true of it.
+**Hard logits.** Larger logits and fewer tokens per expert need more sweeps. The examples of `sinkhorn_plan` count them
+for normal logits: 33 to 39 with deviation 10 for 256 tokens and 8 experts, 71 to 140 for 64 tokens and 32 experts; 97
+to 125 with deviation 30 and 256 tokens. After `max_sweeps` sweeps Newton's method continues from their result
+(`_newton`; skip it on a first reading). The program returns the better of the two plans, with its `residual` and
+`converged`.
 
 The plan depends on every token of the group, later ones included: a training step leaks the future into the choice of
-experts. Evaluation chooses by the logits alone and is causal. No gradient flows through the plan.
+experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
 
-**The size of the output.** A gate makes the output of an expert smaller, and the more experts there are, the smaller is
-a softmax gate. Where all logits of a token are equal, each softmax gate is 1/E, and those of k experts add up to k/E; a
-sigmoid is 1/2, and k of them add up to k/2. The gates of a fresh router are a little larger, since the chosen experts
-have the largest logits. The output of a routed FFN with a fresh router, as a multiple of that of a dense FFN:
+**The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. If all
+logits of a token are equal, each softmax gate is 1/E, and k gates sum to k/E; each sigmoid gate is 1/2, and k gates sum
+to k/2. At initialisation the gates are a little larger, since the chosen experts have the largest logits. Output size
+of a routed FFN at initialisation, relative to a dense FFN:
 
     gate             E = 4    E = 16    E = 64    E = 256
     softmax, k = 1    0.5      0.23      0.1       0.04
@@ -43,19 +43,18 @@ have the largest logits. The output of a routed FFN with a fresh router, as a mu
     sigmoid, k = 1    0.71     0.82      0.88      0.92
     sigmoid, k = 4    1.07     1.47      1.68      1.79
 
-The example of `gate_values` computes these numbers; there, the outputs of different experts have nothing to do with
-each other, so that k of them add up to √k times one of them, not to k times. The gradient that the experts learn from
-is scaled by the gate as well. Nothing here divides by the sum of the gates, as `top_k` can.
+The example of `gate_values` computes these numbers. It assumes uncorrelated outputs of different experts, so k outputs
+of one size add up to √k times that size, not k times. The gate also scales the gradient of the experts. This router
+does not divide by the sum of the gates; `top_k` can.
 
-**Ties.** Where all logits are equal, so are all entries of the plan, and by the tie rule every token of a training step
-goes to expert 0: balanced is the plan, not the choice. A router has to start from random weights.
+**Ties.** If all logits are equal, all entries of the plan are equal, and by the tie rule every token of a training step
+goes to expert 0: the plan is balanced, but the choice is not. So initialise the router with random weights.
 
-Our choices, where the paper's main text is silent (docs/choices.md): the kernel is exp of the raw logits (entropy
-weight 1); the stopping rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, and
-that it is not divided by its sum over the chosen experts (the sigmoid is an option); argmax of the logits in
-evaluation; k > 1.
+Our choices, where the paper's main text gives no detail (docs/choices.md): the kernel is exp of the raw logits (entropy
+weight 1); the stopping rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, not
+divided by its sum over the chosen experts (the sigmoid is an option); argmax of the logits in evaluation; k > 1.
 
-What this file does not do: capacity and dispatch (`experts`).
+Not in this file: capacity and dispatch (`experts`).
 """
 
 import math
@@ -86,7 +85,7 @@ GATES = ("softmax", "sigmoid")
 
 
 class SinkhornPlan(NamedTuple):
-    """The plan and how good it is."""
+    """The plan and its quality."""
 
     plan: np.ndarray  # [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
     column_potential: np.ndarray  # [E], the potentials g; only their differences mean anything
@@ -106,21 +105,21 @@ def sinkhorn_plan(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> SinkhornPlan:
-    """Share T tokens out among E experts, each token with mass 1/T and each expert with mass 1/E.
+    """Return the transport plan of T tokens to E experts, each token with mass 1/T and each expert with mass 1/E.
 
     Args:
         logits: [T, E], finite; the raw router logits z.
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
-        max_sweeps: leave it to Newton's method after this many column steps.
-        max_newton: give up after this many of its steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
+        max_sweeps: switch to Newton's method after this many column steps.
+        max_newton: stop after this many Newton steps; 0 for sweeps alone.
+        num_sweeps: take exactly this many column steps, for any residual (overrides the three above).
         mask: [T] bool, True for a real token; T is then the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits, because a token's row is shifted by
-        its maximum and divided by its sum last; exp(z + a + g) as it stands keeps the rounding error of terms as large
-        as the logits in each row.
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
+        maximum and divides it by its sum. Plain exp(z + a + g) would keep in each row the rounding error of terms as
+        large as the logits.
 
     Raises:
         ValueError: a logit of a real token is not finite, or a mask has another shape or nothing in it.
@@ -132,7 +131,7 @@ def sinkhorn_plan(
         >>> np.round(result.plan, 4).tolist()
         [[0.3333, 0.1667], [0.1667, 0.3333]]
 
-        Preferences a thousand times as strong. For sweeps that is a long way, for Newton's method it is not:
+        Preferences a thousand times as strong. Sweeps converge slowly here, Newton's method does not:
 
         >>> z = np.array([[2000.0, 0.0], [1000.0, 0.0], [990.0, 0.0], [0.0, 0.0]])
         >>> round(sinkhorn_plan(z, max_newton=0).residual, 4)
@@ -141,8 +140,8 @@ def sinkhorn_plan(
         >>> np.round(result.plan, 4).tolist(), result.converged
         ([[0.25, 0.0], [0.2483, 0.0017], [0.0017, 0.2483], [0.0, 0.25]], True)
 
-        How many sweeps normal logits take by themselves, three draws each, and how many Newton steps after the usual
-        100 sweeps where the logits are larger:
+        The number of sweeps for normal logits without Newton's method, three draws each; then, for larger logits, the
+        number of Newton steps after the default 100 sweeps:
 
         >>> def draws(deviation, *shape):
         ...     return [deviation * np.random.default_rng(seed).standard_normal(shape) for seed in range(3)]
@@ -186,7 +185,7 @@ def sinkhorn_plan(
 
 
 def _sweep(logits: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.ndarray, int]:
-    """Return the potentials g [E] and how many column steps were taken, from g = 0 until the residual is small."""
+    """Return the potentials g [E] and the number of column steps, from g = 0 until the residual is small."""
     num_experts = logits.shape[1]
     g = np.zeros(num_experts)
     for sweeps in range(max_sweeps):
@@ -200,7 +199,7 @@ def _sweep(logits: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.nd
 def _row_step(logits: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return log plan [T, E] after a row step, the log of the mass of each expert [E], and the residual.
 
-    The potential a is not returned: it is what makes the rows sum to 1/T, and g says all that is needed to find it.
+    The function does not return the potential a: it follows from g, since rows sum to 1/T.
     """
     num_tokens, num_experts = logits.shape
     values = logits + g
@@ -230,7 +229,7 @@ def sinkhorn_router(
         training: select from the balanced plan (not causal); otherwise from the logits (causal, any group).
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
 
@@ -282,9 +281,9 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
         ValueError: the gate is neither "softmax" nor "sigmoid".
 
     Example:
-        A fresh router on normalised tokens has logits that are normal with deviation 0.88 (`transformer.TRUNCATION`).
-        If the outputs of the experts have nothing to do with each other, their sum is √(Σ gate²) times as large as one
-        of them, in the root mean square. By E, with k = 1, 2, 4 for the softmax and then for the sigmoid:
+        At initialisation, logits of normalised tokens are normal with deviation 0.88 (`transformer.TRUNCATION`). If the
+        outputs of the experts are uncorrelated, the root mean square of their gated sum is √(Σ gate²) times that of one
+        output. For each E: k = 1, 2, 4 for the softmax, then for the sigmoid:
 
         >>> for num_experts in (4, 16, 64, 256):
         ...     z = 0.88 * np.random.default_rng(0).standard_normal((4000, num_experts))

@@ -1,17 +1,17 @@
-"""SparseMixer in evaluation: two experts, each with a gate among those that come near it (Phi-3.5-MoE).
+"""SparseMixer in evaluation: two experts per token, each with a softmax gate over the experts near it (Phi-3.5-MoE).
 
-Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as the released code of PhiMoE has it:
+Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as in the released code of PhiMoE:
 
     1. SELECT   first = argmax zₜ; second = argmax of the others
     2. NEAR     of a choice c among the experts that are left: those e with z_c − zₑ ≤ 2 ε max(|zₑ|, z_c)
     3. COMBINE  gate of c = exp z_c / (sum of exp zₑ over those near c)
 
-The second choice is made, and its gate computed, without the first expert. So the two gates do not add up to 1: each is
-1 where no other expert comes within 2 ε of it, and 1/2 beside an equal one.
+The second choice and its gate ignore the first expert. So the two gates do not sum to 1: a gate is 1 if no other expert
+is within 2 ε, and 1/2 if one equal expert is.
 
-What this file does not do: training. There the choices are drawn from these gates, and the router's gradient is an
-estimate by Heun's method with a backward pass of its own; a function whose gradient is that of its formula cannot say
-that. Nothing is trained with it here.
+Not in this file: training. SparseMixer draws the choices from these gates in training, and estimates the router's
+gradient by Heun's method with a custom backward pass, which differs from the gradient of this formula. This project
+trains no model with it.
 """
 
 import numpy as np
@@ -85,10 +85,10 @@ def sparsemixer_router(
 
 
 def _gates_among_near(left, logits, chosen, jitter):
-    """Return [T], the softmax of the chosen among the experts near the best one of those that are left.
+    """Return [T], the softmax probability of the chosen expert among the remaining experts near the best one.
 
     Args:
-        left: [T, E], logits with -inf for what is no longer there.
+        left: [T, E], logits with -inf for experts already taken.
         logits: [T, E].
         chosen: [T].
         jitter: ε.

@@ -1,6 +1,6 @@
 """Top-k token choice: each token takes the k experts it scores highest.
 
-Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and the forms that later models use.
+Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and variants of later models.
 
     1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
     2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters here alone       `top_k_router`
@@ -11,38 +11,39 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
                 times a constant                                                 `gate_scale`
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
-With "none" and softmax scores the output is the smaller the more experts there are; `sinkhorn` says by how much.
+With "none" and softmax scores the output shrinks as the number of experts grows; `sinkhorn` has a table.
 
-For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax, then
-top-k; "softmax" is top-k, then softmax.
+For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax before
+top-k; "softmax" is softmax after top-k.
 
-Group-limited choice: the E experts stand in `expert_groups` equal groups of neighbours (one for each node, say), and a
-token chooses `groups_per_token` groups first, then its k experts among those of these groups. The score of a group is
-the sum of the two largest sₜₑ + bₑ in it ("two_best", DeepSeek-V3) or the largest ("best", DeepSeek-V2). Equal groups
-go to the lower index. An expert outside of the chosen groups is never chosen, also where all sums inside are negative;
-code that writes 0 in the place of its score can choose it.
+Group-limited choice: the E experts form `expert_groups` equal groups of neighbours (for example one per node). A token
+first chooses `groups_per_token` groups, then its k experts from these groups. The score of a group is the sum of the
+two largest sₜₑ + bₑ in it ("two_best", DeepSeek-V3) or the largest ("best", DeepSeek-V2). Ties go to the group with the
+lower index. The router never chooses an expert outside the chosen groups, even if all sums inside are negative; code
+that sets the scores outside to 0 can do so.
 
-Sigmoid scores, a bias, "sum", groups by "two_best" and a scale of 2.5 are the form of DeepSeek-V3 (arXiv 2412.19437,
-equations 12 to 16); its `n_group`, `topk_group` and `routed_scaling_factor` are the three options above.
+DeepSeek-V3 uses sigmoid scores, a bias, "sum", groups by "two_best" and a scale of 2.5 (arXiv 2412.19437, equations 12
+to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_groups`, `groups_per_token` and
+`gate_scale`.
 
-A gate that is normalised over the chosen is the constant 1 at k = 1: the loss of the task then gives the router no
-gradient at all, and it stays as it was drawn. Some libraries do this by default. Here it is an error unless
-`allow_constant_gate` says that it is meant.
+At k = 1 a gate normalised over the chosen experts is the constant 1: the task loss then gives the router no gradient,
+and the router keeps its initial weights. Some libraries do this by default. Here it is an error unless you pass
+`allow_constant_gate`.
 
-Without a bias the choice is made by the logits, whose order is that of the scores and which never saturate: in 32 bits
-σ(20) and σ(30) are the same number. With a bias it has to be made by s + b, and equal sums go to the lower index.
+Without a bias the router compares logits, which have the same order as the scores and never saturate: in 32 bits σ(20)
+and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
-What leaks in training: nothing. Causal, in training as in evaluation: the experts and gates of a token depend on that
-token alone (and, in GShard's router, on its own uniform). Two things bring in other tokens in training: a capacity
-(`experts`), in some orders also through later tokens; and a bias, through the loads of earlier steps.
+No leaks; causal in training and in evaluation: the experts and gates of a token depend on that token alone (and, in
+GShard's router, on its own random number). In training, other tokens have two effects: through a capacity (`experts`),
+in some orders also from later tokens; and through a bias, from the loads of earlier steps.
 
-Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
-experts 0 … k−1 with gate 0, and count in no load; what their logits are does not matter.
+Padding: with a `mask` [T] real tokens get the same result as in a group without padding. Padded tokens have experts 0 …
+k−1 with gate 0, and count in no load; their logits may be anything.
 
-GShard's router follows Algorithm 1 of Lepikhin et al. 2020: gates are normalised over the two, the second expert is
-kept where 2 · gate is above a uniform number (its line 19), and the gate of the first is not scaled up when the second
-is left out. In the algorithm a second choice that is left out still counts in the queue of its expert (line 22); what
-the model does here instead is our choice, see `gshard_router`.
+GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts and keeps the
+second expert where 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it
+drops the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line
+22); the model here does otherwise (our choice), see `gshard_router`.
 """
 
 import math
@@ -83,7 +84,7 @@ def switch_router(
 ) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
-    The router to read first. It is `top_k_router` with its defaults, written out.
+    Read this router first. It equals `top_k_router` with its defaults, in a simpler form.
 
     Args:
         logits: [T, E], finite; the raw router logits z.
@@ -144,15 +145,17 @@ def top_k_router(
         normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
             softmax of the logits of the chosen ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
-        gate_scale: what every gate is multiplied by, above 0 and finite.
-        expert_groups: into how many equal groups of neighbours the experts are cut; divides E.
-        groups_per_token: of how many groups a token may take its experts, 1 <= groups_per_token <= expert_groups.
-        group_score: a group counts as the sum of its "two_best" experts, score and bias, or as its "best" one.
+        gate_scale: the factor of every gate, above 0 and finite.
+        expert_groups: the number of equal groups of neighbouring experts; divides E.
+        groups_per_token: the number of groups from which a token takes its experts, 1 <= groups_per_token <=
+            expert_groups.
+        group_score: the score of a group: the sum of score and bias over its "two_best" experts, or of its "best"
+            expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. Groups stay those
-            of the whole layer; one without an expert that may be chosen is left out.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. The groups stay
+            the groups of the whole layer; the router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -279,7 +282,7 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
 
 
 def _log_scores(logits, score):
-    """Return log σ(z), or for the softmax z itself, which differs from log softmax(z) by a constant in each row."""
+    """Return log σ(z), or z for the softmax, which differs from log softmax(z) by a constant in each row."""
     return -np.logaddexp(0, -logits) if score == "sigmoid" else logits
 
 
@@ -291,7 +294,7 @@ def _scores(logits, score):
 def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisation: str) -> np.ndarray:
     """Return the gate of each chosen expert, [T, k].
 
-    The sum over the chosen is divided out in the logarithm, so it cannot be 0, however small the scores.
+    The function normalises over the chosen experts in log space, so the sum cannot be 0 for very small scores.
 
     Args:
         logits: [T, E], finite.
@@ -319,34 +322,33 @@ def gshard_router(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Routing:
-    """Give each token its two best experts, and leave the second out at random when its gate is small.
+    """Give each token its two best experts, and drop the second at random when its gate is small.
 
-    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
-    probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
-    and has gate 0; `plan` and `load` leave it out, and a routing given as `held` is read by its `plan`. Given to
-    `experts.routed_ffn` like that it takes a slot, as in the paper's algorithm. To leave its slot to others, give
-    `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the code that
-    the authors released does, too).
+    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
+    with probability min(1, 2 gate): of two equal gates it always keeps both. A dropped expert stays in `expert` with
+    gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
+    `plan`. In `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. To free the slot,
+    pass `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the
+    authors' released code does, too).
 
     Args:
         logits: [T, E], finite, E >= 2.
-        uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
-        held: a routing of the same group whose selection, second experts left out included, is used.
-        mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
+        uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
+        held: a routing of the same group whose selection, including dropped second experts, is used.
+        mask: see `top_k_router`; the uniforms of padded tokens may be anything.
         expert_mask: see `top_k_router`.
 
     Returns:
-        `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
+        `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
 
     Raises:
         ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, a mask has another shape, or no token is
             real.
 
-    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
-    choice.
+    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
     Example:
-        Gates 3/4 and 1/4: the second is kept with probability 1/2.
+        Gates 3/4 and 1/4: the router keeps the second expert with probability 1/2.
 
         >>> z = np.log([[3.0, 1.0], [3.0, 1.0]])
         >>> np.round(gshard_router(z, np.array([0.49, 0.51])).gate, 4).tolist()
