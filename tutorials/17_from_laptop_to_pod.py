@@ -1,26 +1,25 @@
 # %% [markdown]
 # # Lesson 17. From laptop to pod
 #
-# **You will** spread a routed layer over two devices and send tokens from one to the other by hand; see what changes
-# when each device balances its own tokens; share out what an optimizer has to remember; then train one model on four
-# devices that your computer makes up, stop it, and go on with the devices arranged in another way. In the end you plan
-# the memory of a model that no single device could hold. At each step we ask what stays as it was on one device.
+# **You will** spread a routed layer over two devices and send tokens between them by hand. You will see what changes
+# when each device balances its own tokens, and divide the optimizer's state among devices. Then you will train one
+# model on four simulated devices, stop it, and resume with another arrangement of the devices. At the end you plan the
+# memory of a model that does not fit on one device. At each step we check what stays the same as on one device.
 #
-# **You need** NumPy, lessons 1 and 4; JAX from section 7 on, and `pip install 'routelaws[train]'` from section 8 on.
-# Pictures need matplotlib.
+# **You need** NumPy and lessons 1 and 4. Sections from 7 on need JAX, and sections from 8 on need
+# `pip install 'routelaws[train]'`. Pictures need matplotlib.
 #
-# **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and of the fast side
+# **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and in the fast twin
 # [`training/mesh.py`](../accelerated/training/mesh.py), [`mesh_plan.py`](../accelerated/mesh_plan.py).
 
 # %% [markdown]
 # ## 1. Two devices
 #
-# A *device* is a processor with a memory of its own. A large model has more experts than one device can hold, so the
-# experts are spread over devices. The tokens are spread, too. So a token and its expert may be on different devices.
+# A *device* is a processor with its own memory. A large model has more experts than one device can hold, so we spread
+# the experts over devices. We spread the tokens, too. So a token and its expert may be on different devices.
 #
-# We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First on one device, where no token is
-# dropped. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a
-# picture.)
+# We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First we run it on one device and drop
+# no token. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -42,7 +41,7 @@ assert list(routing.expert[:, 0]) == [0, 0, 1, 0]
 
 # %% [markdown]
 # Now there are $n = 2$ devices. From here on $T$ counts the tokens of one device: device $i$ has $T = 2$ of the tokens
-# and $E / n = 1$ of the experts. In NumPy a device is an entry of a leading axis: `x[i]` is what device $i$ holds.
+# and $E / n = 1$ of the experts. In NumPy, the first axis of an array is the device: device $i$ holds `x[i]`.
 
 # %%
 n, T, E, d, f = 2, 2, 2, 2, 3
@@ -57,10 +56,9 @@ assert (expert != np.arange(n)[:, None]).sum() == 1
 # %% [markdown]
 # ## 2. All-to-all by hand
 #
-# Each device fills a *buffer* with a row of slots for each of all $E$ experts, also for those on other devices. There
-# are $C$ slots in a row (the capacity of lesson 1), and here $C = T$, so that no token is dropped. The rows are cut
-# into $n$ *parts*: part $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are
-# 0.
+# Each device fills a *buffer*. It has a row of slots for each of the $E$ experts, also for experts on other devices. A
+# row has $C$ slots (the capacity of lesson 1). Here $C = T$, so no token is dropped. The rows form $n$ *parts*: part
+# $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are 0.
 
 # %%
 C = T
@@ -79,7 +77,7 @@ assert (holds != "-").sum() == n * T
 
 # %% [markdown]
 # Then all devices send at once: device $j$ sends its part $i$ to device $i$, which keeps the parts in the order of the
-# senders. With $s_{ji}$ for part $i$ of what device $j$ sends, and $r_{ij}$ for part $j$ of what device $i$ then has,
+# senders. Let $s_{ji}$ be part $i$ on device $j$ before, and $r_{ij}$ part $j$ on device $i$ afterwards:
 #
 # $$r_{ij} = s_{ji}$$
 #
@@ -96,8 +94,8 @@ for i in range(n):
 same(arrived[0, 1, 0], x[1, 1])  # "down" is with expert 0 now
 
 # %% [markdown]
-# For all at once, this exchanges two axes, that of the devices and that of the parts.
-# [`all_to_all`](../reference/parallel.py) does the same. Done twice, it brings everything back.
+# For all devices at once, this swaps two axes: the axis of devices and the axis of parts.
+# [`all_to_all`](../reference/parallel.py) does the same. A second all-to-all brings everything back.
 
 # %%
 from routelaws.reference.parallel import all_to_all
@@ -125,8 +123,8 @@ Blue tokens want expert 0, orange ones expert 1: afterwards device 0 has all blu
 figure(draw, caption.replace("\n", " "), panels=2, height=2.4)
 
 # %% [markdown]
-# Now every device runs its own expert on what arrived, a second all-to-all sends the results back to the slots that
-# they came from, and each token takes its result from there, times its gate.
+# Now every device runs its own expert on the rows that arrived. A second all-to-all sends the results back to their
+# original slots. Each token takes its result from its slot, times its gate.
 
 # %%
 outputs = np.zeros(buffers.shape)
@@ -142,8 +140,8 @@ for i in range(n):
 same(y.reshape(n * T, d), alone)
 
 # %% [markdown]
-# The numbers are those of one device. [`routed_ffn_on_devices`](../reference/parallel.py) is the whole layer. (The
-# reference wants a last axis for the experts of a token, since there may be several; `[..., None]` adds it.)
+# The numbers are the same as on one device. [`routed_ffn_on_devices`](../reference/parallel.py) is the whole layer.
+# (The reference needs a last axis for the experts of a token, since a token may have several; `[..., None]` adds it.)
 
 # %%
 from routelaws.reference.parallel import routed_ffn_on_devices
@@ -155,15 +153,15 @@ same(spread.output, y)
 # %% [markdown]
 # ## 3. What travels
 #
-# Empty slots travel, too. So what a device sends does not depend on what the router decides: its size is known before
-# the model runs. Let each device have $T$ tokens and one expert, so that $E = n$. With the capacity factor $c$ a part
-# has $C = \lceil c T / E \rceil$ slots. All parts but one leave the device:
+# Empty slots travel, too. So the size of a message does not depend on the router: it is known before the model runs.
+# Let each device have $T$ tokens and one expert, so $E = n$. With the capacity factor $c$, a part has
+# $C = \lceil c T / E \rceil$ slots. All parts but one leave the device:
 #
 # $$\mathrm{slots} = (n - 1) \left\lceil \frac{c T}{n} \right\rceil$$
 #
-# For many devices that is near $c T$. The other way to bring tokens and experts together is to fetch all experts to the
-# tokens: $n - 1$ experts for each device. An expert is two matrices of $d \times f$ numbers (lesson 1); with the usual
-# $f = 4 d$ these are $8 d^2$ numbers. A number has four bytes, and an MB is a million bytes.
+# For many devices this is near $c T$. The alternative is to bring all experts to the tokens: each device fetches
+# $n - 1$ experts. An expert is two matrices of $d \times f$ numbers (lesson 1); with the usual $f = 4 d$ this is
+# $8 d^2$ numbers. A number has four bytes, and an MB is a million bytes.
 
 # %%
 many, width, c = 4096, 1024, 1.25  # tokens of a device, width d, capacity factor
@@ -175,22 +173,23 @@ for devices in (2, 8, 32, 128):
 print(f"always below: tokens {4 * width * c * many / 1e6:5.1f} MB")
 
 # %% [markdown]
-# What a device sends of its tokens stays below a limit, however many devices there are. What it would fetch of the
-# experts grows with their number. So the tokens travel, and they travel twice in each routed layer: there and back.
+# The tokens that a device sends stay below a limit, however many devices there are. The experts that it would fetch
+# grow with the number of devices. So the tokens travel. They travel twice in each routed layer: to the experts and
+# back.
 
 # %% [markdown]
 # ## 4. Whose queue, whose balance?
 #
-# Now with $c = 1$, where there are too few slots. Who is dropped depends on who queues together. There are two answers,
-# and they give two different layers:
+# Now let $c = 1$, so that there are too few slots. The dropped tokens depend on which tokens share a queue. There are
+# two choices, and they give two different layers:
 #
-# - *shard*: the tokens of each device are a group, and each group has its own $\lceil c T / E \rceil$ slots at each
+# - *shard*: the tokens of each device form a group, and each group has its own $\lceil c T / E \rceil$ slots at each
 #   expert;
-# - *global*: the tokens of all devices are one group, queue in the order of the devices, and have
+# - *global*: the tokens of all devices form one group. They queue in the order of the devices, and have
 #   $\lceil c n T / E \rceil$ slots at each expert.
 #
-# For each of the two, the code asks the layer over devices who is dropped, and compares it with the layer on one device
-# that is given the same groups, one after the other.
+# For both choices, the code lists the tokens that the layer over devices drops. It compares them with the layer on one
+# device, which gets the same groups one after the other.
 
 # %%
 for group in ("shard", "global"):
@@ -204,15 +203,15 @@ for group in ("shard", "global"):
     same(spread.output.reshape(n * T, d), np.concatenate(parts))
 
 # %% [markdown]
-# In lesson 1 "down" came too late, as it does here with the global group. With a group for each device it is "cat". In
-# both cases the layer over devices is the layer on one device *with the same groups*. That is what stays the same, and
-# the tests of this project hold every router to it.
+# In lesson 1 "down" came too late, and so it does here with the global group. With a group for each device, "cat" comes
+# too late. In both cases the layer over devices equals the layer on one device *with the same groups*. The tests of
+# this project check this for every router.
 #
 # Routers that balance (lesson 4) have the same choice. Take eight devices with sixteen tokens each, and four experts.
-# The text of each device has its own topic, so its tokens like other experts than those of the next device. How well do
-# the experts fit if balance is asked of each device, of pairs of devices, and so on? We measure the mean logit that the
-# tokens have for their experts. `balanced_assignment` finds the best choice in which each expert gets the same number
-# of tokens, as the search over all choices did in lesson 4, but faster (lesson 3).
+# The text of each device has its own topic, so tokens on different devices prefer different experts. How well do the
+# experts fit if each device is balanced, or each pair of devices, and so on? We measure the mean logit of the tokens
+# for their experts. `balanced_assignment` finds the best choice in which each expert gets the same number of tokens. It
+# finds the same choice as the exhaustive search of lesson 4, but faster (lesson 3).
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
@@ -231,15 +230,16 @@ print(f"no balance at all:               mean logit {best:.3f}")
 assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 
 # %% [markdown]
-# The order is no accident: what is balanced within each group is balanced over all of them, so the larger group has at
-# least the same choices. Small groups cost fit; large ones cost messages. How many? Sinkhorn's algorithm (lesson 4)
-# needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$, makes each row of $\exp(z + g)$
-# add up to 1/(number of tokens): a softmax, divided by that number. A device can do that for its own tokens. The column
-# step, for $g_e$, needs the mass that each expert then has from *all* devices, $\mathrm{mass}_{ie}$ from device $i$:
+# This order is no accident. A choice that is balanced within each group is also balanced over all groups. So the larger
+# group has at least the same choices. Small groups fit less well; large groups need more messages. How many? Sinkhorn's
+# algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$, makes each
+# row of $\exp(z + g)$ add up to 1/(number of tokens): a softmax, divided by that number. A device can do this for its
+# own tokens. The column step, for $g_e$, needs the mass that each expert gets from *all* devices, with
+# $\mathrm{mass}_{ie}$ from device $i$:
 #
 # $$g_e \leftarrow g_e - \log \Bigl( E \sum_i \mathrm{mass}_{ie} \Bigr)$$
 #
-# [`psum`](../reference/parallel.py) gives each device that sum: all that a device has to send is four numbers.
+# [`psum`](../reference/parallel.py) gives each device this sum. A device has to send only four numbers.
 
 # %%
 from routelaws.reference.notation import softmax
@@ -260,16 +260,16 @@ print("numbers that a device sends in a sweep:", mass[0].size, " loads:", plan.s
 # %% [markdown]
 # ## 5. Gradients, and ZeRO-1
 #
-# Training goes in steps. A step takes a *batch* of token sequences, computes its mean loss (lesson 4) and the
-# *gradient*, that is, how fast the loss changes with each weight; then an *optimizer* moves the weights. On several
-# devices each has its own sequences and, for now, a copy of all weights but the experts. The loss of the batch is the
-# mean of the losses of the devices. So each device takes the gradient of *its share*, its loss divided by $n$, and the
-# gradient of the batch is the sum of these shares:
+# Training goes in steps. A step takes a *batch* of token sequences and computes its mean loss (lesson 4). It also
+# computes the *gradient*: how fast the loss changes with each weight. Then an *optimizer* moves the weights. Each of
+# several devices has its own sequences and, for now, a copy of all weights except the experts. The loss of the batch is
+# the mean loss of the devices. So each device takes the gradient of *its share*, its loss divided by $n$. The gradient
+# of the batch is the sum of these shares:
 #
 # $$g = \sum_i \nabla \frac{\mathrm{loss}_i}{n}$$
 #
-# To see numbers, take a tiny model: four weights $v$, examples $a$ with a target $q$ each, and as the loss the mean of
-# $(a \cdot v - q)^2$. Its gradient is the mean of $2 (a \cdot v - q) a$.
+# For an example, take a tiny model: four weights $v$, and examples $a$ with a target $q$ each. The loss is the mean of
+# $(a \cdot v - q)^2$, and its gradient is the mean of $2 (a \cdot v - q) a$.
 
 # %%
 draws = np.random.default_rng(1)
@@ -289,9 +289,9 @@ together, targets = a.reshape(-1, 4), q.ravel()  # the whole batch on one device
 same(psum(shares)[1], 2 * (together @ v - targets) @ together / len(targets))
 
 # %% [markdown]
-# The optimizer here is *Adam*. It keeps two numbers for each weight from step to step, its *moments*: a running mean
-# $m$ of the gradients and one $s$ of their squares. The nearer $\beta_1$ and $\beta_2$ are to 1, the more slowly these
-# means change. At step $k$:
+# The optimizer here is *Adam*. It keeps two numbers for each weight from step to step, the *moments*: a running mean
+# $m$ of the gradients, and a running mean $s$ of their squares. The nearer $\beta_1$ and $\beta_2$ are to 1, the more
+# slowly these means change. At step $k$:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
 #
@@ -299,7 +299,7 @@ same(psum(shares)[1], 2 * (together @ v - targets) @ together / len(targets))
 #
 # $$v \leftarrow v - \mathrm{rate} \cdot \frac{m / (1 - \beta_1^k)}{\sqrt{s / (1 - \beta_2^k)}}$$
 #
-# Here on one device, for three steps.
+# Here are three steps on one device.
 
 
 # %%
@@ -316,10 +316,10 @@ print("weights", one.round(3), " m", m.round(3))
 assert (one != v).all()
 
 # %% [markdown]
-# If every device did that, all of them would keep the same moments. That is a waste, and the moments are twice as large
-# as the weights. *ZeRO-1* (Rajbhandari et al. 2019) shares them out. Each device keeps the moments of its part of the
-# weights, gets the sum of the gradients of that part alone (a *reduce-scatter*), and updates it. Then all devices send
-# their new weights to all others (an *all-gather*).
+# If every device did this, all devices would keep the same moments. That wastes memory, since the moments are twice as
+# large as the weights. *ZeRO-1* (Rajbhandari et al. 2019) divides them among the devices. Each device keeps the moments
+# of its part of the weights. It gets the sum of the gradients of this part only (a *reduce-scatter*), and updates the
+# part. Then all devices send their new weights to all others (an *all-gather*).
 
 # %%
 from routelaws.reference.parallel import all_gather, reduce_scatter
@@ -338,30 +338,29 @@ same(m_part.ravel(), m)
 same(all_gather(reduce_scatter(shares)), psum(shares))
 
 # %% [markdown]
-# The weights are the same, and each device has kept half of the moments. Does it send more for that? No: the last line
-# of the code says that summing and handing out everything, as `psum` does, *is* a reduce-scatter followed by an
-# all-gather. With four bytes for each number, a weight, its gradient and its moments take this many bytes of a device,
-# where it was sixteen:
+# The weights are the same, and each device keeps half of the moments. Does it send more? No: the last line of the code
+# shows that a `psum` *is* a reduce-scatter followed by an all-gather. Each number takes four bytes, so without ZeRO-1 a
+# weight, its gradient and its moments take sixteen bytes of a device. With ZeRO-1 the number of bytes is
 #
 # $$4 + 4 + \frac{2 \cdot 4}{n}$$
 
 # %% [markdown]
 # ## 6. The mesh
 #
-# A *pod* is a machine of many devices with fast links between them. A model on a pod does all of this at once. The
-# devices are arranged in a *mesh* with three axes:
+# A *pod* is a machine of many devices with fast links between them. A model on a pod does all of this at once. Its
+# devices form a *mesh* with three axes:
 #
-# - **data**: devices with the same weights and other sequences;
-# - **expert**: devices with other experts, and other sequences as well;
-# - **model**: devices with the same sequences, and other heads of attention and other hidden numbers of each
+# - **data**: devices with the same weights and different sequences;
+# - **expert**: devices with different experts, and also different sequences;
+# - **model**: devices with the same sequences, but different heads of attention and different hidden numbers of each
 #   feed-forward network.
 #
-# First the axis `model`. GELU bends each hidden number by itself (lesson 1). So a device may have some columns of $U$
-# and the rows of $D$ that belong to them, and a `psum` adds up what the devices get:
+# First the axis `model`. GELU acts on each hidden number separately (lesson 1). So a device may hold some columns of
+# $U$ and the matching rows of $D$, and a `psum` adds up the results of the devices:
 #
 # $$\mathrm{GELU}(x U) D = \sum_j \mathrm{GELU}(x U_j) D_j$$
 #
-# Here expert 0, with $f = 3$ hidden numbers, is spread over three devices; the gate comes afterwards.
+# Here we spread expert 0, with $f = 3$ hidden numbers, over three devices; the gate comes afterwards.
 
 # %%
 pieces = np.stack([expert_ffn(up[0][:, [j]], down[0][[j]], text) for j in range(f)])  # [devices, tokens, d]
@@ -371,9 +370,9 @@ same(psum(pieces)[0], expert_ffn(up[0], down[0], text))
 # %% [markdown]
 # Now the other two axes, on the mesh `data=2,expert=2` with a batch of eight sequences and four experts. The all-to-all
 # goes along `expert`: tokens never leave their row of the mesh. A gradient is summed over all devices that have a copy
-# of the weight: over `data` for an expert, where the tokens of a row of the mesh have met already; over `data` and
-# `expert` for all other weights. The moments are shared out among the same devices. `part(rows, i, n)` is part $i$ of
-# $n$ of an array.
+# of the weight. For an expert this is the axis `data`, since the expert already sees all tokens of its row of the mesh.
+# For all other weights it is `data` and `expert`. The moments are divided among the same devices. `part(rows, i, n)` is
+# part $i$ of $n$ of an array.
 
 # %%
 from routelaws.reference.parallel import part
@@ -391,20 +390,20 @@ print(f"moments of each expert, and of all other weights:\n{moments}")
 same(moments.sum(axis=0), np.ones(5))
 
 # %% [markdown]
-# The last array says what share of which moments a device keeps: a row for each device, a column for each expert and
-# one for all other weights. Each column adds up to 1, so nothing is kept twice.
+# The last array shows which share of the moments a device keeps. It has a row for each device, a column for each
+# expert, and one column for all other weights. Each column adds up to 1, so no moment is stored twice.
 
 # %% [markdown]
-# ## 7. Devices that your computer makes up
+# ## 7. Simulated devices
 #
 # JAX can treat the processor of a laptop as several devices. They share its cores, so nothing becomes faster. But the
-# program that runs on them is the one that runs on a pod. The number has to be set before JAX is first used. (In a
-# terminal the variable `JAX_NUM_CPU_DEVICES` does the same.)
+# same program runs on a pod. Set the number of devices before the first use of JAX. (In a terminal the variable
+# `JAX_NUM_CPU_DEVICES` does the same.)
 #
-# `jax.shard_map` turns a function of what *one* device holds into a function of whole arrays. `in_specs` and
-# `out_specs` say along which axis of the mesh the arguments and the result are cut. Inside, devices exchange rows by
-# the name of an axis; the twins of [`parallel.py`](../accelerated/parallel.py) have an argument `axis_name` for it.
-# Here is the layer of section 4, with either group, compiled for two devices.
+# `jax.shard_map` takes a function of the arrays on *one* device, and returns a function of whole arrays. `in_specs` and
+# `out_specs` name the axis of the mesh that splits the arguments and the result. Inside the function, devices exchange
+# rows along a named axis; the functions of [`parallel.py`](../accelerated/parallel.py) take this name as the argument
+# `axis_name`. Here is the layer of section 4, with both groups, compiled for two devices.
 
 # %%
 needs("jax")
@@ -437,11 +436,11 @@ for group in ("shard", "global"):
 # %% [markdown]
 # ## 8. Stopped, and resumed on another mesh
 #
-# Now a real run of a whole model (lesson 9), by the code that `routelaws train` runs: two blocks, with S-BASE and four
-# experts in the second one, and a text with a sum of two numbers in each line. With the global group the mesh changes
-# nothing but the order in which numbers are added. So a run that was stopped may go on on any mesh, and its losses are
-# those of a run on one device. [`training/mesh.py`](../accelerated/training/mesh.py) lays a step over the mesh as
-# sections 2, 5 and 6 did.
+# Now train a whole model (lesson 9) with the code of `routelaws train`. The model has two blocks, with S-BASE and four
+# experts in the second block. Each line of its text has a sum of two numbers. With the global group, the mesh changes
+# only the order of additions. So a stopped run can resume on any mesh, and its losses equal the losses of a run on one
+# device, up to rounding. [`training/mesh.py`](../accelerated/training/mesh.py) distributes a step over the mesh as in
+# sections 2, 5 and 6.
 
 # %%
 needs("optax", "train")
@@ -470,9 +469,9 @@ assert corpus.vocab_size == 300
 
 
 # %% [markdown]
-# A machine that is needed for something else sends the run a signal, SIGTERM. The run ends the steps at hand, writes
-# a *checkpoint* (weights, moments, the position in the text) and says that it can be resumed. A run tells the function
-# `watch` what happens; ours sends the signal after a chosen step, and prints what the run says.
+# A machine that is needed for something else sends the run a signal, SIGTERM. The run finishes its current steps,
+# writes a *checkpoint* (weights, moments, the position in the text) and reports that you can resume it. A run reports
+# each event to the function `watch`. Our `watch` sends the signal after a chosen step, and prints the run's reports.
 
 
 # %%
@@ -496,8 +495,8 @@ def train(name, mesh=None, stop_after=None):
 
 
 # %% [markdown]
-# The first run is stopped after half of its steps on the mesh `data=2,expert=2`, and goes on on `expert=4`. A second
-# run is left in peace on one device. The losses are those of a text that is not trained on, after every eighth step.
+# The first run stops after half of its steps on the mesh `data=2,expert=2`, and resumes on `expert=4`. A second run
+# trains on one device without a stop. The code prints the losses of a held-out text after every eighth step.
 
 # %%
 train("stopped", "data=2,expert=2", stop_after=16)
@@ -512,21 +511,21 @@ for step, loss in resumed.items():
     print(f"step {step:2}: {loss:.6f} on {mesh:15}, {undisturbed[step]:.6f} on one device")
 
 # %% [markdown]
-# The losses agree up to the rounding of 32 bits. The same is done by a command, here with devices that the computer
-# makes up; on a pod the same flags stand in its job file ([docs/scale.md](../docs/scale.md)):
+# The losses agree up to 32-bit rounding. This command does the same on simulated devices. On a pod, put the same flags
+# in the job file ([docs/scale.md](../docs/scale.md)):
 #
 #     JAX_NUM_CPU_DEVICES=4 routelaws train --router sinkhorn --experts 4 --mesh data=2,expert=2 \
 #         --balancing-group global --out runs/spread
 #
-# Without `--balancing-group` each device is a group of its own. That costs fewer messages, but then another mesh is
+# Without `--balancing-group`, each device is its own group. This needs fewer messages, but then another mesh gives
 # another model.
 
 # %% [markdown]
 # ## 9. A model that no device holds
 #
-# The largest model of the paper that these lessons follow, Clark et al. 2022, has 512 experts in every second block.
-# Where do its weights, gradients and moments fit? (`bfloat16` numbers have two bytes. They are used where matrices are
-# multiplied; weights, gradients and moments have four bytes as before, and so sixteen bytes go to each weight.)
+# These lessons follow the paper of Clark et al. 2022. Its largest model has 512 experts in every second block. Where do
+# its weights, gradients and moments fit? (Matrix products use `bfloat16` numbers of two bytes. Weights, gradients and
+# moments have four bytes as before, so each weight takes sixteen bytes.)
 
 # %%
 from routelaws.accelerated.commands import plan_mesh
@@ -541,11 +540,11 @@ print(f"{P / 1e9:.0f} billion parameters, {of_experts / P:.1%} of them in expert
 assert 16 * P > 1e12
 
 # %% [markdown]
-# Spread it over a mesh of 512 devices, `data=1,expert=256,model=2`. Two devices along `model` have two experts of each
-# routed block, half of each expert on either. An expert has no copy on this mesh, and so no other device to share its
-# moments with. The gradients of all other weights are summed over all devices along `expert`, and each of these keeps
-# its part of their moments. `plan_device` counts that from the shapes of all weights; we count it by the formula of
-# lesson 1.
+# Spread it over a mesh of 512 devices, `data=1,expert=256,model=2`. Each pair of devices along `model` has two experts
+# of each routed block; each device holds half of each expert. An expert has no copy on this mesh, so its moments cannot
+# be divided among copies. The gradients of all other weights are summed over all devices along `expert`. Each of these
+# devices keeps its part of the moments. `plan_device` counts the bytes from the shapes of all weights; we count them
+# with the formula of lesson 1.
 
 # %%
 plan = plan_device(largest.model, MeshShape(data=1, expert=256, model=2), b, S, "bfloat16")
@@ -556,11 +555,11 @@ same(plan.optimizer, 8 * (of_experts // 512 + (halved // 2 + whole) // 256))
 print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights, {plan.optimizer / 1e9:.2f} GB of moments")
 
 # %% [markdown]
-# `routelaws plan-mesh` does these sums for every mesh and names the best. It also counts what a device sends in a step
-# (the tokens of section 3, the sums of sections 5 and 6), and the *activations* that a device holds: what is kept
-# of the way forward until the gradient is computed. To save memory a block can keep its input alone, and be computed a
-# second time when its gradient is due. It is then said to be *rematerialised*. (`routelaws train` keeps all
-# activations, and with `--rematerialise` the input of each block alone.)
+# `routelaws plan-mesh` does this calculation for every mesh and names the best mesh. It also counts the bytes that a
+# device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it counts the *activations* on a
+# device: the results of the forward pass that are stored until the gradient is computed. To save memory, a block can
+# store only its input, and compute the rest again for its gradient. This is called *rematerialisation*.
+# (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of each block.)
 
 # %%
 given = "--size 1.3B --router sinkhorn --experts 512 --dtype bfloat16 --devices 512 --memory 32GB --top 3"
@@ -590,24 +589,24 @@ figure(draw, "What each device holds of the largest model, with all blocks remat
 # %% [markdown]
 # ## What to remember
 #
-# - All-to-all sends each token to the device of its expert, and a second one sends results back.
-# - The group that shares a queue and a balance is part of the model. Another group is another layer.
-# - ZeRO-1 stores the optimizer's moments once, in parts, and sends no more for it.
-# - A run with the global group can go on on any mesh.
+# - An all-to-all sends each token to the device of its expert, and a second one sends the results back.
+# - The group that shares a queue and a balance is part of the model. Another group gives another layer.
+# - ZeRO-1 stores the optimizer's moments only once, in parts, and sends no more than before.
+# - A run with the global group can resume on any mesh.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/17_from_laptop_to_pod.py`](answers/17_from_laptop_to_pod.py).
 #
 # 1. Move "sat" and "down" to device 0, and "the" and "cat" to device 1. Which tokens travel now? Does the result of any
-#    token change, with slots for all? And who is dropped with $c = 1$, by either group?
-# 2. From how many devices on are the moments of a device smaller than its weights?
-# 3. A program does not divide the loss of a device by $n$. What is wrong with the gradient? How far off are the
-#    weights after a step of Adam? What would show the mistake?
-# 4. A mesh `data=2,expert=4` and eight experts: which devices have expert 5, and who sums its gradient? Who sums that
-#    of an attention matrix?
-# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? With it, on which mesh? Ask
+#    token change, with slots for all? And which tokens are dropped with $c = 1$, with each kind of group?
+# 2. How many devices do you need so that the moments on a device are smaller than its weights?
+# 3. A program does not divide the loss of a device by $n$. What is wrong with the gradient? How far off are the weights
+#    after a step of Adam? How could you find the mistake?
+# 4. Take the mesh `data=2,expert=4` and eight experts. Which devices have expert 5, and which devices sum its gradient?
+#    Which devices sum the gradient of an attention matrix?
+# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? With it, on which mesh? Use
 #    `plan-mesh`.
 # 6. On the best mesh of section 9 a device has 2048 tokens, and the capacity factor is 2. Count the bytes that it sends
 #    to experts and back in a step, in all routed blocks. A number that travels has two bytes. The gradients of the
-#    tokens travel the same ways again. Which number of the table is it?
+#    tokens travel the same way again. Which number of the table is this?
