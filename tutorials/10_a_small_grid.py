@@ -206,9 +206,9 @@ assert trained[16, 1][1][0].mean() < trained[8, 1][1][0].mean()
 # ## 5. Looking at it
 #
 # Two pictures show more than the table. The left picture shows how each model learns. The right picture shows the final
-# loss of all six over N, as in the paper (Clark et al. 2022), with one line for each number of experts. It shows the
-# loss *above the floor*, the part that a better model could still remove. Its axes are logarithmic, so a power of N is
-# a straight line.
+# loss of all six over N, as in the paper (Clark et al. 2022). Each line is for one number of experts. The picture shows
+# the loss *above the floor*, the part that a better model could still remove. Its axes are logarithmic, so a power of N
+# is a straight line.
 
 
 # %% tags=["volatile", "picture"]
@@ -277,8 +277,8 @@ assert words[1].mean(axis=1).min() > words[16].mean(axis=1).max()
 # ## 7. The same from the command line
 #
 # For larger grids, use the command `routelaws sweep`. It reads the grid from a file and trains one run per core at a
-# time. If you stop it, it resumes where it stopped. It writes one table. Here is the file for our grid, except for the
-# text, since the command needs a real text:
+# time. After a stop, the same command resumes the grid. It writes one table. Here is the file for our grid, except for
+# the text, since the command needs a real text:
 
 # %%
 import tempfile

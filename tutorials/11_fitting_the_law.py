@@ -15,8 +15,9 @@
 # %% [markdown]
 # ## 1. What is measured
 #
-# Clark et al. 2022 trained models of six sizes N with up to 512 experts E, and recorded the *loss* of each: the mean,
-# over a new text, of minus the logarithm of the probability that the model gives to the next token. Lower is better.
+# Clark et al. 2022 trained models of six sizes N with up to 512 experts E, and recorded the *loss* of each. For one
+# token, the loss is minus the logarithm of the probability that the model gave to it. The recorded loss is the mean
+# over a new text. Lower is better.
 #
 # We begin with a table that we make up. It follows a law with known numbers, the ones that the paper prints for S-BASE,
 # plus a little noise. So we know the truth, and can check whether the fit finds it. (The helper `same` stops the lesson
@@ -160,8 +161,8 @@ same(rmsle(*truth), np.sqrt(np.mean(noise**2)))
 # ## 4. Downhill with six unknowns
 #
 # We want the six numbers with the smallest RMSLE. The simplest way is *gradient descent*: start somewhere, compute the
-# derivative of each prediction by each of the six, and take a step against the slope. The code writes $E_{start}$ and
-# $E_{max}$ as powers of two, so that a step cannot make them negative.
+# derivative of each prediction by each number, and step against the slope. The code writes $E_{start}$ and $E_{max}$ as
+# powers of two, so that a step cannot make them negative.
 
 
 # %%
@@ -184,10 +185,10 @@ for step in range(1, 3001):
 assert rmsle(*point[:4], *2 ** point[4:]) > 2 * rmsle(*truth)
 
 # %% [markdown]
-# After thousands of steps the RMSLE of the fit is still more than twice the RMSLE of the truth, and $E_{start}$ and
-# $E_{max}$ have hardly moved. Why? Look at the *Jacobian*, the table of all derivatives. Its *singular values* tell how
-# much the predictions change when the six numbers move by one unit. The first is for the direction of most change, the
-# last for the direction of least change.
+# After thousands of steps, the RMSLE is still more than twice the RMSLE of the truth. $E_{start}$ and $E_{max}$ have
+# hardly moved. Why? Look at the *Jacobian*, the table of all derivatives. Its *singular values* tell how much the
+# predictions change when the six numbers move by one unit. The first is for the direction of most change, the last for
+# the direction of least change.
 
 # %%
 lengths = np.linalg.svd(derivatives(np.array([*truth[:4], *np.log2(truth[4:])])))[1]
@@ -307,8 +308,8 @@ figure(
 )
 
 # %% [markdown]
-# The reference does this in [`fit_routed`](../reference/laws/fitting.py). It also looks at the edges of the map, where
-# $E_{start}$ is 1 or $E_{max}$ is infinite, and reports it if the global minimum lies there.
+# The reference does this in [`fit_routed`](../reference/laws/fitting.py). It also searches the edges of the map, where
+# $E_{start}$ is 1 or $E_{max}$ is infinite. It reports a minimum on an edge.
 
 # %%
 from routelaws.reference.laws.fitting import fit_routed
@@ -532,4 +533,4 @@ print(f"one fit: reference {slow:.2f} s, twin {short * 1e3:.2f} ms, {slow / shor
 #    c larger by 0.0005, which rounding can hide. What do you conclude?
 # 2. Leave out the rows with more than 64 experts and fit again. What happens to $E_{max}$?
 # 3. Make the table without noise. Does the fit find the truth?
-# 4. Which dense model has the same loss as one of 370 million parameters with 64 experts, by the true law?
+# 4. By the true law, which dense model has the same loss as a model of 370 million parameters with 64 experts?

@@ -309,8 +309,8 @@ if tables:
 # ## 6. Worth, as measured
 #
 # You can test $\bar{N}$ without the law: read it off the dense runs. Draw a straight line between two dense runs (both
-# axes logarithmic), and find the size where it has the loss of the routed run. This works if the loss lies between the
-# losses of the smallest and the largest dense run.
+# axes logarithmic), and find the size where the line has the loss of the routed run. This works if the loss lies
+# between the losses of the smallest and the largest dense run.
 
 # %% tags=["released"]
 for router, (N, E, loss) in tables.items():
@@ -354,8 +354,8 @@ for router, table in tables.items():
     print()
 
 # %% [markdown]
-# Here the runs give a clear answer: for each router, a model of any trained size with 64 experts is worth more than one
-# and a half times its size.
+# Here the runs give a clear answer. For each router and each trained size, a model with 64 experts is worth more than
+# one and a half times its size.
 #
 # ## What to remember
 #

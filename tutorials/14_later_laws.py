@@ -22,10 +22,10 @@
 #
 # The *floor* c remains, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). For
 # each token, a parameter takes a multiplication and an addition in the forward pass. The backward pass takes twice as
-# many, since it computes slopes for both the inputs and the parameters. So a budget C (in lesson 1 this letter was the
-# capacity) leaves one choice: a larger model that sees fewer tokens, or a smaller one that sees more. Here are some
-# ways to spend one budget. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows
-# a picture.)
+# many, since it computes slopes for both the inputs and the parameters. So a budget C leaves one choice: a larger model
+# that sees fewer tokens, or a smaller one that sees more. (In lesson 1, C was the capacity.) Here are some ways to
+# spend one budget. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a
+# picture.)
 
 # %%
 import numpy as np
@@ -227,8 +227,8 @@ assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 #
 # ## 4. A memory that is too small
 #
-# The paper counts the memory of a running model of width d: all parameters, and a *cache* of the keys and values of T
-# earlier tokens. Each number takes two bytes.
+# The paper counts the memory that a model of width d needs to run: all parameters, and a *cache*. The cache holds the
+# keys and values of T earlier tokens. Each number takes two bytes.
 #
 # $$2 (2 d V + (4 + 9 E) d^2 \frac{d}{64} + 2 T d \frac{d}{64}) \le M$$
 #
@@ -404,8 +404,8 @@ print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} m
 #
 # Answers, with the code that checks them: [`answers/14_later_laws.py`](answers/14_later_laws.py).
 #
-# 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs, by the coefficients of this lesson and by the
-#    coefficients that Hoffmann et al. printed? Do the two agree?
+# 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs? Use the coefficients of this lesson, then the
+#    printed coefficients of Hoffmann et al. Do the two agree?
 # 2. How much higher is the loss of a model of half the best size, or of twice the best size, with the same FLOPs?
 # 3. Take a model of the joint law with 8 experts. Its budget of 1e22 FLOPs has to pay for inference as well. A token of
 #    inference costs a third of a token of training. How does the best size change for a million million tokens of

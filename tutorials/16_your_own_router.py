@@ -61,10 +61,10 @@ for row, chosen in zip(z, top_k_indices(z, 2), strict=True):
 
 # %% [markdown]
 # The router puts both together. It returns the same fields as the reference,
-# [`top_k_router`](../reference/routers/top_k.py): the experts of each token, their *gates* (the factors of the experts'
-# outputs), the *load* (the share of each expert), the plan, and the imbalance of the loads. A dictionary with these
-# names is enough. Our router has two of the reference's options. It rejects scores other than the softmax, and it can
-# *normalise* the gates, so that the gates of a token add up to 1.
+# [`top_k_router`](../reference/routers/top_k.py). These are the experts of each token, their *gates* (the factors of
+# the experts' outputs), the *load* (the share of each expert), the plan, and the imbalance of the loads. A dictionary
+# with these names is enough. Our router has two of the reference's options. It rejects scores other than the softmax,
+# and it can *normalise* the gates, so that the gates of a token add up to 1.
 
 
 # %%
@@ -182,9 +182,9 @@ print(f"in 32 bits: ours {shares[0]:.0e}, the wrong program {shares[1]:.0e} of w
 assert shares[0] < 1 < shares[1]
 
 # %% [markdown]
-# Take pairs of logits in 32 bits that are farther and farther apart, and look at the smaller probability: its relative
-# error, the limit of the suite, and the limit of `allclose`. Where the limit of `allclose` is above 1, any small number
-# would pass, even 0.
+# Take pairs of 32-bit logits with a growing distance. For the smaller probability, compare its relative error, the
+# limit of the suite, and the limit of `allclose`. Where the limit of `allclose` is above 1, any small number would
+# pass, even 0.
 
 # %%
 draws, distance = np.random.default_rng(2), np.geomspace(0.1, 60, 300)
@@ -261,9 +261,9 @@ assert report["softmax"].verdict == "defect" and report.facts["ties"] != "lower 
 
 # %% [markdown]
 # The suite finds the mistake in the softmax and in the router that uses it. It reports the tie rule as a fact, not as a
-# mistake: any rule can be intended, but a model that moves between two libraries changes. Here is the whole table, as
-# the suite prints it. (The numbers of calls and the examples can differ with the version of Hypothesis, the library
-# that draws them.)
+# mistake, since any rule can be intended. But a model changes if it moves to a library with another rule. Here is the
+# whole table, as the suite prints it. (The numbers of calls and the examples can differ with the version of Hypothesis,
+# the library that draws them.)
 
 # %% tags=["volatile"]
 for line in report.lines()[len(report.header) + 3 :]:
