@@ -83,8 +83,8 @@ figure(
 # ## 2. The law
 #
 # Here are the real runs with S-BASE. The authors fitted the law to the runs with experts in every other layer, one
-# expert per token and one random seed. They used the last evaluation of each run, and counted the dense models as E =
-# 1. [`fitted_runs`](lesson.py) picks these rows. (Without the released table this picture is skipped.)
+# expert per token and one random seed. They used the last evaluation of each run. The dense models count as E = 1.
+# [`fitted_runs`](lesson.py) picks these rows. (Without the released table this picture is skipped.)
 
 # %% tags=["released"]
 path = released()

@@ -218,8 +218,8 @@ assert found_cut.low > 100 * sizes[5]
 #
 # $$\mathrm{error}^2 = \frac{m - 1}{m} \sum_i (v_i - \bar{v})^2$$
 #
-# This error is the *jackknife* standard error. The interval is $v$ ± q times the error, with Student's quantile for m −
-# 1.
+# This error is the *jackknife* standard error. With Student's quantile q for m − 1, the interval is $v$ ± q times the
+# error.
 
 
 # %%
