@@ -212,9 +212,9 @@ assert found_cut.low > 100 * sizes[5]
 # ## 5. Leaving sizes out: the jackknife
 #
 # The profile assumes that the errors of the runs are independent. They may not be. For example, all runs of one size
-# may share a learning rate. If that rate is not the best, all these losses are a little too high. The jackknife needs
-# no such assumption. Leave out one size, fit the rest, and see how much the answer moves. Let $v$ be the answer for the
-# whole table, and $v_i$ the answer without size i. With m sizes, the error is
+# may share a learning rate. If that rate is not the best, all these losses are a little too high. The jackknife by size
+# allows errors that a size shares. Leave out one size, fit the rest, and see how much the answer moves. Let $v$ be the
+# answer for the whole table, and $v_i$ the answer without size i. With m sizes, the error is
 #
 # $$\mathrm{error}^2 = \frac{m - 1}{m} \sum_i (v_i - \bar{v})^2$$
 #
