@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Resumable as stop:
         return _ended(stop, 0)
     except KeyboardInterrupt:
-        goes_on = "; the same command goes on from the last checkpoint" if command in RESUMABLE else ""
+        goes_on = "; repeat the command to resume from the last checkpoint" if command in RESUMABLE else ""
         return _ended(f"interrupted{goes_on}", 130)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # as XLA says it

@@ -161,7 +161,7 @@ def storage_line(where: Path | str, reason: str, number: int | None) -> str:
         number: of the error, one of `errno`; None if it is not known.
     """
     remedy = REMEDIES.get(number, "make it readable and writable")
-    return f"{where}: {reason}; what is whole there stays: {remedy} and start the same command again"
+    return f"{where}: {reason}; complete files are kept: {remedy} and repeat the command"
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def test_what_is_damaged_is_passed_over(tmp_path, place):
     for data in (tmp_path / "2" / place).glob("**/d/*"):  # where Orbax keeps the arrays
         data.write_bytes(data.read_bytes()[:-10])
     found = checkpoints.Checkpoints(tmp_path, said.append).restore(state_of(0))
-    assert found.step == 1 and "checkpoint at step 2 is damaged and passed over" in said[0]
+    assert found.step == 1 and "checkpoint at step 2 is damaged and skipped" in said[0]
     assert_same(found.state, state_of(1))
 
 

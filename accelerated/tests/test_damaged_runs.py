@@ -25,7 +25,7 @@ from routelaws.accelerated.training.tokenizer import train_tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses
 
-PUT_BACK = "; put it back, or delete it: the command that trained the run writes it anew"
+PUT_BACK = "; put it back, or delete it and repeat the training command"
 DEEP = "[" * 100_000
 
 
@@ -229,7 +229,7 @@ ERRORS = {
     # log.jsonl
     "broken first line": ("RUN", ("train",), lines("log.jsonl", lambda rows: [rows[0][1:], *rows[1:]]),
                           "log.jsonl, line 1: is not valid JSON: Extra data: line 1 column 7 (char 6); put it "
-                          "back, or move it away: the run goes on with a new log"),
+                          "back, or move it away to start a new log"),
     "line 5": ("RUN", ("train",), lines("log.jsonl", lambda rows: [rows[0], "5\n", *rows[2:]]),
                "log.jsonl, line 2: its content is 5; an object is needed; put it back"),
     "line of no step": ("MID", ("train",), lines("log.jsonl", lambda rows: ['{"kind": "train"}\n', *rows[1:]]),
@@ -344,7 +344,7 @@ def turn_a_digit(folder: Path, runs: dict) -> None:
 
 USED = {
     "nothing": ("RUN", lambda folder, runs: None, "has its last checkpoint, of step 24 of 24"),
-    "a torn line": ("MID", lambda folder, runs: None, "goes on at step 16 of 24"),
+    "a torn line": ("MID", lambda folder, runs: None, "resumes at step 16 of 24"),
     "keep_last": ("RUN", edit("config.json", '"keep_last": 2', '"keep_last": 5'), ""),
     "record gone": ("RUN", remove("record.json"), ""),
     "config gone": ("RUN", remove("config.json"), ""),
@@ -356,7 +356,7 @@ USED = {
     "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
     "old": ("OLD", lambda folder, runs: None, "has no record (an earlier version wrote it), so changes of its"),
     "old, no last row": pytest.param("OLD", without_last_row, "has no record (an earlier", marks=pytest.mark.slow),
-    "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and passed over (ValueError",
+    "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and skipped (ValueError",
                                  marks=pytest.mark.slow),
 }  # fmt: skip
 """What was done to a folder: the folder, the change, and a line that `train` says before it ends well."""
@@ -393,7 +393,7 @@ def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, d
     finally:
         path.write_bytes(before)
     found = re.fullmatch(
-        rf"routelaws: {folder}: the text {path} is not the one that the run was trained with: its digest is (\w+), and "
+        rf"routelaws: {folder}: the text {path} is not the training text of the run: its digest is (\w+), and "
         rf"was {known}; put the old text back, or (evaluate on another with --corpus|choose another --out .*)",
         said[-1],
     )

@@ -87,9 +87,9 @@ def at_step(monkeypatch, number: int, happen) -> None:
 def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(train, tmp_path):
     code, said = train(tmp_path / "run", "--learning-rate", "1e20", "--gradient-clip", "1e20")
     line = (
-        f"routelaws: {tmp_path / 'run'}: the training loss is nan at step 2; the first activations that are not finite "
-        "are those of the embedding; there is no checkpoint yet; the learning rate 1e+20 may be too high: choose a "
-        "lower one and another --out, or go on past it with --skip-bad-batches 1"
+        f"routelaws: {tmp_path / 'run'}: the training loss is nan at step 2; the first non-finite activations "
+        "are in the embedding; there is no checkpoint yet; the learning rate 1e+20 may be too high: use a "
+        "lower one and another --out, or skip the batch with --skip-bad-batches 1"
     )
     assert code == 2 and [each for each in said if each.startswith("routelaws: ")] == [line]
 
@@ -105,16 +105,16 @@ def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path,
     limit = ("--loss-limit", (last_but_one + highest) / 2 / np.log(300))
 
     code, said = train(tmp_path / "run", *still, *limit)
-    saved = f"the last good checkpoint is that of step {4 * ((bad - 1) // 4)}" if bad > 4 else "no checkpoint yet"
+    saved = f"the last good checkpoint is at step {4 * ((bad - 1) // 4)}" if bad > 4 else "no checkpoint yet"
     assert code == 2 and len(said) == 1 and saved in said[0]
     assert f"the training loss is {highest:.4g} at step {bad}, above {limit[1] * np.log(300):.4g}, " in said[0]
-    assert "ln V; all is finite, and " in said[0]
-    assert "the largest gradient is that of" in said[0] and said[0].endswith("with --skip-bad-batches 1")
+    assert "ln V; everything is finite; " in said[0]
+    assert "the largest gradient is in" in said[0] and said[0].endswith("with --skip-bad-batches 1")
 
     at_step(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     code, said = train(tmp_path / "run", *still, *limit, "--skip-bad-batches", "1")
     code, more = train(tmp_path / "run", *still, *limit, "--skip-bad-batches", "1")
-    assert code == 0 and [line for line in said + more if "the batch is passed over, 1 of at most 1" in line]
+    assert code == 0 and [line for line in said + more if "the batch is skipped, 1 of at most 1" in line]
     log = read_log(tmp_path / "run" / "log.jsonl")
     assert [line["step"] for line in log if line["kind"] == "skipped"] == [bad]
     mean = np.mean([loss for loss in losses[4 * ((bad - 1) // 4) :][:4] if loss != highest])
@@ -152,7 +152,7 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
         path.write_bytes(path.read_bytes().replace(b'"skipped": 3', b'"skipped": 0'))
     with pytest.raises(InputError, match="every checkpoint is damaged"):
         checkpoints.Checkpoints(tmp_path, said.append).restore(state, check)
-    assert "checkpoint at step 4 is damaged and passed over" in said[0] and "does not match its digest" in said[0]
+    assert "checkpoint at step 4 is damaged and skipped" in said[0] and "does not match its digest" in said[0]
 
 
 def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
@@ -192,7 +192,7 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
         attention[name] = attention[name].at[block].set(1e30)
     windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
     said = diagnosis.failing_layer(config, None, params, windows, 0)
-    assert said == f"the first activations that are not finite are those of block {block + 1} of 4"
+    assert said == f"the first non-finite activations are in block {block + 1} of 4"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_
     monkeypatch.setattr(diagnosis, "loss", told)
     config = from_mapping({**small_fields, "router": "sinkhorn", "experts": 4, "blocks": 4}, "test")
     said = diagnosis.failing_layer(config, None, {"embedding": np.zeros(3)}, np.zeros((4, 17), np.int32), 0)
-    assert said == "what the router of block 4 adds to the loss is not finite"
+    assert said == "the router loss of block 4 is not finite"
 
 
 # SIGNALS, LOCKS, FILES
@@ -246,12 +246,12 @@ def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole,
     at_step(monkeypatch, 12, lambda: os.kill(os.getpid(), number))
     before = signal.getsignal(number)  # a shell has a command in the background ignore SIGINT
     code, said = train(tmp_path / "run")
-    line = f"{tmp_path / 'run'}: stopped after step 12 of 24; resumable: the same command goes on from there"
+    line = f"{tmp_path / 'run'}: stopped after step 12 of 24; resumable: repeat the command"
     assert (code, said) == (0, [f"routelaws: {line}"])
     assert signal.getsignal(number) is before
     monkeypatch.undo()
     code, said = train(tmp_path / "run")
-    assert code == 0 and said[0] == f"{tmp_path / 'run'}: goes on at step 12 of 24"
+    assert code == 0 and said[0] == f"{tmp_path / 'run'}: resumes at step 12 of 24"
     assert table(tmp_path / "run") == table(whole)
 
 
@@ -282,8 +282,8 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
 
     monkeypatch.setattr("routelaws.accelerated.training.result_rows.write_atomically", write)
     code, said = train(out)
-    line = f"{out}/results.csv: {os.strerror(number)}; what is whole there stays: {remedy} and start the same command"
-    assert (code, said) == (2, [f"routelaws: {line} again"])
+    line = f"{out}/results.csv: {os.strerror(number)}; complete files are kept: {remedy} and repeat the command"
+    assert (code, said) == (2, [f"routelaws: {line}"])
     assert len(table(out)) == 1
     monkeypatch.undo()
     assert train(out)[0] == 0 and table(out) == table(whole)
@@ -307,7 +307,7 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
     for name, lines in (("results.csv", 2), ("log.jsonl", 3)):
         (out / name).write_text("".join((out / name).read_text().splitlines(keepends=True)[:lines]))
     code, said = train(out)
-    assert code == 0 and said[0] == f"{out}: was stopped before its first checkpoint was whole, and starts anew"
+    assert code == 0 and said[0] == f"{out}: stopped before its first checkpoint was complete; starts from step 0"
     assert table(out) == table(whole)
 
 

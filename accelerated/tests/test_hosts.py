@@ -210,7 +210,7 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
     shutil.rmtree(tmp_path / "one" / "checkpoints" / "16")
     done = ended(start(tmp_path / "one", fields, processes, 4, *mesh, **cache))
     assert [code for code, *_ in done] == [0] * processes, done
-    assert "goes on at step 8 of 16" in done[0][2]
+    assert "resumes at step 8 of 16" in done[0][2]
     assert np.allclose([loss for _, loss in losses(tmp_path / "one")], [loss for _, loss in found], rtol=CLOSE, atol=0)
 
 
@@ -248,8 +248,8 @@ def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path)
     done = ended(start(tmp_path / "run", fields, 2, 2, *mesh, **cache, program=[str(tmp_path / "damage.py")]))
     assert [code for code, *_ in done] == [0, 0], done
     said = done[0][2]
-    assert "checkpoint at step 16 is damaged and passed over (ValueError: another process cannot" in said, said
-    assert "every checkpoint" not in said and "goes on at step" not in said.split("passed over")[0]
+    assert "checkpoint at step 16 is damaged and skipped (ValueError: another process cannot" in said, said
+    assert "every checkpoint" not in said and "resumes at step" not in said.split("skipped")[0]
     check_same_table(table(tmp_path / "run"), wanted)
     assert (tmp_path / "run" / "checkpoints" / "damaged-16").is_dir()
 

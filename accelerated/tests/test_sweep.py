@@ -326,7 +326,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, mon
 @pytest.mark.parametrize(
     ("fault", "ends", "calls"),
     [
-        (BrokenProcessPool("killed"), (WorkerDiedError, "start the sweep again and it goes on"), []),
+        (BrokenProcessPool("killed"), (WorkerDiedError, "repeat the command to resume the sweep"), []),
         (stopping.Resumable("told to stop"), (stopping.Resumable, "told to stop"), ["stopped"]),
         (ZeroDivisionError("ours"), (ZeroDivisionError, "ours"), ["killed"]),
     ],
@@ -448,7 +448,9 @@ def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, undist
     process.terminate()
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0 and "Traceback" not in said
-    assert re.fullmatch(r"routelaws: .*stopped with [01] of 2 runs .* resumable: .*goes on", said.splitlines()[-1])
+    assert re.fullmatch(
+        r"routelaws: .*stopped with [01] of 2 runs .* resumable: repeat the command", said.splitlines()[-1]
+    )
     kill_and_finish(path, out, [])
     assert table(out) == undisturbed
 
@@ -469,7 +471,7 @@ def test_a_killed_worker_is_one_line_and_no_harm(text_file, tmp_path):
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
     assert said.strip().splitlines()[-1] == (
-        "routelaws: a training process was killed; start the sweep again and it goes on"
+        "routelaws: a training process was killed; repeat the command to resume the sweep"
     )
     assert "Traceback" not in said
     kill_and_finish(path, out, [])

@@ -204,14 +204,14 @@ class Checkpoints:
             if fits:
                 self._damaged.append(step)
             misfits += not fits
-            what = "is damaged and passed over" if fits else "is of another model than config.json"
+            what = "is damaged and skipped" if fits else "is of another model than config.json"
             self._tell(f"{self.folder}: checkpoint at step {step:,} {what} ({reason})")
         if misfits:
             raise InputError(
                 f"{self.folder}: no checkpoint is of the model that config.json describes; put config.json back"
             )
         if steps:
-            raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
+            raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run again")
         return None
 
     def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:

@@ -47,7 +47,7 @@ def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str
 
     for blocks in range(model.blocks + 1):
         if not finite(params, blocks):
-            return f"the first activations that are not finite are those of {_name(blocks, model)}"
+            return f"the first non-finite activations are in {_name(blocks, model)}"
     return None
 
 
@@ -61,18 +61,18 @@ def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
     (total, result), gradient = jax.jit(jax.value_and_grad(total_and_result, has_aux=True))(params)
     of_routers = np.flatnonzero(~np.isfinite(np.asarray(result.output.auxiliary)))
     if len(of_routers):
-        return f"what the router of block {special_blocks(model)[of_routers[0]] + 1} adds to the loss is not finite"
+        return f"the router loss of block {special_blocks(model)[of_routers[0]] + 1} is not finite"
     norms = _norms_of_blocks(gradient, model)
     bad = np.flatnonzero(~np.isfinite(norms))
     if len(bad):
-        return f"the first gradient that is not finite, going back, is that of {_name(bad[-1], model)}"
+        return f"in the backward pass, the first non-finite gradient is in {_name(bad[-1], model)}"
     wrong = _first_bad(gradient)
     if wrong:
         return f"the gradient of {wrong} is not finite"
     if not np.isfinite(total):
         return "all activations are finite, and the loss is not"
     largest = int(np.argmax(norms))
-    return f"all is finite, and the largest gradient is that of {_name(largest, model)}, norm {norms[largest]:.3g}"
+    return f"everything is finite; the largest gradient is in {_name(largest, model)}, norm {norms[largest]:.3g}"
 
 
 def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: int, given: RunInputs) -> Loss:
@@ -146,7 +146,7 @@ def what_is_wrong(loss: float, added: float, norm: float, number: int, config: T
     if not math.isfinite(loss):
         return f"the training loss is {loss} {at}"
     if not math.isfinite(added):
-        return f"what the routers add to the loss is {added} {at}"
+        return f"the router loss is {added} {at}"
     if not math.isfinite(norm):
         return f"the norm of the gradient is {norm} {at}"
     return f"the training loss is {loss:.4g} {at}, above {highest_loss(config):.4g}, {config.loss_limit:g} ln V"

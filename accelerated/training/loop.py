@@ -171,7 +171,7 @@ class Run:
             step, kept = 0, self._nothing_kept()
         else:
             step, state = restored.step, TrainState(**restored.state)
-            how = "goes on at" if step < self.config.steps else "has its last checkpoint, of"
+            how = "resumes at" if step < self.config.steps else "has its last checkpoint, of"
             self._tell(f"{self.folder}: {how} step {step:,} of {self.config.steps:,}")
             self.batches.set_state(restored.extra["position"])
             self.seconds = restored.extra["wall_seconds"]
@@ -193,7 +193,7 @@ class Run:
         """Return that a run without a checkpoint goes on with nothing."""
         check_untrained(self.folder, self.config.steps, _stops(self.config)[1])
         if (self.folder / "log.jsonl").exists():
-            self._tell(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
+            self._tell(f"{self.folder}: stopped before its first checkpoint was complete; starts from step 0")
         return Kept([], [], b"")
 
     def _kept(self, record: Record | None, step: int) -> Kept:
@@ -294,8 +294,7 @@ class Run:
             self._save(step, state, checkpoints)
         checkpoints.wait()
         raise stopping.Resumable(
-            f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; resumable: the same command goes on "
-            "from there"
+            f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; resumable: repeat the command"
         )
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
@@ -327,7 +326,7 @@ class Run:
                 raise DivergedError(self._diverged(f"{wrong}; {layer}", checkpoints))
             self.skipped += 1
             self.log.write(kind="skipped", step=step + 1 + place, reason=wrong)
-            self._tell(f"{self.folder}: {wrong}; the batch is passed over, {self.skipped} of at most {allowed}")
+            self._tell(f"{self.folder}: {wrong}; the batch is skipped, {self.skipped} of at most {allowed}")
 
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
         try:
@@ -338,9 +337,9 @@ class Run:
     def _diverged(self, what: str, checkpoints: Checkpoints) -> str:
         """Return the line on a run that cannot go on: what happened, what is left and what to change."""
         checkpoints.wait()
-        left = next((f"the last good checkpoint is that of step {step:,}" for step in checkpoints.steps()), None)
-        rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: choose a lower one"
-        more = f"or go on past it with --skip-bad-batches {self.skipped + 1}"
+        left = next((f"the last good checkpoint is at step {step:,}" for step in checkpoints.steps()), None)
+        rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: use a lower one"
+        more = f"or skip the batch with --skip-bad-batches {self.skipped + 1}"
         return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate} and another --out, {more}"
 
     def _record_steps(self, step: int, n: int, metrics: StepMetrics, call_started: float) -> None:

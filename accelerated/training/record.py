@@ -41,11 +41,11 @@ FORM = {
 }
 """The form of a record in JSON."""
 
-WRITTEN_ANEW = "put it back, or delete it: the command that trained the run writes it anew"
+WRITTEN_ANEW = "put it back, or delete it and repeat the training command"
 """What helps where a file is not the one that the run wrote."""
 
 
-A_NEW_LOG = "put it back, or move it away: the run goes on with a new log"
+A_NEW_LOG = "put it back, or move it away to start a new log"
 """What helps where the log is not the one that the run wrote."""
 
 

@@ -40,7 +40,7 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     rows = [row for row in read_rows(table) if int(row["step"]) <= step]
     check_rows(table, rows, record, by)
     if len(rows) < len(record.rows):
-        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}, and gets the others back from it")
+        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}, and the others are restored from it")
     if not os.path.exists(log):
         tell(f"{log}: is gone; a new log begins at step {step:,}")
         return Kept(record.rows, record.windows, b"")
@@ -73,7 +73,7 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     if found not in (wanted, [s for s in wanted if s < step]):
         raise InputError(
             f"{path}: is damaged: it has {len(found)} of the {len(wanted)} rows up to step {step}, where the last "
-            "checkpoint is; put it back, or delete the folder to train this run anew"
+            "checkpoint is; put it back, or delete the folder to train this run again"
         )
     lines = read_log(folder / "log.jsonl")
     check_losses(path, rows, lines)
@@ -100,5 +100,5 @@ def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
     if steps in rows or reached > sorted(checkpoints)[:2][-1]:
         raise InputError(
             f"{folder}: was trained up to step {reached:,} and has no checkpoint; put its checkpoints back, or delete "
-            "the folder to train this run anew"
+            "the folder to train this run again"
         )

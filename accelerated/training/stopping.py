@@ -38,7 +38,7 @@ def _hear(number: int, _frame) -> None:
     if number == signal.SIGINT:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not _State.holding:
-        raise Resumable("stopped where nothing new was to be saved; resumable: the same command goes on")
+        raise Resumable("stopped with nothing new to save; resumable: repeat the command")
 
 
 @contextmanager

@@ -119,8 +119,8 @@ def run_sweep(
             except Resumable:
                 done = sum(is_finished(task.folder, task.config) for task in mine)
                 raise Resumable(
-                    f"{folder}: stopped with {done} of {len(mine)} runs finished and the others saved; resumable: the "
-                    "same command goes on"
+                    f"{folder}: stopped with {done} of {len(mine)} runs finished and the others saved; resumable: "
+                    "repeat the command"
                 ) from None
             rows = collect_rows(folder)
     if failures:
@@ -235,7 +235,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
             _stop_workers(pool)
             raise
         except BrokenProcessPool as error:
-            raise WorkerDiedError("a training process was killed; start the sweep again and it goes on") from error
+            raise WorkerDiedError("a training process was killed; repeat the command to resume the sweep") from error
         except BaseException:
             _kill_workers(pool)  # do not wait for runs whose results are no longer wanted
             raise

@@ -64,7 +64,7 @@ def check_text(
             files = changed_files(tokens, before) if name == "corpus" else []
             which = f" ({in_short(files)})" if files and files != [Path(path).name for path in config.corpus] else ""
             raise InputError(
-                f"{folder}: the text {where[name]}{which} is not the one that the run was trained with: its digest is "
+                f"{folder}: the text {where[name]}{which} is not the training text of the run: its digest is "
                 f"{now}, and was {shown(before)[1:-1]}; put the old text back, or {remedy}"
             )
     return texts
