@@ -1,4 +1,4 @@
-"""The laws of downstream accuracy as records of the catalogue: one kind of fit, of prediction and of interval.
+"""The laws of downstream accuracy as records of the catalogue: their fits, predictions and intervals.
 
 Imported from `routelaws.reference.laws.accuracy`. The fits call compiled twins.
 """

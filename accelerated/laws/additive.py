@@ -1,4 +1,4 @@
-"""Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
+"""Laws that add terms: an irreducible loss, and powers of size, tokens and other columns.
 
 Imported from `routelaws.reference.laws.additive`. The search differs: compiled loops, shared out over threads,
 follow all starts of a fit and find both ends of all intervals by false position (`_descent.py`). They take some seconds

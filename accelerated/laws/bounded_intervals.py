@@ -1,4 +1,4 @@
-"""Intervals of the bounded laws, in (N, E) and in (F, B), as every law of `catalogue.py` has them.
+"""Intervals of the bounded laws in (N, E) and in (F, B), in the format of `catalogue.py`.
 
 Imported from `routelaws.reference.laws.bounded_intervals`. The search for the ends of an interval
 is compiled (`uncertainty.py`).

@@ -1,4 +1,4 @@
-"""A broken power law of accuracy: a curve that may rise in another way after a break.
+"""A broken power law of accuracy: a curve whose exponent may change at a break.
 
 Imported from `routelaws.reference.laws.broken`. The search differs: one compiled loop runs all starts, with
 derivatives from JAX (`_levenberg.py`). Its first call takes some seconds to compile.

@@ -1,4 +1,4 @@
-"""Every law as one small record, so that code can go over laws without knowing any of them.
+"""Every law as one record, so that code can loop over laws.
 
 Imported from `routelaws.reference.laws.catalogue`. The records here call fast twins, and laws of users are registered
 apart. `SHORT_CUTS` lists the laws that need no fit for each row that is left out.

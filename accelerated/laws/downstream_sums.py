@@ -1,4 +1,4 @@
-"""The laws of downstream accuracy that are sums: across ratios of tokens to parameters, and with a ceiling.
+"""Two laws of downstream accuracy that are sums: several ratios of tokens to parameters, and a ceiling.
 
 Imported from `routelaws.reference.laws.downstream_sums`. The search differs: one compiled loop runs all starts
 of a fit (`_levenberg.py`). Its first call takes some seconds to compile.

@@ -1,4 +1,4 @@
-"""The law of fine-grained experts: how the loss of a routed model depends on its size, its tokens and its granularity.
+"""The law of fine-grained experts: how the loss of a routed model depends on size, tokens and granularity.
 
 Imported from `routelaws.reference.laws.fine_grained`. The fit and its intervals are compiled
 (`additive.py`).

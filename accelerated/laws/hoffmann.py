@@ -1,4 +1,4 @@
-"""Two laws of a dense model's loss in its size N and the tokens D that it was trained on.
+"""Two laws for the loss of a dense model, in its size N and its training tokens D.
 
 Imported from `routelaws.reference.laws.hoffmann`. The fits and their intervals are compiled (`additive.py`).
 """

@@ -1,4 +1,4 @@
-"""The joint law of dense and routed models: how the loss depends on active parameters, tokens and experts together.
+"""The joint law of dense and routed models: the loss in active parameters, tokens and experts.
 
 Imported from `routelaws.reference.laws.joint`. The fit and its intervals are compiled (`additive.py`).
 """

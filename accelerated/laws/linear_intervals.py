@@ -30,8 +30,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges, all NaN where the fit is no power law. N_c: all sizes at which a loss of 1 nat is not rejected; from
-        0 to inf where a line that does not fall is not rejected.
+        Two Ranges, all NaN if the fit is no power law. The interval of N_c has all sizes at which the data do not
+        reject a loss of 1 nat. It is 0 to inf if the data do not reject a line that does not fall.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -82,8 +82,8 @@ def bilinear_intervals(
 ) -> list[Range]:
     """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
 
-    The interval of N_cutoff is as that of `uncertainty.profile_intervals`: `high` is inf where c <= 0 is not rejected,
-    and `low` is the least size at which b + c log10 N = 0 with c > 0 is not rejected.
+    The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high` is inf if the data do not reject c <= 0,
+    and `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0.
     """
     quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
     _, b, c, _ = fit.coefficients

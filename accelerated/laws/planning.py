@@ -1,4 +1,4 @@
-"""The best model for a budget, by one law at a time: brute force.
+"""The best model for a budget by one law, by exhaustive search.
 
 Imported from `routelaws.reference.laws.planning`. Two searches differ: Hoffmann's optimum is a closed form, and
 SciPy's bounded search finds the width of fine-grained experts.

@@ -1,4 +1,4 @@
-"""Accuracy by way of a loss: the two-stage baselines that the direct law of accuracy is compared with.
+"""Accuracy from compute in two stages, through a loss: the baselines for the direct law of accuracy.
 
 Imported from `routelaws.reference.laws.two_stage`. The search differs: one compiled loop runs all starts of a
 fit (`_levenberg.py`). Its first call takes some seconds to compile.

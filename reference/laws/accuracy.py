@@ -1,16 +1,16 @@
-"""The laws of downstream accuracy as records of the catalogue: one kind of fit, of prediction and of interval.
+"""The laws of downstream accuracy as records of the catalogue: their fits, predictions and intervals.
 
-A law of accuracy is of Q, the share of right answers, where the other laws are of the loss. The catalogue wants of each
-what it wants of every law:
+A law of accuracy predicts Q, the share of correct answers, instead of the loss. The catalogue needs the same functions
+as for every law:
 
     direct, ceiling, ratio, repeated    fitted in ln(-ln Q') (`downstream.py`, `downstream_sums.py`); intervals by the
                                         covariance and Student's t, exact where the law is a line in the coefficients
     broken, two stages                  fitted in Q itself (`broken.py`, `two_stage.py`); intervals by leaving out one
                                         value of the first column at a time (`intervals.py`)
 
-The coefficients of two stages stand in one record, those of the loss first. A fit of these needs a loss besides the
-columns of the law; a prediction does not. `rmse` is of accuracies in every fit, `rmsle` of log10(-ln Q') where the law
-has it and NaN elsewhere.
+One record has the coefficients of both stages, first the coefficients of the loss. To fit two stages you need a loss
+besides the columns of the law; to predict you do not. In every fit, `rmse` is of accuracies. `rmsle` is of
+log10(-ln Q') if the law has it, else NaN.
 """
 
 import math

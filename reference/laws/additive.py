@@ -1,32 +1,33 @@
-"""Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
+"""Laws that add terms: an irreducible loss, and powers of size, tokens and other columns.
 
     L = Σₜ termₜ,     ln termₜ = ln multiplierₜ - Σ exponent · ln column
 
-The law of Hoffmann et al. 2022 is the best known one: L = a/N^α + b/D^β + c has the terms a (with the column N and the
-exponent α), b (with D and β) and c (with none). `hoffmann.py` and `fine_grained.py` are laws of this form; a law of
-one's own is a record more (`AdditiveLaw`). Logarithms are natural, as in the papers that fit such laws; only `rmsle` is
-decimal, as for every law here.
+The best known example is the law of Hoffmann et al. 2022, L = a/N^α + b/D^β + c. Its terms have the multipliers a (with
+column N and exponent α), b (with D and β) and c (with no column). `hoffmann.py` and `fine_grained.py` are laws of this
+form; for your own law, write another record (`AdditiveLaw`). Logarithms are natural, as in the papers that fit such
+laws; only `rmsle` is decimal, as for every law here.
 
-How one is fitted
-1. Multipliers are above 0, so that their logarithms are the unknowns. With θ = (ln multipliers, exponents) each ln term
-   is linear in θ, ln termₜ = Xₜ·θ, and
+The fit
+1. Multipliers are above 0, so the unknowns are their logarithms. With θ = (ln multipliers, exponents) each ln term is
+   linear in θ, ln termₜ = Xₜ·θ, and
 
        ln L̂ = ln Σₜ exp(Xₜ·θ)                                                      (log-sum-exp)
 
-   No term can overflow if the largest is taken off before exp, and put back after ln (`_smooth.log_sum`).
+   To avoid overflow, subtract the largest ln term before exp and add it after ln (`_smooth.log_sum`).
 2. Its derivatives are means of X over the terms. With pₜ = termₜ / L̂ the share of a term in the loss,
 
        ∂ ln L̂/∂θⱼ = Σₜ exp(Xₜ·θ) Xₜⱼ / Σₜ exp(Xₜ·θ) = Σₜ pₜ Xₜⱼ
 
-3. The sum of Huber terms of ln L̂ - ln L is minimised from many starts (`_descent.py`), since it has more than one low
-   point: where two terms change places, or where one of them leaves the law.
-4. The columns are counted from their geometric mean over the table, ln column - centre. Multipliers are then what the
-   terms are in the middle of the table and not at N = 1 or D = 1, decades away from every row, where a small change of
-   an exponent is a large change of its multiplier. At the end this is undone: ln multiplier + Σ exponent · centre.
-5. The starts follow from that: in the middle of the table the terms share the mean loss (`_smooth.share_out`). So they
-   suit models of any size, and a loss in any unit.
+3. The fit minimises the sum of Huber terms of ln L̂ - ln L from many starts (`_descent.py`). The sum has several local
+   minima: two terms can exchange roles, or one term can vanish.
+4. The fit divides each column by its geometric mean over the table: ln column - centre. A multiplier is then the term
+   in the middle of the table. At N = 1 or D = 1, decades away from every row, a small change of an exponent would
+   change its multiplier much. At the end the fit converts back: ln multiplier + Σ exponent · centre.
+5. In the middle of the table the terms share the mean loss (`_smooth.share_out`); the starts are different shares. So
+   they suit models of any size, and a loss in any unit.
 
-Ill-conditioned, so never compared alone: a multiplier is the term at N = 1 (or D = 1); it moves with its exponent.
+Do not compare multipliers alone; they are ill-conditioned. A multiplier is the term at N = 1 (or D = 1), so it moves
+with its exponent.
 """
 
 import itertools

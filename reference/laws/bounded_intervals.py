@@ -1,16 +1,16 @@
-"""Intervals of the bounded laws, in (N, E) and in (F, B), as every law of `catalogue.py` has them.
+"""Intervals of the bounded laws in (N, E) and in (F, B), in the format of `catalogue.py`.
 
-All of them are profile intervals (`uncertainty.py`), and hold for fits by least squares. The law in (F, B) is that of
-`routed.py` for the table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below), so that
+All are profile intervals (`uncertainty.py`), and valid for least-squares fits. The law in (F, B) is the law of
+`routed.py` for the table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
 
     b and c      are the same in both,
     a and d      are values at B̂ = 1, which is Ê' = 1/u,
     B_start      is u times E_start, and B_max u times E_max,
-    F_cutoff     where more parameters per FLOP stop helping, is N_cutoff, in units of F,
+    F_cutoff     (where more parameters per FLOP stop helping) is N_cutoff, in units of F,
     losses       are the same.
 
-Every function takes the fit first, as those of all laws do. Those of the law in (N, E) find their intervals from the
-rows alone, and those of the law in (F, B) take B_min and u from it.
+Every function has the fit as its first argument. The functions of the law in (N, E) compute their intervals from the
+rows alone; the functions of the law in (F, B) read B_min and u from the fit.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from .utilisation import UtilisationCurve, UtilisationFit
 _OWN_NAMES = {
     "a": "a", "b": "b", "c": "c", "d": "d", "E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"
 }  # fmt: skip
-"""What the coefficients of the law in (F, E') are called in that in (F, B)."""
+"""The name in (F, B) for each coefficient in (F, E')."""
 
 
 def routed_design(fit: RoutedFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def routed_by_size(
 ) -> tuple[float, float] | None:
     """Return the interval of the law at (N, E) by leaving out one size at a time; None with fewer than three sizes.
 
-    Other arguments as `routed_intervals`. It allows for errors that the runs of one size share (`resampling.py`).
+    Other arguments as `routed_intervals`. It accounts for errors that the runs of one size share (`resampling.py`).
     """
     if np.unique(columns[0]).size < 3:
         return None
@@ -89,7 +89,7 @@ def routed_by_size(
 def routed_dense_equivalent(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Range | None:
-    """Return the size of the dense model that (N, E) is worth; None at E = 1. The rest is as `routed_intervals`."""
+    """Return the size of the dense model with the loss of (N, E); None at E = 1. Otherwise as `routed_intervals`."""
     if not at[1] > 1:
         return None
     asked = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
@@ -151,7 +151,7 @@ def utilisation_cutoff(fit: UtilisationFit) -> float:
 def scaled_columns(
     curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return F and E' = 1 + (B - B_min)/u, the columns that the law in (F, B) is fitted as.
+    """Return F and E' = 1 + (B - B_min)/u, the columns for the fit of the law in (F, B).
 
     Raises:
         ValueError: a B is below B_min.

@@ -1,17 +1,17 @@
-"""A broken power law of accuracy: a curve that may rise in another way after a break.
+"""A broken power law of accuracy: a curve whose exponent may change at a break.
 
     Q = a + b C^(-c0) (1 + (C/d1)^(1/f1))^(-c1 f1)
 
-After Caballero et al. 2022 with one break, as Krajewski et al. 2025 (arXiv 2512.08894, equation 1) hold it against the
-direct law: six coefficients, fitted to the accuracies as they are. Far below d1 the second factor is 1 and the exponent
-is -c0; far above it the exponent is -(c0 + c1); f1 is the width of the break in ln C, over which one becomes the other.
+The law is from Caballero et al. 2022, with one break. Krajewski et al. 2025 (arXiv 2512.08894, equation 1) compare it
+with the direct law. Its six coefficients are fitted to the accuracies themselves. Far below d1 the second factor is 1
+and the exponent is -c0; far above d1 the exponent is -(c0 + c1). f1 is the width of the break in ln C.
 
-The paper minimises the mean of Huber's terms (delta 1e-3) by basin hopping from 100 random starts. Here it is the sum
-of these terms, or of squares, from a fixed grid of 54 starts: a and b are linear once the other four are given, so that
-every start has the best of these (our choice: the same table gives the same fit each time).
+The paper minimises the mean of Huber terms (delta 1e-3) by basin hopping from 100 random starts. This file minimises
+the sum of Huber terms, or of squares, from a fixed grid of 54 starts, so the same table always gives the same fit (our
+choice). a and b are linear for given values of the other four, so every start has the best a and b.
 
-Ill-conditioned: everything but the curve. Six coefficients for one rise leave valleys in which quite other numbers say
-the same about the rows, and another thing far beyond them. Compare predictions; the covariance is not given.
+Compare predictions, not coefficients. Very different coefficients can fit the rows equally well
+and differ far from them. The fit therefore gives no covariance.
 """
 
 import itertools

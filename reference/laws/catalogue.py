@@ -1,8 +1,8 @@
-"""Every law as one small record, so that code can go over laws without knowing any of them.
+"""Every law as one record, so that code can loop over laws.
 
-A law maps data columns to a loss. Its record says what the columns are, what each parameter means and in which unit,
-how it is fitted, and how sure a fit is. What differs between laws is a field of the record and nothing else: no code
-beyond this folder asks for the name of a law.
+A law maps data columns to a loss. Its record lists the columns and the parameters with their meanings and units, and
+the functions that fit, predict and give intervals. All differences between laws are fields of the record: no code
+outside this folder tests the name of a law.
 
     law = LAWS["bilinear"]
     fit = law.fit(dense_parameters, num_experts, loss)       the columns in the order of law.columns, then the loss
@@ -10,13 +10,13 @@ beyond this folder asks for the name of a law.
     law.intervals(fit, columns, loss)                        coefficients and derived numbers, with intervals
     law.predict_interval(fit, columns, loss, at)             the loss at a point, of the law and of one more run
 
-`fit` returns a record with the fields of `Fit`; those of this folder have a few more. `predict` works whatever the
-status is; it gives NaN where a law has nothing to say (a size without a line, for per-size).
+`fit` returns a record with the fields of `Fit`; the fits of this folder have a few more. `predict` works for every
+status. It returns NaN where a law has no prediction (per-size, at a size without a line).
 
-A law of your own is one record more, in ten lines: what it is called, its formula, parameters and columns, and how to
-fit it and to predict with it. `register` puts it among the others, and `leave_one_out`, the fits of a results table and
-whatever else goes over laws take it as any other. Intervals are by leaving one size out at a time unless it brings its
-own (`own_intervals`, `own_prediction`). Here a power law in the tokens of training, D:
+To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
+predict. `register` adds it to `LAWS`. Then `leave_one_out`, the fits of a results table and all other loops over laws
+include it. Its intervals come from leaving out one size at a time, unless the record has its own (`own_intervals`,
+`own_prediction`). For example, a power law in the training tokens D:
 
     >>> class Line(NamedTuple):
     ...     beta: float
@@ -38,14 +38,13 @@ own (`own_intervals`, `own_prediction`). Here a power law in the tokens of train
     3.162 3.162
     >>> del LAWS["data"]
 
-The laws dense, kaplan and hoffmann take dense rows only; the other laws of the loss count a dense model as E = 1, or
-with the B that it has. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; they are fitted by descent
-(`additive.py`).
+The laws dense, kaplan and hoffmann use dense rows only. For the other laws of the loss a dense model has E = 1, or its
+own B. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a descent fits them (`additive.py`).
 
-`measured` says what a law is of. The laws from direct to two-stage-ratio are of accuracy: the accuracy stands in the
-place of the loss in all of the above, and `fit` takes what the table does not say as options, such as the rate of
-guessing of a task (`with_options`). Two-stage laws take a measured loss beside their columns, which a prediction does
-not need. The last law is of efficiency leverage.
+`measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read
+"accuracy" for "loss" above. Their `fit` has options for facts that are not in the table, such as the guess rate of a
+task (`with_options`). To fit a two-stage law you also need a measured loss; to predict you do not. The last law
+predicts efficiency leverage.
 
     >>> for law in LAWS.values():
     ...     print(f"{law.name:18} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
@@ -123,16 +122,16 @@ class Parameter(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What is asked of the fit of a law; the fits of this folder have these fields and more.
+    """The fields that every fit of a law has; the fits of this folder have more.
 
     Attributes:
         coefficients: by the names of `Law.parameters`
-        objective: the least value of what `criterion` names
-        rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: whether the coefficients are an optimum inside their domain, in words
-        covariance: [p, p] of the coefficients; NaN where it is not known
+        objective: the least value of `criterion`
+        rmsle: root mean squared difference of log10 losses, for every criterion
+        status: "interior", or why the coefficients are no optimum inside their domain
+        covariance: [p, p] of the coefficients; NaN if unknown
         rows: rows used
-        criterion: what was minimised, in words
+        criterion: a description of the minimised quantity
     """
 
     coefficients: NamedTuple
@@ -145,31 +144,31 @@ class Fit(NamedTuple):
 
 
 class Law(NamedTuple):
-    """One law: of the loss, or of what `measured` says.
+    """One law: of the loss, or of the quantity that `measured` names.
 
     Attributes:
-        name: by which commands and LAWS know it
+        name: its key in LAWS and in commands
         formula: in words and letters
         parameters: in the order of the coefficients of a fit
-        columns: what `fit` and `predict` take, in this order
-        fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
+        columns: the arguments of `fit` and `predict`, in this order
+        fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError if the rows do not determine it
         predict: (fit, *columns) -> loss, nats per token
-        linear: the parameters in which log10 L is linear, or the products that it is linear in
-        given: keyword arguments of `fit` that a table gives, kept where rows are left out
+        linear: the parameters, or products of parameters, in which log10 L is linear
+        given: keyword arguments of `fit` from the whole table, the same in all folds
         axes: the runs of a table: one grid in N and E, with F and B, dense, every, of one E, of one kind
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
-        count: (*columns) -> number of coefficients, where it is not that of the parameters
-        design: (fit, *columns) -> [n, p]: log10 L is linear in these, given what was searched
+        count: (*columns) -> number of coefficients, if it differs from the number of parameters
+        design: (fit, *columns) -> [n, p]: columns in which log10 L is linear at the fitted nonlinear coefficients
         own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
-        slopes: (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
-        cutoff: fit -> (name, value): where more experts stop helping
-        by_size: (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
-        dense_equivalent: (fit, columns, loss, at, level) -> Range or None: what a point is worth
-        measured: what `fit` takes last and `predict` returns: nats per token, or a share, or a ratio
-        beside: columns that `fit` takes after `columns`, and `predict` passes over if it is given them
-        options: keyword arguments of `fit` that a user sets, see `with_options`
+        slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
+        cutoff: fit -> (name, value): the size at which more experts stop helping
+        by_size: (fit, columns, loss, at, level) -> (low, high) or None, in addition to `own_prediction`
+        dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
+        measured: the last argument of `fit` and the result of `predict`: nats per token, a share, or a ratio
+        beside: columns that `fit` needs after `columns`; `predict` ignores them
+        options: keyword arguments of `fit` for the user, see `with_options`
         published: printed coefficients, with how well they are attested
     """
 
@@ -201,7 +200,7 @@ class Law(NamedTuple):
         """Return the coefficients of a fit, and numbers derived from them, with their intervals.
 
         Args:
-            fit: of `self.fit(*columns, loss)`, by the criterion that the law has by default.
+            fit: of `self.fit(*columns, loss)`, by the default criterion of the law.
             columns: [n] each, in the order of `self.columns`.
             loss: [n], nats per token.
             level: confidence level, between 0 and 1.
@@ -216,14 +215,14 @@ class Law(NamedTuple):
     def predict_interval(
         self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
     ) -> Predicted:
-        """Return the loss at one point, the interval of the law there, and that of one more run.
+        """Return the loss at one point, with an interval for the law and one for one more run.
 
         Args:
             fit, columns, loss, level: as `intervals`.
             at: the columns of the law at the point, a number each.
 
         Raises:
-            ValueError: as `intervals`, or the law says nothing at the point.
+            ValueError: as `intervals`, or the law has no prediction at the point.
         """
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
@@ -234,13 +233,13 @@ class Law(NamedTuple):
         return len(self.parameters) if self.count is None else self.count(*columns)
 
     def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """Return predicted less measured: of accuracies as they are, of losses and leverages as log10."""
+        """Return predicted minus measured: accuracies unchanged, losses and leverages as log10."""
         if self.measured == "accuracy":
             return np.asarray(predicted) - measured
         return np.log10(predicted) - np.log10(measured)
 
     def with_options(self, **options) -> "Law":
-        """Return this law with keyword arguments of its fit set, such as the rate of guessing of a task.
+        """Return this law with keyword arguments of its fit set, such as the guess rate of a task.
 
         Raises:
             ValueError: the law takes no option of that name.
@@ -254,11 +253,11 @@ class Law(NamedTuple):
 
 
 def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
-    """Return the fit of a law of one's own by least squares of log10 L; its covariance is not known.
+    """Return the record of a least-squares fit of log10 L, for your own law; its covariance is NaN.
 
     Args:
-        coefficients: the best ones, a record by the names of the law's parameters.
-        predicted: [n], the losses of the law with these.
+        coefficients: the fitted coefficients, a record with the names of the law's parameters.
+        predicted: [n], the losses of the law with these coefficients.
         loss: [n], measured.
         status: see `Fit`.
     """
@@ -269,7 +268,7 @@ def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, st
 
 
 def register(law: Law) -> Law:
-    """Put a law into LAWS, so that whatever goes over laws, or takes the name of one, knows it; return the law.
+    """Add a law to LAWS, for commands and loops over laws, and return it.
 
     Raises:
         ValueError: another law has its name.
@@ -354,7 +353,7 @@ _BILINEAR = Law(
 
 
 def _predict_bounded(fit, *columns: np.ndarray) -> np.ndarray:
-    """Return the loss of a fit, whose curve holds also where the coefficients run away, or of printed coefficients."""
+    """Return the loss of a fit, by its curve, which exists without finite coefficients; or of printed coefficients."""
     if isinstance(fit, Published):
         return routed.predict_loss(*columns, fit.coefficients)
     return fitting.predict_curve(fit.curve, *columns)

@@ -1,23 +1,21 @@
-"""Which model to train: every option at its best size for a budget, and how often each option is the best of all.
+"""Which model to train: every option at its best size for a budget, and how often each option is the best.
 
-An option is all of a model but its size and its training tokens: a law, and its arguments besides N and D, such
-as the number of experts. It costs
+An option is a law and its arguments other than size N and training tokens D, such as the number of experts. It costs
 
     training     train(N) · D FLOPs
     inference    serve(N) · D_inf FLOPs, over the life of the model
     memory       bytes · (held(N) + T · cache(N)) for a key-value cache of T tokens
 
-The training tokens D are given, or they are all that the FLOPs pay for:
+You give the training tokens D, or the FLOPs determine them:
 
     D = (FLOPs - serve(N) · D_inf) / train(N)
 
-1. `best_choice` goes over all sizes N that the budget allows and takes the one with the least loss: brute force.
-2. `resampled_losses` asks what the law would have said of each choice if other runs had been drawn: the law is fitted
-   again to every resample of the table.
-3. `win_shares` counts in how many resamples each choice has the least loss. Two choices with overlapping intervals can
-   still be told apart, since they miss together; the share says so, where a pair of intervals does not.
+1. `best_choice` tries all sizes N that the budget allows and returns the size with the least loss.
+2. `resampled_losses` fits the law again to every resample of the table, and predicts the loss of each choice.
+3. `win_shares` counts in how many resamples each choice has the least loss. This can separate two choices with
+   overlapping intervals, because their errors are correlated.
 
-Losses of different tables are not comparable, since tokenizer and corpus differ: compare choices of one table alone.
+Compare choices of one table only. Losses of different tables are not comparable, since tokenizer and corpus differ.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,23 +1,24 @@
-"""Loss from compute alone: a power law above a floor, and a prediction that was written down before it was measured.
+"""Loss from compute alone: a power law above a floor, and a prediction recorded before its runs.
 
     L(C) = floor + A / C^α,   that is   ln(L - floor) = ln A - α ln C
 
 where  L      loss of the best run at a budget, nats per token
        C      training FLOPs
-       floor  the loss that no compute goes below; given (0 makes it Kaplan's power law), not fitted.
+       floor  the irreducible loss for any compute; given, not fitted (0 gives Kaplan's power law).
 
-With the floor given that is a straight line, so that the interval of a new run is the classical one: with x = ln C, s²
-the residual variance with n - 2 degrees of freedom, and q the quantile of Student's t,
+With a given floor the law is a straight line, so the interval of a new run is the classical one. With x = ln C, s² the
+residual variance with n - 2 degrees of freedom, and q the quantile of Student's t,
 
     ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
 
-Soft: the floor. The six runs below are fitted to within 0.005 nats, root mean square, by any floor from 1.3 to 1.7, and
-best by one of 1.45 (the example of `fit_compute`); at 1e23 FLOPs the losses that these floors lead to differ by 0.07.
-What does not depend on the budget is a speed-up: two recipes with one floor and one α whose losses at one budget are
-L_worse and L_better differ by the factor ((L_worse - floor)/(L_better - floor))^(1/α) in compute (`speedup`).
+The data determine the floor poorly. Any floor from 1.3 to 1.7 fits the six runs below to within 0.005 nats, root mean
+square, and 1.45 fits best (the example of `fit_compute`). At 1e23 FLOPs the losses predicted with these floors differ
+by 0.07. A speed-up does not depend on the budget. Take two recipes with the same floor and α and with losses L_worse
+and L_better at one budget: their compute differs by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
+(`speedup`).
 
-The registered prediction is Marin's, 2026, from the text of its repository: the best of six budgets of 1e18 to 3e20,
-L = 1.6 + 95.18 C^-0.0941, and with it the losses at 1e21 and 1e23, which were measured afterwards (`REGISTERED`).
+The registered prediction comes from the repository text of Marin, 2026. From the best runs at six budgets of 1e18 to
+3e20 it has L = 1.6 + 95.18 C^-0.0941 and the losses at 1e21 and 1e23, which were measured afterwards (`REGISTERED`).
 """
 
 import math

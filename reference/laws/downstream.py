@@ -1,27 +1,27 @@
-"""Laws of downstream accuracy: how the share of right answers rises with compute.
+"""Laws of downstream accuracy: how the share of correct answers rises with compute.
 
-After Krajewski et al. 2025 (arXiv 2512.08894). A task with answers to choose from is solved by guessing at a rate
-Q_rand, so that what counts is the accuracy above it,
+The laws are from Krajewski et al. 2025 (arXiv 2512.08894). In a multiple-choice task, guessing reaches the accuracy
+Q_rand, so the laws use the accuracy above it,
 
-    Q' = (Q - Q_rand) / (1 - Q_rand)                                    0 for a guess, 1 for everything right
+    Q' = (Q - Q_rand) / (1 - Q_rand)                                    0 for guesses, 1 for all answers correct
 
-and each law is a sum of power laws of the surprise -ln Q', which falls to 0 as the accuracy rises to 1:
+Each law is a sum of power laws for the surprise -ln Q', which falls to 0 as the accuracy rises to 1:
 
     direct      -ln Q' = A / C^α                                        equation 2, one ratio of tokens to parameters
     ratio       -ln Q' = A / N^α + B / D^β                              equation 4, across ratios
     ceiling     -ln Q' = A / C^α + E,      Q'_max = exp(-E)             equation 10 (appendix L)
     repeated    ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k           equation 5, pass@k
 
-where  C  training FLOPs       N  parameters       D  training tokens       k  attempts, of which one has to be right.
+where  C  training FLOPs       N  parameters       D  training tokens       k  attempts; one has to be correct.
 
-Rows at or below the guess rate have no Q' above 0, and those just above it are mostly noise that the logarithm makes
-large: rows count only where Q > Q_rand + least_gain. The paper's threshold is "more than 5 % above random"; that this
-means 0.05 of accuracy is our reading, `least_gain` is the option. A row with Q = 1 has no logarithm of its surprise
-either. All rows that count carry the same weight in ln(-ln Q'). They are not an unbiased sample: near the threshold the
-lucky rows are in and the unlucky ones out, which flattens the law (our remark).
+The fit uses only rows with Q > Q_rand + least_gain. Rows at or below the guess rate have no Q' above 0; just above it,
+rows are mostly noise, which the logarithm amplifies. The paper's threshold is "more than 5 % above random"; we read
+this as 0.05 of accuracy, and `least_gain` changes it. The fit also skips rows with Q = 1, whose surprise has no
+logarithm. All used rows have the same weight in ln(-ln Q'). They are a biased sample: near the threshold the fit keeps
+lucky rows and skips unlucky ones, which flattens the law (our remark).
 
-The direct and the repeated law are lines, fitted here by ordinary least squares as in the paper; the other two are sums
-and are fitted in `downstream_sums.py`.
+The direct and the repeated law are lines. This file fits them by ordinary least squares, as in the paper; the other two
+laws are sums, fitted in `downstream_sums.py`.
 """
 
 import math

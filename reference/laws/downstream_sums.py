@@ -1,17 +1,19 @@
-"""The laws of downstream accuracy that are sums: across ratios of tokens to parameters, and with a ceiling.
+"""Two laws of downstream accuracy that are sums: several ratios of tokens to parameters, and a ceiling.
 
-See `downstream.py` for the laws, the letters and the rows that count. The logarithm of a sum of power laws is no line:
+`downstream.py` explains the laws, the letters and the selection of rows. The logarithm of a sum of power laws is
+nonlinear:
 
     ratio      ln(-ln Q') = ln(A/N^α + B/D^β)
     ceiling    ln(-ln Q') = ln(A/C^α + E)
 
-so that it is fitted from many starts (`_levenberg.py`), by least squares, or by the sum of Huber terms with the paper's
-delta of 1e-3. In the paper the starts of the ratio law are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15}, and
-those of the ceiling a grid likewise. Ours are counted from the middle of the table, where both terms together make up
-the mean of the rows, in three shares (our choice): whatever the units, no start is far off.
+The fit therefore uses many starts (`_levenberg.py`). It minimises squares, or the sum of Huber terms with the paper's
+delta of 1e-3. In the paper, the starts of the ratio law are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15}; the
+starts of the ceiling are a similar grid. Our starts are relative to the middle of the table: there both terms add up to
+the mean of the rows, in three different shares (our choice). So no start is far from the rows, in any units.
 
-Soft: E. A ceiling shows only in rows near it. Where the law without one fits as well, the status says so and E is 0.
-Soft too: a term that is small in all rows. Where one is below a millionth of the other everywhere, the status says so.
+The data may not determine E: a ceiling shows only in rows near it. If the law without a ceiling fits equally well, the
+status reports it and E is 0. A term that is small in all rows is also uncertain. If it is below a millionth of the
+other term in every row, the status reports it.
 """
 
 import itertools

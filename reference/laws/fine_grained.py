@@ -1,29 +1,29 @@
-"""The law of fine-grained experts: how the loss of a routed model depends on its size, its tokens and its granularity.
+"""The law of fine-grained experts: how the loss of a routed model depends on size, tokens and granularity.
 
 After Krajewski, Ludziejewski et al. 2024 (arXiv 2402.07871):
 
     L = c + (g/G^γ + a)/N^α + b/D^β
 
 where  L  training loss at the end, nats per token
-       N  all parameters but those of embeddings and routers
+       N  all parameters except embeddings and routers
        D  training tokens
-       G  granularity, d_ff/d_expert: how many times narrower than the dense feed-forward layer an expert is. A token
-          has G of them, so that the work stays the same
+       G  granularity, d_ff/d_expert: an expert is G times narrower than the dense feed-forward layer. A token uses G
+          experts, so the compute stays the same
 
-at a fixed *expansion* E, by how much the experts of a layer together are larger than the dense layer. There are G·E
-experts. That is another E than in `routed.py` where G is not 1, but the same where it is. In a dense model g/G^γ is not
-there: `hoffmann.py` is its law.
+The law holds at a fixed *expansion* E: together, the experts of a layer are E times as large as the dense layer. There
+are G·E experts, so this E equals the E of `routed.py` only if G = 1. A dense model has no term g/G^γ: its law is
+`hoffmann.py`.
 
-The law has four terms and is fitted as `additive.py` says; g/(G^γ N^α) and a/N^α have one exponent α.
+The law has four terms, and `additive.py` fits it; g/(G^γ N^α) and a/N^α share the exponent α.
 
-The price of granularity is the router, whose work grows with the number of experts. With d the width of the model,
-d_ff = 4d and all blocks routed,
+The price of granularity is the router: its FLOPs grow with the number of experts. With model width d, d_ff = 4d and all
+blocks routed,
 
     training FLOPs = (12 d² · 6 + d · E · G · 14) · D · blocks
 
-There are 6 FLOPs for each active parameter of a block (12 d²) and token, forward and backward, and 14 for each number
-of the router: 6 for its matrix product and 8 for dispatch and combination, as the paper counts them. Attention scores
-and embeddings are not counted. The models of the paper have d = 64 · blocks (our `WIDTH_PER_BLOCK`).
+Per token, forward and backward, the paper counts 6 FLOPs for each active parameter of a block (12 d²). It counts 14 for
+each parameter of the router: 6 for its matrix product and 8 for dispatch and combination. Attention scores and
+embeddings do not count. The models of the paper have d = 64 · blocks (our `WIDTH_PER_BLOCK`).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Two laws of a dense model's loss in its size N and the tokens D that it was trained on.
+"""Two laws for the loss of a dense model, in its size N and its training tokens D.
 
 Hoffmann et al. 2022 (arXiv 2203.15556, their third approach), the "Chinchilla" law:
 
@@ -7,29 +7,30 @@ Hoffmann et al. 2022 (arXiv 2203.15556, their third approach), the "Chinchilla" 
 where  L  loss at the end of training, nats per token
        N  parameters
        D  training tokens
-       c  the floor, what no size and no amount of data takes away: the entropy of the text, if the law is right.
+       c  the irreducible loss, for any size and any number of tokens: the entropy of the text, if the law is right.
 
-The paper's letters for a, b and c are A, B and E; E is the number of experts here, and B parameters per FLOP.
-`additive.py` is the fit: the sum of Huber terms of ln L̂ - ln L with δ = 1e-3.
+The paper's letters for a, b and c are A, B and E; here E is the number of experts, and B parameters per FLOP.
+`additive.py` fits the law: it minimises the sum of Huber terms of ln L̂ - ln L with δ = 1e-3.
 
-Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5), the law before it, which has no floor:
+Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5), an earlier law without a floor:
 
     L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D
 
-Its two ends are power laws: for D → ∞, L = (N_c/N)^α_N, which is the law of `dense.py`; for N → ∞, L = (D_c/D)^α_D.
-ln L is α_D times a log-sum-exp of two terms, so that the same descent fits it. The unknowns are those of the two ends,
-θ = (α_N, u, α_D, v). With n and d the logarithms of N and D, counted from the middle of the table, u - α_N n is ln L of
-the first end and v - α_D d that of the second. With z these two over α_D and p their shares, as in step 2 of
-`additive.py`,
+Its two limits are power laws: for D → ∞, L = (N_c/N)^α_N, the law of `dense.py`; for N → ∞, L = (D_c/D)^α_D. ln L is
+α_D times a log-sum-exp of two terms, so the same descent fits it. The unknowns are the coefficients of the two limits,
+θ = (α_N, u, α_D, v). Let n and d be the logarithms of N and D, minus their values in the middle of the table. Then ln L
+is u - α_N n in the first limit and v - α_D d in the second. Let z be these two divided by α_D, and p their shares, as
+in step 2 of `additive.py`. Then
 
     ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂u = p₁,   ∂ ln L̂/∂α_N = -p₁ n,   ∂ ln L̂/∂v = p₂,
     ∂ ln L̂/∂α_D = ln Σ exp z - Σ p z - p₂ d = -Σ p ln p - p₂ d
 
-Where no row shows one of the ends, its p is 0 and both of its unknowns have left the law, which is the other end alone.
-With α_D small or the ends far apart that is soon so: p goes with the power 1/α_D of the ratio of the two.
+If no row is close to one of the limits, its p is 0, and the law is the other limit alone; both unknowns of the first
+then have no effect. This happens easily if α_D is small or the limits are far apart: p goes as the ratio of the two to
+the power 1/α_D.
 
-Which N: Kaplan et al. count no embeddings, Hoffmann et al. count them (our memory of both papers, which were not at
-hand). A fit gives coefficients for the count that it was given.
+N excludes embeddings for Kaplan et al. and includes them for Hoffmann et al. (from memory; we could not check the
+papers). The coefficients of a fit belong to the count in its table.
 """
 
 import itertools

@@ -1,17 +1,17 @@
-"""A number with its interval, for every law: the two records, and a fall-back for laws without intervals of their own.
+"""A number with its interval: two records for every law, and the jackknife for laws without their own intervals.
 
-What a law says is a coefficient, a number derived from coefficients (the size at which more experts stop helping), or a
-loss. Each comes with the values that the rows do not reject (`Range`), and a loss with two intervals (`Predicted`): of
-the law itself at that point, and of one more run there, which scatters about the law as the rows do.
+A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses.
+A coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two
+intervals (`Predicted`): one for the law at that point, and one for one more run there, which scatters about the law.
 
     linear laws      Student's t, exact if errors are normal                  `linear_intervals.py`
     bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`
-    any other law    leave one size out at a time, and fit: the jackknife     here
+    any other law    leave out one size at a time, and fit: the jackknife     here
 
-The jackknife takes nothing of a law but that it can be fitted and can predict. With v of the whole table and vᵢ without
-the rows of group i, m groups in all, the interval is v ± q √((m - 1)/m · Σ (vᵢ - mean)²), q Student's quantile with
-m - 1 degrees of freedom (Tukey 1958; `resampling.py` says how far to trust it). Our choice: the groups are the values
-of the law's first column, losses are taken in log10, and coefficients as they are.
+The jackknife needs only a law that can be fitted and can predict. Let v be the value from the whole table and vᵢ the
+value without the rows of group i, for m groups. The interval is v ± q √((m - 1)/m · Σ (vᵢ - mean)²), with q Student's
+quantile with m - 1 degrees of freedom (Tukey 1958; `resampling.py` gives its coverage). Our choice: a group has the
+rows with one value of the law's first column; losses enter as log10, and coefficients unchanged.
 """
 
 import math
@@ -28,11 +28,11 @@ class Range(NamedTuple):
 
     Attributes:
         name: of the coefficient or the derived number; or "slope"
-        at: where it is taken, for one of several: the size N of a slope or a line; None otherwise
+        at: the size N of a slope or a line; None for other numbers
         value: by the fit
-        low: may be -inf; NaN where it is not known, as `high`
+        low: may be -inf; NaN if unknown, as `high`
         high: may be inf
-        words: see `uncertainty.verdict`; "" where the interval is exact
+        words: see `uncertainty.verdict`; "" for an exact interval
     """
 
     name: str
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The loss of a law at one point, nats per token; or the accuracy or the leverage, where the law is of these.
+    """The loss of a law at one point, nats per token; for other laws, the accuracy or the leverage.
 
     Attributes:
         value: by the fit
@@ -58,7 +58,7 @@ class Predicted(NamedTuple):
 
 
 def range_of(interval: Interval) -> Range:
-    """Return an interval by profile likelihood as a Range, with its verdict in words.
+    """Return a profile-likelihood interval as a Range, with its verdict.
 
     Example:
         >>> from routelaws.reference.laws.uncertainty import Quantity
@@ -70,18 +70,18 @@ def range_of(interval: Interval) -> Range:
 
 
 def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """Return the interval of each coefficient of any law by leaving out one value of its first column at a time.
+    """Return the jackknife interval of each coefficient of any law.
 
     Args:
         law: a record with `fit`, `predict` and `given`, as `catalogue.Law`.
-        fit: of `law.fit`, with `coefficients`, a record; those of one number have an interval.
+        fit: of `law.fit`; each scalar in its record `coefficients` gets an interval.
         columns: of the law, [n] each.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.
 
     Returns:
-        One Range for each coefficient. Both ends are NaN with fewer than two groups, or where the law cannot be fitted
-        without one of them.
+        One Range for each coefficient. Both ends are NaN with fewer than two groups, or if the law cannot be fitted
+        without one of the groups.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -98,24 +98,24 @@ def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarra
 def jackknife_prediction(
     law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss of any law at one point, with intervals by leaving out one value of its first column at a time.
+    """Return the loss of any law at one point, with jackknife intervals.
 
-    For one more run the variance of the rows about the law, with n - p degrees of freedom for p parameters, is added
-    to that of the jackknife (our choice).
+    For one more run, the variance is the jackknife's plus the variance of the rows about the law, with n - p degrees of
+    freedom for p parameters (our choice).
 
     Args:
         law, fit, columns, loss, level: as `jackknife_intervals`.
         at: the columns of the law at the point.
 
     Returns:
-        A Predicted; ends are NaN where `jackknife_intervals` has none, or with too few rows for a variance.
+        A Predicted; ends are NaN as in `jackknife_intervals`, or with too few rows for a variance.
 
     Raises:
         ValueError: as `law.predict`, or `level` is out of its range.
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 
-    as_it_is = law.measured == "accuracy"  # any other number is taken as log10
+    as_it_is = law.measured == "accuracy"  # any other number enters as log10
 
     def scaled(found) -> float:
         """Return what a fit predicts at the point, on the scale of the jackknife; NaN without a fit."""
@@ -139,18 +139,18 @@ def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float
     """Return value ± q times the standard error of the jackknife.
 
     Args:
-        value: of the whole table.
-        folds: [m], without each group.
+        value: from the whole table.
+        folds: [m], the values without each group.
         level: confidence level, between 0 and 1.
 
     Returns:
-        Both ends; NaN with fewer than two groups, or where a value is not finite.
+        Both ends; NaN with fewer than two groups, or if a value is not finite.
 
     Raises:
         ValueError: `level` is out of its range.
 
     Example:
-        Two groups: the standard error is half the difference, and q is 1 at 50 % and one degree of freedom.
+        For two groups the standard error is half the difference, and q is 1 at 50 % and one degree of freedom.
 
         >>> print([round(end, 6) for end in jackknife_ends(2.0, np.array([1.0, 4.0]), 0.5)])
         [0.5, 3.5]
@@ -163,7 +163,7 @@ def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float
 
 
 def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
-    """Return the fit without each value of the first column; None where the rest does not determine the law."""
+    """Return the fit without each value of the first column; None if the other rows do not determine the law."""
     given, folds = law.given(*columns), []
     for value in np.unique(columns[0]):
         kept = columns[0] != value

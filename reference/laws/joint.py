@@ -1,36 +1,36 @@
-"""The joint law of dense and routed models: how the loss depends on active parameters, tokens and experts together.
+"""The joint law of dense and routed models: the loss in active parameters, tokens and experts.
 
 After Ludziejewski et al. 2025, "Joint MoE Scaling Laws" (arXiv 2502.05172):
 
     L = a Ê^δ N^(α + γ ln Ê) + b Ê^ω D^(β + ζ ln Ê) + c
 
 where  L  loss at the end of training, nats per token
-       N  active parameters, with embedding and unembedding; a token uses one expert
+       N  active parameters, including embedding and unembedding; a token uses one expert
        D  training tokens
        E  experts per layer; E = 1 is the dense model
        Ê  effective experts, by the equation of `routed.py`: E_start at E = 1, never above E_max
 
-α and β are below 0 here, where `hoffmann.py` has a minus sign. At one E the law is that of Hoffmann et al. with
+α and β are below 0 here, while `hoffmann.py` has a minus sign. At one E this is the law of Hoffmann et al. with
 coefficients that depend on E,
 
     L = m N^μ + n D^ν + c,   m = a Ê^δ,  μ = α + γ ln Ê,  n = b Ê^ω,  ν = β + ζ ln Ê           (`at_experts`)
 
-so that it has a compute-optimal N and D at each E (`planning.py`).
+so it has a compute-optimal N and D at each E (`planning.py`).
 
-The fit. Write x = E - 1 and, as in `fitting.py`, Ê = E_start · (1 + rise·x/(1 + bend·x)), and ψ(x) for ln of the
-bracket, ln Ê = ln E_start + ψ. Then ln of the first term is
+The fit. Write x = E - 1 and, as in `fitting.py`, Ê = E_start · (1 + rise·x/(1 + bend·x)). Let ψ(x) be the ln of the
+bracket, so ln Ê = ln E_start + ψ. Then ln of the first term is
 
     (ln a + δ s) + δ ψ + (α + γ s) ln N + γ ψ ln N,   s = ln E_start
 
-linear at a given ψ in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term is so likewise. ln N and
-ln D are counted from their middle, as in `additive.py`, and the fit has eleven unknowns: four for each term, ln c,
+At a given ψ it is linear in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term has the same form.
+The fit subtracts from ln N and ln D their means, as in `additive.py`. It has eleven unknowns: four for each term, ln c,
 ln rise and ln bend. The derivatives of ψ are
 
     ∂ψ/∂ln rise = rise·x / (1 + bend·x + rise·x)
     ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
 
-Ill-conditioned: E_start and E_max where E goes no further than 32, as in the paper, and every coefficient apart from μ
-and ν at an E of the table. Compare predicted losses.
+Compare predicted losses. E_start and E_max are ill-conditioned if E does not exceed 32, as in the paper. So is every
+coefficient except μ and ν at an E of the table.
 """
 
 import itertools

@@ -1,29 +1,29 @@
 """Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
 
-After Tian et al. 2025 (arXiv 2507.17702),
+After Tian et al. 2025 (arXiv 2507.17702):
 
     EL = C_dense / C_moe,  both at the same loss,
     EL(A, G, C) = Â^(α + β log2 G + γ (log2 G)²),      α = a + d log10 C
     1/Â = 1/(A + (1/A_start - 1/A_max)⁻¹) + 1/A_max
 
 where  A  activation ratio, the share of the experts that a token uses, between 0 and 1
-       G  granularity, 2 d_model / d_expert (half of the number that the fine-grained law calls G, and so named
-          `tian_granularity` here)
+       G  granularity, 2 d_model / d_expert (half of the G of the fine-grained law, so its name here is
+          `tian_granularity`)
        C  training FLOPs of the mixture.
 
-The last line is Clark's saturation (`routed.py`), with A in the place of E - 1.
+The last line is Clark's saturation (`routed.py`), with A in place of E - 1.
 
-How well this is attested: coefficients and forms were read in the paper's text. The bases of the two logarithms are not
-printed there. They are inferred: with log10 of C and log2 of G, and with no other pair, the law gives the paper's two
-conclusions, a leverage "over 7" at (3.1 %, 12, 1e22) and a best granularity "around 12". Errata of the text: d is
-called positive and is negative; a leverage of 1 at A = 1 is claimed, and the law gives 0.990 at (1, 12, 1e22).
+Reliability. Coefficients and forms are from the paper's text, which does not print the bases of the two logarithms. We
+inferred them: only log10 of C with log2 of G gives the paper's two conclusions, a leverage "over 7" at (3.1 %, 12,
+1e22) and a best granularity "around 12". Errata of the text: it calls d positive, but d is negative. It claims a
+leverage of 1 at A = 1, but the law gives 0.990 at (1, 12, 1e22).
 
-Soft: A itself, which the paper counts in three ways (`activation_ratio`). With 8 of 256 experts and one shared expert,
-G = 12 and C = 1e22 the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition of A: the 7 of the claim
-rests on the way of counting.
+The paper counts A in three ways (`activation_ratio`), and the claim of 7 depends on the choice. With 8 of 256 experts
+and one shared expert, G = 12 and C = 1e22, the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition
+of A.
 
-The fit is ours: least squares of log10 EL. At a given A_start the law is linear in (a, d, γ, β), and A_start is
-searched; A_max is given (the paper's 5.28e16 is as good as infinite, and no row could tell it from that).
+The fit is our choice: least squares of log10 EL. At a given A_start the law is linear in (a, d, γ, β), and a search
+finds A_start. A_max is given: the paper's 5.28e16 is practically infinite, and no row can distinguish the two.
 """
 
 import math

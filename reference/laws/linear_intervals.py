@@ -1,25 +1,24 @@
 """Intervals of the linear laws: dense, per-size, separable and bilinear.
 
-Each is log10 L = X β with columns X that the data fix (`dense_design` and the like, [n, p]), fitted by least squares.
-If errors are independent, normal and of one variance, textbook statistics is exact. With β̂ the solution, RSS its
-residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom:
+Each law is log10 L = X β, fitted by least squares. The data determine the columns X (`dense_design` and the other
+designs, [n, p]). If errors are independent and normal with one variance, textbook statistics is exact. Let β̂ be the
+solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom.
 
 1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point
-   is 10 to the power of x·β, x its line of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. One more run there has 1
-   added to it, for its own error.
-2. A ratio of two, r = (y·β)/(x·β), has the interval of all values that are not rejected by 1: those with
+   is 10 to the power of x·β, with x its row of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. For one more run
+   there, add 1 to the leverage, for the error of the run.
+2. The interval of a ratio of two, r = (y·β)/(x·β), has all values that step 1 does not reject, that is
 
        ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
 
-   It has no end on either side where x·β = 0 is not rejected.
+   It has no end on either side if step 1 does not reject x·β = 0.
 
-   N_c of the dense law, where the loss is 1 nat: its log10 is (α log10 N_c)/α. N_cutoff of the bilinear law, where
-   b + c log10 N = 0: its log10 is -b/c.
+   For N_c of the dense law, where the loss is 1 nat, log10 N_c is (α log10 N_c)/α. For N_cutoff of the bilinear law,
+   where b + c log10 N = 0, log10 N_cutoff is -b/c.
 
-Both say that the least residual sum of all β with h·β = v, or with (y - r x)·β = 0, is at most RSS + q² s². That is
-the problem which a bounded law has at one shape, so that the functions of `_allowed.py` find the ends. The residual sum
-of a per-size fit is shared by all of its lines. A design takes the fit as its first argument, as those of all laws do;
-only that of per-size lines looks at it.
+Both conditions mean: the least residual sum of all β with h·β = v, or with (y - r x)·β = 0, is at most RSS + q² s². A
+bounded law has the same problem at one shape, so the functions of `_allowed.py` find the ends. All lines of a per-size
+fit share one residual sum. Every design has the fit as its first argument; only `per_size_design` uses it.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
@@ -74,15 +73,15 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges, all NaN where the fit is no power law. N_c: all sizes at which a loss of 1 nat is not rejected; from
-        0 to inf where a line that does not fall is not rejected.
+        Two Ranges, all NaN if the fit is no power law. The interval of N_c has all sizes at which the data do not
+        reject a loss of 1 nat. It is 0 to inf if the data do not reject a line that does not fall.
 
     Raises:
         ValueError: `level` is out of its range.
 
     Example:
-        Three decades and errors of ± 0.01 about log10 L = 0.5 - 0.1 (log10 N - 8): s² = 6 · 0.01² / 1, the variance of
-        the slope is s²/2, and q is 1 at 50 %. α = 0.1 ± √(0.0003).
+        Three sizes, one decade apart, have errors of ± 0.01 about log10 L = 0.5 - 0.1 (log10 N - 8). So
+        s² = 6 · 0.01² / 1, the variance of the slope is s²/2, and q is 1 at 50 %: α = 0.1 ± √(0.0003).
 
         >>> from routelaws.reference.laws.dense import fit_dense
         >>> size, loss = np.array([1e7, 1e8, 1e9]), 10 ** np.array([0.61, 0.48, 0.41])
@@ -129,8 +128,8 @@ def bilinear_intervals(
 ) -> list[Range]:
     """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
 
-    The interval of N_cutoff is as that of `uncertainty.profile_intervals`: `high` is inf where c <= 0 is not rejected,
-    and `low` is the least size at which b + c log10 N = 0 with c > 0 is not rejected.
+    The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high` is inf if the data do not reject c <= 0,
+    and `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0.
     """
     solved = _solve(bilinear_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
@@ -143,7 +142,7 @@ def bilinear_intervals(
 def linear_prediction(
     design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss of a linear law at one point, the interval of the law there, and that of one more run.
+    """Return the loss of a linear law at one point, with an interval for the law and one for one more run.
 
     Args:
         design: (fit, *columns) -> [n, p], one of the four above.
@@ -154,11 +153,11 @@ def linear_prediction(
         A Predicted.
 
     Raises:
-        ValueError: `level` is out of its range, or the law says nothing at the point (per-size lines at a size without
-            one).
+        ValueError: `level` is out of its range, or the law has no prediction at the point (per-size lines at a size
+            without a line).
 
     Example:
-        The rows of `dense_intervals`: at their mean size the leverage is 1/3, and s² is 0.0006.
+        For the rows of `dense_intervals`, the leverage at their mean size is 1/3, and s² is 0.0006.
 
         >>> from routelaws.reference.laws.dense import fit_dense
         >>> size, loss = np.array([1e7, 1e8, 1e9]), 10 ** np.array([0.61, 0.48, 0.41])
@@ -180,11 +179,11 @@ def linear_prediction(
 def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
     """Return the least-squares problem of log10 L on the columns of `design`, [n, p]; RSS + q² s² is allowed.
 
-    (XᵀX)⁻¹ = X⁺X⁺ᵀ, X⁺ the pseudo-inverse [p, n], which takes the place of a root of it.
+    (XᵀX)⁻¹ = X⁺X⁺ᵀ with the pseudo-inverse X⁺ [p, n], which serves as a root of it.
     """
     root, log_loss = np.linalg.pinv(design), np.log10(loss)
     solution = root @ log_loss
-    solution = solution + root @ (log_loss - design @ solution)  # takes away the rounding of the first step
+    solution = solution + root @ (log_loss - design @ solution)  # removes the rounding of the first step
     squares = float(np.sum((log_loss - design @ solution) ** 2))
     freedom = log_loss.size - design.shape[1]
     return Solved(squares, squares * (1 + student_quantile(level, freedom) ** 2 / freedom), solution, root)

@@ -1,17 +1,17 @@
-"""The next run: which run, added to a table, narrows the interval of one number most. Brute force.
+"""The next run: which run, added to a table, narrows the interval of one number most, by exhaustive search.
 
-For every run that could be added:
+For every candidate run:
 
-1. It is given the loss that the law predicts for it, the best guess that the table allows.
-2. The law is fitted again, to the table and that row.
-3. The interval of the number that is asked for is taken again.
+1. Predict its loss by the law; this is the best estimate from the table.
+2. Fit the law again, to the table and this row.
+3. Compute the interval of the number again.
 
-The run with the narrowest interval comes first. The row fits perfectly, so the scatter of the rows about the law is
-taken a little too small each time, by the same share for every candidate: compare candidates, and do not promise the
-width. What the runs cost is another question; a run that is nearly as good may cost a tenth.
+The result lists the run with the narrowest interval first. The added row fits perfectly, so the estimated scatter of
+the rows about the law is slightly too small, by the same factor for every candidate. Compare candidates; do not rely on
+the width itself. The method ignores cost: a run that is nearly as good may cost a tenth.
 
-The best run is the best for a law that is right. Such runs lie at the edges of what can be trained, and show nothing of
-how the law bends between them.
+The method assumes that the law is correct. It chooses runs at the edges of the trainable range, which do not show how
+the law bends between them.
 """
 
 import math

@@ -1,23 +1,23 @@
-"""The best model for a budget, by one law at a time: brute force.
+"""The best model for a budget by one law, by exhaustive search.
 
-Each function goes over all models that the budget allows, in one number (the width d, or the size N), and takes the one
-with the least loss: a scan of a thousand values, and again between the neighbours of the lowest (`_lowest`). What a
-width or size leaves to choose is then fixed: the tokens D are all that the FLOPs pay for.
+Each function tries all models that the budget allows, in one variable (the width d, or the size N), and returns the
+model with the least loss. It scans a thousand values, and then again between the neighbours of the best (`_lowest`).
+The tokens D follow from the width or size: as many as the FLOPs pay for.
 
     Hoffmann       6 N D = FLOPs
-    fine-grained   training FLOPs of `fine_grained.py`, each granularity G by itself, then the best G
+    fine-grained   training FLOPs of `fine_grained.py`, for each granularity G, then the best G
     joint          6 N D + 2 N D_inference = FLOPs    a token of inference costs a third of one of training
                    bytes · (P + 2 T d · d/64) <= memory    all parameters, and a cache of T tokens
 
-A width or a number of tokens is any real number here, as in the papers; a model that is trained has a multiple of 64.
+Widths and numbers of tokens are real numbers here, as in the papers; the width of a trained model is a multiple of 64.
 
 ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ + n D^ν + c, with μ and ν below 0,
 
     N* = G (FLOPs/6)^(ν/(μ+ν)),   D* = G⁻¹ (FLOPs/6)^(μ/(μ+ν)),   G = (μm/(νn))^(1/(μ+ν))
 
-At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0; put D* and N* in, and the powers of FLOPs/6
-cancel: μ m G^μ = ν n G^(-ν), so that G = (μm/(νn))^(-1/(μ+ν)), the inverse of what is printed. With that G their table
-of optima comes out. `printed_joint_optimum` is what the printed one gives; the loss there is higher.
+At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0. If you insert D* and N*, the powers of FLOPs/6
+cancel: μ m G^μ = ν n G^(-ν). So G = (μm/(νn))^(-1/(μ+ν)), the inverse of the printed G. The corrected G reproduces
+their table of optima. `printed_joint_optimum` uses the printed G; its loss is higher.
 """
 
 import math

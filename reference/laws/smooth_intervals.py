@@ -1,15 +1,15 @@
-"""The laws of the sum of terms as records of the catalogue: fits in its units, intervals in its words.
+"""The laws with a sum of terms as records of the catalogue: fits and intervals in its units.
 
-The catalogue wants one kind of fit and of interval of every law. `additive.py`, `hoffmann.py` and `joint.py` work in
-natural logarithms and by Huber's sum, as the papers do that fit such laws. In the catalogue (`fit_in_log10`)
+The catalogue needs the same type of fit and interval for every law. `additive.py`, `hoffmann.py` and `joint.py` use
+natural logarithms and the sum of Huber terms, as in the papers. In the catalogue (`fit_in_log10`)
 
-    a fit is by least squares of log10 losses, unless huber is given, as that of every other law
-    huber is in log10 units: r ln 10 is the residual in natural logarithms, and the sum of Huber terms with delta ln 10
-    is (ln 10)² times that with delta in log10 units
+    a fit minimises squares of log10 residuals, like every other law, unless you set huber
+    huber is in log10 units: the residual in natural logarithms is r ln 10, and the sum of Huber terms with delta ln 10
+    is (ln 10)² times the sum with delta in log10 units
 
-so that the two least sums are at one and the same law. The δ = 1e-3 of Hoffmann et al. is 4.3e-4 here.
+So both sums have their minimum at the same law. The δ = 1e-3 of Hoffmann et al. is 4.3e-4 here.
 
-The intervals (`smooth_ranges`, `smooth_prediction`) are profiles, `_profile.py`, of the fit by least squares.
+The intervals (`smooth_ranges`, `smooth_prediction`) are profile intervals of the least-squares fit (`_profile.py`).
 """
 
 import math

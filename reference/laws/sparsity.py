@@ -1,22 +1,22 @@
-"""Sparsity and size: the loss of a mixture of experts in its total size, its tokens, and the share that lies idle.
+"""Sparsity and size: the loss of a mixture of experts in total size, tokens, and share of unused experts.
 
-After Abnar et al. 2025 (arXiv 2501.12370),
+After Abnar et al. 2025 (arXiv 2501.12370):
 
     L(P, D, S) = a/P^α + b/D^β + c/(1 - S)^λ + d/((1 - S)^δ P^γ) + e
 
 where  L  loss, nats per token
        P  total parameters (the paper's N)
        D  training tokens
-       S  sparsity, (E - K)/E with K of E experts used, at least 0 and below 1.
+       S  sparsity, (E - K)/E if a token uses K of E experts; at least 0 and below 1.
 
-λ is below 0, so that the third term falls with S while the fourth rises with it: a model of more idle parameters is
-better at the same total size only as far as these two allow.
+λ is below 0, so the third term falls with S, and the fourth rises with S. These two terms decide whether more unused
+parameters help at the same total size.
 
-How well this is attested: form and coefficients are from two secondary copies that agree, and whose printed conclusions
-come out when recomputed; the paper's own text was not at hand. Its fit (Huber's terms of log L with delta 1e-3, C of
-3e19 to 1e21, S up to 0.95) explains 68 per cent of the variance at the S of 0.98 that was held out: beyond the data the
-law is weak. The statement that the loss falls with S up to 0.98 rests on how active parameters are counted: with
-P (1 - S) it holds, and if 5 per cent of P are always active the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
+Reliability. Form and coefficients are from two secondary copies that agree; recomputing them gives the printed
+conclusions. We could not check the paper itself. Its fit (Huber terms of log L with delta 1e-3, C of 3e19 to 1e21, S up
+to 0.95) explains 68 per cent of the variance at the held-out S of 0.98: the law extrapolates poorly. The paper states
+that the loss falls with S up to 0.98, which depends on the count of active parameters. It holds with P (1 - S). If 5
+per cent of P are always active, the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
 """
 
 import itertools

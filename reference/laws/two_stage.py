@@ -1,20 +1,20 @@
-"""Accuracy by way of a loss: the two-stage baselines that the direct law of accuracy is compared with.
+"""Accuracy from compute in two stages, through a loss: the baselines for the direct law of accuracy.
 
     stage 1    the loss from compute,            ln L = ln A - α ln C                            (`compute.py`, floor 0)
                or from parameters and tokens,    L = A/N^α + B/D^β + E                           (Hoffmann's form)
     stage 2    the accuracy from the loss,       Q = a L + b                                     "linear"
                or                                Q = a / (1 + exp(-k (L - m))) + b               "logistic"
 
-Both stages are fitted to measured losses, and a prediction chains them: the accuracy at the loss that stage 1 predicts.
-After the baselines of Krajewski et al. 2025 (arXiv 2512.08894), where stage 1 is the power law of compute without a
-constant and the loss is a validation loss. The other stage 1, for runs of several ratios of tokens to parameters, is
-our addition, so that the ratio law of accuracy has a two-stage law to be compared with.
+The fit of each stage uses measured losses. A prediction chains the stages: stage 2 gets the loss that stage 1 predicts.
+The baselines are from Krajewski et al. 2025 (arXiv 2512.08894), where stage 1 is the power law of compute without a
+constant and the loss is a validation loss. We added the other stage 1, for runs with several ratios of tokens to
+parameters. It is the baseline for the ratio law of accuracy.
 
-Stage 2 is least squares of the accuracy itself, of every row: accuracies at the guess rate say where the curve is flat.
-The linear form is a line. In the logistic one a and b are linear once k and m are given, so that every start is a pair
-of these with the best a and b, followed by all four together (`_levenberg.py`).
+Stage 2 is least squares of the accuracy itself, over all rows: accuracies at the guess rate show where the curve is
+flat. The linear form is a line. In the logistic form, a and b are linear for given k and m. So every start is a pair
+(k, m) with its best a and b; then the search varies all four (`_levenberg.py`).
 
-Soft: a, k and m of a logistic whose upper end no row has reached. Compare predictions.
+Compare predictions. If no row reaches the upper end of a logistic, its a, k and m are uncertain.
 """
 
 import itertools
