@@ -1,4 +1,4 @@
-"""Many devices: how arrays travel between them, and a routed layer whose experts live on several devices.
+"""Several devices: collectives, and a routed layer with experts on several devices.
 
 Step by step, with examples: `routelaws.reference.parallel`.
 
@@ -111,7 +111,7 @@ def reduce_scatter(x: jax.Array, *, axis_name=None) -> jax.Array:
 
 
 def all_to_all(x: jax.Array, *, axis_name=None) -> jax.Array:
-    """Send part i of every device to device i, which puts them in the order of the senders.
+    """Send part i of every device to device i, which stores the parts in the order of the senders.
 
     Args:
         x: [n, n m, ...].
@@ -132,7 +132,7 @@ def part(rows: jax.Array, i: int, n: int) -> jax.Array:
     Args:
         rows: [n m, ...].
         i: from 0.
-        n: how many parts there are.
+        n: the number of parts.
 
     Returns:
         [m, ...], rows i m … (i + 1) m − 1.
@@ -157,19 +157,19 @@ def ragged_all_to_all(
     axis_name=None,
     native: bool = False,
 ) -> jax.Array:
-    """Send any number of neighbouring rows from each device to each.
+    """Send any number of contiguous rows from each device to each device.
 
     Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
-    begin at row `output_offsets[i, j]`. So the sender says where its rows are put.
+    begin at row `output_offsets[i, j]`. So the sender chooses the position of its rows.
 
     Args:
-        x: [n, rows, ...], what is sent.
-        output: [n, rows', ...], what is on the devices where nothing arrives.
+        x: [n, rows, ...], the rows to send.
+        output: [n, rows', ...], the initial values; rows that receive nothing keep them.
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, [j, i] how many rows device j gets from device i: `send_sizes` transposed. A device
-            needs it to know how much to wait for.
+        recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
+            transposed. A device needs it to know how many rows to expect.
         axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
@@ -209,16 +209,16 @@ def _on_all(collective, axis_name, *arrays):
 
 
 def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", axis_name=None) -> jax.Array:
-    """Run experts that live on several devices on buffers of all devices: SEND, RUN, RETURN.
+    """Run experts on several devices with buffers from all devices: SEND, RUN, RETURN.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
-        buffers: [n, E, C, d], what each device wants each expert to work on.
+        buffers: [n, E, C, d], the inputs from each device for each expert.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
 
     Returns:
-        [n, E, C, d], what came back to each device.
+        [n, E, C, d], the outputs for each device.
     """
     if axis_name is None:
         run = functools.partial(run_experts, activation=activation, axis_name=_DEVICES)
@@ -250,7 +250,7 @@ def routed_ffn_on_devices(
     ragged: bool = False,
     native: bool = False,
 ) -> RoutedOutput:
-    """Send each token through its experts, which may live on other devices.
+    """Send each token through its experts, which may be on other devices.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
@@ -259,7 +259,7 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: who goes first where there are too few slots, see `experts.dispatch`.
+        order: which assignments get the slots when there are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
         mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
@@ -269,7 +269,7 @@ def routed_ffn_on_devices(
         native: see `ragged_all_to_all`.
 
     Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], that of each group: of a device, or of all.
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n] of each group: one device, or all devices.
 
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.

@@ -1,4 +1,4 @@
-"""One routed block: from the vectors of the tokens to what the block adds to them, by any router.
+"""One routed block, with any router: compute the vector that the block adds to each token.
 
 Step by step, with sources and examples: `routelaws.reference.routed_block`.
 
@@ -34,7 +34,7 @@ from .routers.top_k import gshard_router, top_k_router
 
 
 class Policy(NamedTuple):
-    """What the loss of RL-R needs from a block.
+    """The data of a block that the loss of RL-R needs.
 
     Attributes:
         logits: [T, E G]
@@ -46,7 +46,7 @@ class Policy(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a router of the first kind decided for a group.
+    """The decision of a router of the first kind for a group.
 
     Attributes:
         routing: of the tokens of the group
@@ -99,18 +99,18 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and the router's parameters:
             "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
             "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
-        training: route as in training; otherwise as in evaluation.
-        noise: one block's part of what `transformer.draw_noise` returns.
+        training: True routes as in training, False as in evaluation.
+        noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
-        mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
-        expert_mask: [E G] bool, the experts that are there; None for all. The layer is one of these alone.
+        mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
+        expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         spread: how tokens, experts and hidden units are spread over devices; None if all are here.
 
@@ -261,7 +261,7 @@ def decide(
     base_method: str = "host",
     spread: Spread | None = None,
 ) -> Decision:
-    """Let a router that gives experts to tokens decide for a group.
+    """Return the decision of a router that assigns experts to the tokens of a group.
 
     Args:
         params: see `routed_block`.
@@ -313,7 +313,7 @@ def _quantile_bias(params, logits, config, training, masks, spread):
 
 
 def _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread):
-    """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
+    """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
@@ -351,7 +351,7 @@ def _mean_of_choices(routing, config, mask):
 
 
 def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH, which reads token ids [b, S], or positions, alone; gates are 1/k."""
+    """Return the routing of HASH, which reads only token ids [b, S] or positions; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)

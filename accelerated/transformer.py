@@ -1,4 +1,4 @@
-"""The paper's decoder-only language model, dense or routed: forward pass and whole training loss.
+"""The paper's decoder-only language model, dense or routed: forward pass and complete training loss.
 
 The model and our choices: `routelaws.reference.transformer`.
 
@@ -42,7 +42,7 @@ takes a fifth of the time of a step, and a model of four blocks compiles no slow
 
 
 class Output(NamedTuple):
-    """What the forward pass returns. Fields of routed blocks are stacked: [n_r, ...].
+    """The result of the forward pass. Fields of routed blocks are stacked: [n_r, ...].
 
     Attributes:
         logits: [b, S, V]
@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """What RL-R learns its policy from; constants for the gradient, and like a routing they can be held.
+    """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`.
 
     Attributes:
         reward: [b, S], log-probability of the right next token, or the sum of those from there on
@@ -74,7 +74,7 @@ class Credit(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The training loss and what it was made of.
+    """The training loss and its parts.
 
     Attributes:
         total: what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
@@ -139,7 +139,7 @@ def _cut_normal(key, number):
 
 
 def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_length: int):
-    """Draw what the routers of one training batch need at random.
+    """Draw the random numbers that the routers need for one training batch.
 
     Args:
         key: a JAX key.
@@ -168,13 +168,13 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
 
 
 def rotary(x: jax.Array) -> jax.Array:
-    """Return [..., S, c], c even, with entries j and j + c/2 of position m turned by the angle m / 10000^(2j/c).
+    """Return [..., S, c], c even, with entries j and j + c/2 of position m rotated by the angle m / 10000^(2j/c).
 
-    Turned by m, a pair (u, v) becomes (u cos − v sin, u sin + v cos). A scalar product of a query at i and a key at j
-    that are turned so depends on i and j through i − j alone.
+    The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
+    rotated key at j depends on i and j only through i − j.
 
-    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). That entry j goes with j + c/2, and not with its neighbour,
-    is our choice, and that of most public code; permuted columns of the projections lead from one to the other.
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Our choice pairs entry j with j + c/2, not with its
+    neighbour, as most public code does; a permutation of the projections' columns converts one form to the other.
 
     Differs from the reference: the angles are float64 constants, and the turn is computed in float32 at least.
     """
@@ -201,7 +201,7 @@ def attention(
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
         causal: position i depends on positions up to i only; otherwise on all.
-        mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
+        mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
         axis_name: a mapped axis over which the heads are spread: `params` has those of this member, and what all of
             them give is added up; None if all are here.
@@ -273,13 +273,13 @@ def apply(
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S] integers in [0, V).
         config: the model.
-        training: route as in training (S-BASE: by the balanced plan, with a capacity); otherwise as in evaluation (by
-            the logits, nothing dropped), which is causal and, but for the routers that see groups of sequences,
-            independent of the rest of the batch.
+        training: True routes as in training (S-BASE: by the balanced plan, with a capacity), False as in evaluation (by
+            the logits, nothing dropped). Evaluation is causal and independent of the rest of the batch, except for
+            routers that see groups of sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
         table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
         held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
-        mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
+        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of the others.
         compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
             that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
         base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
@@ -289,7 +289,7 @@ def apply(
         attention: by what attention is computed: "own", or a key of `attention_kernels.KERNELS`.
 
     Returns:
-        `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
+        `Output`. With the masked objective its logits predict the tokens themselves, else the next tokens.
 
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
@@ -426,7 +426,7 @@ def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
-    """Return which tokens the masked objective hides: in each sequence those with the smallest uniforms.
+    """Return which tokens the masked objective hides: in each sequence the tokens with the smallest uniforms.
 
     Args:
         uniforms: [b, S], in [0, 1).
@@ -463,22 +463,22 @@ def loss(
     rematerialise: bool = False,
     attention: str = "own",
 ) -> Loss:
-    """Return the mean cross-entropy and, in training, whatever the router adds to it.
+    """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`. Without it, it is not:
-    a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
+    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`; without it a selection
+    can jump. The input of RL-R's baseline is a constant for its gradient, too.
 
     Args:
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
-            [b, S], inputs where they are not hidden and targets where they are.
+            [b, S]; hidden tokens are targets, the others are inputs.
         config: the model.
         training: see `apply`.
         noise: see `apply`.
         table: see `apply`.
         held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
-        hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
+        hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
         compute_dtype: see `apply`.
         base_method: see `apply`.

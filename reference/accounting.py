@@ -1,40 +1,41 @@
-"""How large a model is and what it costs: N, P, F and B of any configuration.
+"""The size and cost of a model: N, P, F and B of any configuration.
 
-Clark et al. 2022 report, for each of 223 runs, the dense parameter count N, the total parameter count P and the FLOPs
-of the forward pass of one training step. The formulas below give all three exactly for every one of those runs. With
-a = num_heads * kqv_size and n_r = routing_frequency * num_blocks routed blocks:
+Clark et al. 2022 report the dense parameter count N, the total parameter count P and the FLOPs of the forward pass of
+one training step for each of 223 runs. The formulas below give all three exactly for all these runs. With n_r =
+routing_frequency * num_blocks routed blocks and a = num_heads * kqv_size:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
     P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router
     F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dEG + (k − 1) 16d²)    per token, forward
 
-G is 1 in the table. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, of which k·G work
-on a token: the weights and FLOPs stay those of E and k experts, and the router grows. Expert choice is counted alike,
-with k as the mean number of experts per token. In a Mixture of Tokens each expert works on one mixture per group of g
-tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
+G is 1 in the table. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, and k·G of them
+process a token: weights and FLOPs of the experts do not change, and the router grows. Expert choice uses the same
+formulas, with k as the mean number of experts per token. In a Mixture of Tokens each expert processes one mixture per
+group of g tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
 
-What later papers add (their models, counted in the manner of the table; our choice where no paper counts):
+Extensions from later papers, counted as in the table (our choice where no paper counts):
 - SwiGLU: an FFN of three matrices and width 3d has 9d² weights in place of 8d² (Ludziejewski et al. 2025).
-- rotary positions: 4da in place of 5da, since no key of a position is projected. 4Sa in place of 6Sa, and 6a to turn
-  the query and the key of a token, 3 FLOPs for each entry.
-- LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N is that of the dense model.
+- rotary positions: 4da in place of 5da, since there is no relative-position key. 4Sa in place of 6Sa, and 6a to rotate
+  the query and the key of a token, 3 FLOPs per entry.
+- LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N is the N of the dense model.
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
 - s shared experts, each as wide as a routed one: s 8d² / G in P and s 16d² / G in F for each routed block; N does not
-  grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts them among the active ones.
-- a learned bias of the router: EG in P for each routed block. Adding it is not in F, as adding up outputs is not.
+  grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts them as active experts.
+- a learned bias of the router: EG in P for each routed block. F excludes this addition, as it excludes the sum of
+  outputs.
 
-Not in N and P: the embedding, the final norm, and the bias of routers that balance by one. In F: attention as if it
-were not causal (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and the
-output layer 2Vd. N does not grow with k. The masked objective is counted like the causal one, though it projects the
-relative-position keys of 2S − 1 distances and not of S.
+N and P exclude the embedding, the final norm, and the bias of routers that balance with a bias. F includes attention
+without the causal mask (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and
+the output layer 2Vd. N does not grow with k. The masked objective has the same count as the causal one, though it
+projects relative-position keys of 2S − 1 distances instead of S.
 
-Conventions of the released table, kept here:
-- Hash has no router weights, yet the table counts d·E of them (and their FLOPs).
+Conventions of the released table, which this file follows:
+- Hash has no router weights, but the table counts d·E of them (and their FLOPs).
 - RL-R has a baseline d → d/8 → 1 in every routed block: d·d/8 + d/8 more parameters, twice that in FLOPs.
-- A dense model with flop_increase = X is counted as X experts that are all used, in R of its blocks.
+- A dense model with flop_increase = X counts as X experts that are all used, in R of its blocks.
 
-Source: deduced from the released table, all of whose 223 runs these formulas give back exactly. Formulas that the
-paper may print in its appendix, which was not at hand, have not been compared.
+Source: deduced from the released table; the formulas reproduce all its 223 runs exactly. We had no access to the
+paper's appendix and did not compare its formulas.
 """
 
 from typing import NamedTuple
@@ -55,17 +56,17 @@ ROUTER_TYPES = {
     "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
     "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
 }  # fmt: skip
-"""From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
+"""From the name of a router here to its `router_type` in a results table; the released table has the first four."""
 
 
 ACTIVATIONS = ("gelu", "relu", "swiglu")
 """Nonlinearities of an FFN. SwiGLU (Shazeer 2020, arXiv 2002.05202) multiplies silu(x · up) by x · linear."""
 
 POSITIONS = ("relative", "rotary")
-"""How attention knows positions: by a key projection of distances, or by turning queries and keys (RoPE)."""
+"""Positions in attention: a key projection of distances, or a rotation of queries and keys (RoPE)."""
 
 ROUNDING = 1e-3
-"""How far a routing frequency may be from a fraction that it stands for, relatively: 0.0833 is 1/12."""
+"""The largest relative rounding error of a routing frequency: 0.0833 is 1/12."""
 
 
 class Shape(NamedTuple):
@@ -116,11 +117,11 @@ class Accounting(NamedTuple):
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     """Return n_r = R L, the number of routed blocks, a whole number.
 
-    R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. R L is taken for the
-    nearest whole number where the two differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
+    R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. The function rounds R L to
+    the nearest integer if they differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
 
     Raises:
-        ValueError: R is not in (0, 1], or R L is further than that from a whole number, or that is 0.
+        ValueError: R is not in (0, 1], or R L is further than that from an integer, or that integer is 0.
     """
     if not 0 < routing_frequency <= 1:
         raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
@@ -162,22 +163,22 @@ def count(
         num_blocks: L.
         num_heads: H.
         kqv_size: width of one head; H * kqv_size need not equal d.
-        router_type: one of the values of ROUTER_TYPES; those that the table lacks have a router like that of S-Base.
+        router_type: one of the values of ROUTER_TYPES; a type not in the table has a router like S-Base.
         num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
-        routing_frequency: R, the share of blocks that are routed; R * L has to be whole, but R may be rounded, by a
+        routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded, by a
             thousandth (`ROUNDING`, see `routed_blocks`): 0.3333 and 0.3333333333333333 are both 1/3.
         flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
-        granularity: G >= 1, into how many each expert is cut; 1 for a dense model.
-        group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, which costs what a dense FFN costs.
+        granularity: G >= 1, the number of narrow experts per expert; 1 for a dense model.
+        group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, with the cost of a dense FFN.
         vocab_size: V, for the output layer's FLOPs.
         sequence_length: S, for the attention's FLOPs.
-        activation: of all FFNs; "swiglu" has another number of weights.
+        activation: of all FFNs; "swiglu" changes the number of weights.
         positions: "relative" or "rotary".
         output_norm: LayerNorm on the output of routed layers.
         learned_temperature: of a Mixture of Tokens.
-        shared_experts: s >= 0, experts of width 4d/G that work on every token, in each routed block.
-        router_bias: of Top-K, a learned number for each expert that is added to the logits.
+        shared_experts: s >= 0, experts of width 4d/G in each routed block that process every token.
+        router_bias: of Top-K, a learned number per expert, added to the logits.
 
     Returns:
         `Accounting`.
@@ -191,7 +192,7 @@ def count(
         >>> count(512, 6, 8, 32, "S-Base", 64)[:2]
         (16527360, 412987392)
 
-        Two shared experts of G = 4 have half of the 8 · 512² weights of a dense FFN in each of three routed blocks:
+        Two shared experts with G = 4 add half of the 8 · 512² weights of a dense FFN to each of three routed blocks:
 
         >>> more, less = (count(512, 6, 8, 32, "Top-K", 8, granularity=4, shared_experts=s) for s in (2, 0))
         >>> more.total_parameters - less.total_parameters == 3 * 4 * 512**2
@@ -227,7 +228,7 @@ def count(
 
 
 def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
-    """Return the weights of the shared experts of a routed block; InputError where the model cannot have them."""
+    """Return the weights of the shared experts of a routed block; raise InputError if the model cannot have them."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
     if router_bias and router_type != "Top-K":
@@ -238,13 +239,14 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
 
 
 def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
-    """Return what E dense FFNs on one mixture per g tokens cost a token beyond one dense FFN; whole where it can be."""
+    """Return the FLOPs per token of E dense FFNs on one mixture per g tokens, minus one dense FFN; an integer if
+    possible."""
     extra = 2 * ffn * (num_experts - group_size)
     return extra // group_size if extra % group_size == 0 else extra / group_size
 
 
 def _check(router_type, num_experts, k, flop_increase, granularity, group_size) -> None:
-    """Raise InputError where the configuration means no model."""
+    """Raise InputError if the configuration is invalid."""
     if router_type not in ROUTER_TYPES.values():
         raise InputError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
     if num_experts < 1:
@@ -262,7 +264,7 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
 
 
 def _check_options(router_type, activation, positions, output_norm, learned_temperature) -> None:
-    """Raise InputError where an option is unknown, or of another kind of model."""
+    """Raise InputError if an option is unknown, or belongs to another kind of model."""
     for name, value, allowed in (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS)):
         if value not in allowed:
             raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")

@@ -1,8 +1,8 @@
-"""Everything that fixes the function a model computes, apart from its weights; and what a combination has to satisfy.
+"""The configuration of a model: every option that changes its function, and the rules for valid combinations.
 
-A model is dense, or one of the routers of `routers/` decides which experts work on which tokens. The sizes of the
-experts follow from two numbers, the expansion E and the granularity G: a routed block has E·G experts of hidden width
-4d/G, so E times the weights of a dense FFN, and k·G of them work on a token, so k times its FLOPs.
+A model is dense, or one of the routers of `routers/` decides which experts process which tokens. The expansion E and
+the granularity G fix the sizes of the experts. A routed block has E·G experts of hidden width 4d/G, so E times the
+weights of a dense FFN. k·G of them process a token, at k times the FLOPs of a dense FFN.
 
     router              who chooses                     training                              evaluation
     dense               none                            every token through one FFN           the same
@@ -15,8 +15,8 @@ experts follow from two numbers, the expansion E and the granularity G: a routed
     expert_choice       the experts                     groups of g tokens                    groups by position
     mixture_of_tokens   none: experts see mixtures      groups of g tokens, by position       the same
 
-Evaluation is causal for all of them, and independent of the rest of the batch for all but the last two. With the
-masked objective nothing is causal, and the last two may take their groups within one sequence.
+Evaluation is causal for all routers, and independent of the rest of the batch for all but the last two. With the masked
+objective no model is causal, and the last two may form groups within one sequence.
 """
 
 import dataclasses
@@ -48,14 +48,14 @@ see `routed_block.hash_table`.
 """
 
 OBJECTIVES = ("causal", "masked")
-"""What the model predicts: the next token from those before it, or hidden tokens from all the others."""
+"""What the model predicts: the next token from earlier tokens, or hidden tokens from all other tokens."""
 
 GROUPINGS = ("position", "sequence")
 """Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
 (mixture_of_tokens)."""
 
 BALANCE_SCOPES = ("group", "sequence")
-"""Over which tokens the balance loss of top_k counts: all of the group together, or each sequence by itself."""
+"""The tokens of one balance loss of top_k: the whole group, or each sequence by itself."""
 
 LAYOUTS = ("spread", "upper")
 """Which blocks are routed: every 1/R-th one, or the last R L."""
@@ -63,19 +63,18 @@ LAYOUTS = ("spread", "upper")
 DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
 """Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
 
-A fair share is all that BASE needs: its assignment is balanced, so that nothing is dropped. Evaluation drops nothing
-for any router.
+BASE needs only a fair share: its assignment is balanced, so it drops nothing. Evaluation drops nothing for any router.
 """
 
 DEFAULT_ROUTER_SCALE = {"reinforce": 16.0}
-"""Deviation of a router's initial weights in units of 1/√d where it is not 1; our choice, measured.
+"""Standard deviation of a router's initial weights in units of 1/√d, if not 1; our choice, measured.
 
-A fresh policy of RL-R with scale 1 draws nearly at random. Its layer is then noise to the model, which shrinks the norm
-before it; that makes the policy uniform, and nothing is left to learn from.
+With scale 1 the initial policy of RL-R draws nearly at random, and its layer adds noise. The model then shrinks the
+norm before the layer, which makes the policy uniform, so the router gets no signal to learn from.
 """
 
 DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
-"""Where a router's gate is not a softmax by default."""
+"""Routers whose default gate is not a softmax."""
 
 GROUPED = ("expert_choice", "mixture_of_tokens")
 """Routers that see groups of tokens of several sequences."""
@@ -105,7 +104,7 @@ OPTIONS_OF = {
     "shared_experts": tuple(router for router in ROUTERS if router != "dense"),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
-"""Which routers an option is for. Elsewhere it has to keep its default."""
+"""The routers that each option is for. With other routers it must keep its default."""
 
 _COUNTS = (
     "vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase", "expert_groups",
@@ -130,7 +129,7 @@ _NAMES = {
 
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
-"""Options whose default, None, stands for a value that other fields decide."""
+"""Options whose default None stands for a value that depends on other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +208,7 @@ class ModelConfig:
             and one for emitting.
 
     Raises:
-        ValueError: the combination means no model; the message names the field and what is allowed.
+        ValueError: the combination is invalid; the message names the field and the allowed values.
     """
 
     vocab_size: int = 32_000
@@ -272,7 +271,7 @@ class ModelConfig:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
     def _check_counts_and_names(self):
-        """Raise InputError where a count is no whole number above 0, or a name is none of those allowed."""
+        """Raise InputError if a count is not an integer above 0, or a name is not allowed."""
         for name in _COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -282,7 +281,7 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
     def _check_dense(self):
-        """Check what a dense model has to satisfy."""
+        """Check the rules for a dense model."""
         if self.experts != 1 or self.k != 1 or self.granularity != 1:
             raise InputError(
                 f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; a dense model has 1 of each"
@@ -296,7 +295,8 @@ class ModelConfig:
             raise InputError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
 
     def _whole_frequency(self):
-        """Return the fraction that R stands for: R L, the number of routed blocks, and 1/R of spread ones are whole."""
+        """Return the fraction that R stands for: R L, the number of routed blocks, is an integer, and so is 1/R for
+        "spread"."""
         routed = routed_blocks(self.blocks, self.routing_frequency)
         if self.layout == "upper":
             return routed / self.blocks
@@ -305,7 +305,7 @@ class ModelConfig:
         return 1 / self.period
 
     def _check_options(self):
-        """Check that no option of another router is given: it has its default, or what its default stands for."""
+        """Check that options of other routers keep their default, or the value that the default stands for."""
         for field in dataclasses.fields(self):
             routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
             if self.router not in routers and value not in (field.default, self._default(field.name)):
@@ -314,7 +314,7 @@ class ModelConfig:
                 )
 
     def _default(self, name: str):
-        """Return what `_fill_in` makes of a field that was left at None."""
+        """Return the value that `_fill_in` gives to a field left at None."""
         several = self.k * self.granularity > 1
         return {
             "capacity_factor": DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf),
@@ -326,7 +326,7 @@ class ModelConfig:
         }.get(name)
 
     def _fill_in(self):
-        """Set the fields whose default depends on others, in a record that is frozen for everybody else."""
+        """Set the fields whose default depends on other fields; only this method writes to the frozen record."""
         if self.kqv_size is None:
             if self.d_model % self.heads:
                 raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
@@ -340,7 +340,7 @@ class ModelConfig:
                 object.__setattr__(self, name, self._default(name))
 
     def _check_numbers(self):
-        """Raise InputError where a factor, a weight or an option of one router is out of its range."""
+        """Raise InputError if a factor, a weight or an option of one router is out of range."""
         if not self.capacity_factor > 0:
             raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
         if self.gate not in GATES:
@@ -365,7 +365,7 @@ class ModelConfig:
         self._check_objective()
 
     def _check_objective(self):
-        """Raise InputError where an option of the masked objective is out of its range, or the objective is causal."""
+        """Raise InputError if an option of the masked objective is out of range, or set for the causal objective."""
         if not 0 < self.mask_rate <= 1:
             raise InputError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
         if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
@@ -375,7 +375,7 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
 
     def _check_routing(self):
-        """Check what a routed model has to satisfy."""
+        """Check the rules for a routed model."""
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
@@ -396,7 +396,7 @@ class ModelConfig:
             self._check_groups()
 
     def _check_top_k(self):
-        """Check gates, groups, and that GShard's second expert has the form that it is defined for."""
+        """Check gates and groups, and that the options fit GShard's second expert."""
         if self.choices == 1 and self.normalisation != "none":
             raise InputError(
                 f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
@@ -433,7 +433,7 @@ class ModelConfig:
             )
 
     def given(self) -> dict:
-        """Return the fields as they can be given: None where a field holds what None stands for."""
+        """Return the fields as arguments: None where a field has the value that None stands for."""
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
@@ -445,7 +445,7 @@ class ModelConfig:
 
     @property
     def period(self) -> int:
-        """1/R: every how many blocks one is routed, where they are spread."""
+        """1/R: the distance between routed blocks in the layout "spread"."""
         return round(1 / self.routing_frequency)
 
     @property
@@ -455,7 +455,7 @@ class ModelConfig:
 
     @property
     def num_wide(self) -> int:
-        """How many blocks of a dense model have the wider FFN."""
+        """The number of blocks of a dense model with the wider FFN."""
         wide = self.router == "dense" and self.flop_increase > 1
         return routed_blocks(self.blocks, self.routing_frequency) if wide else 0
 
@@ -475,12 +475,13 @@ class ModelConfig:
         return {"score": self.gate} | {name: getattr(self, name) for name in names}
 
     def groups_by_position(self, training: bool) -> bool:
-        """Whether a group is one position of g sequences: if asked for, and in every evaluation of a causal model."""
+        """Whether a group is one position of g sequences: with grouping "position", and in every evaluation of a causal
+        model."""
         return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property
     def has_bias(self) -> bool:
-        """Whether the parameters hold a bias per expert that is moved by load and not by the gradient."""
+        """Whether the parameters hold a bias per expert that the load, not the gradient, updates."""
         return self.router == "quantile" or self.bias_rate > 0
 
     def is_routed(self, block: int) -> bool:

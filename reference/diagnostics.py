@@ -1,20 +1,20 @@
-"""Diagnostics: what a router has learned, read from the choices that it makes.
+"""Diagnostics: measure from its choices what a router has learned.
 
-The loss of a routed model does not show whether its router learned anything: a model whose experts all do the same can
-have a good loss. Four questions do, each with the answer of a router that learned nothing:
+The loss of a routed model does not show whether its router learned anything: a model whose experts all compute the same
+can have a good loss. Four questions show it. The last column is the answer for a router that learned nothing:
 
     AGREEMENT     does evaluation choose the experts that training chooses?       by chance: k/E
     ENTROPY       how undecided is the router between its experts?                undecided: log E nats
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-A fifth, how evenly experts are used, is `balance.load_statistics`.
+`balance.load_statistics` answers a fifth: how even are the loads of the experts?
 
-The four answers differ in what they miss. HASH has agreement 1 and much information, but nothing that it learned. A
-router that never learns but is fixed at random has agreement 1 too. A router whose experts do the same can still have
-little entropy. So read them together.
+Each answer misses something, so read them together. HASH has agreement 1 and much information, but learned nothing. A
+random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
+entropy.
 
-These are our choice; the paper has none of them. Nothing here routes, and nothing carries a gradient.
+These diagnostics are our choice; the paper has none of them. Nothing here routes or carries a gradient.
 """
 
 import math
@@ -26,14 +26,14 @@ from .balance import _real_rows, expert_counts
 from .notation import check_finite
 
 CHANCE = 0.05
-"""An agreement is one of chance if it is less than this share of the way from chance to 1. Our choice."""
+"""An agreement counts as chance below this share of the way from chance to 1. Our choice."""
 
 SAME = 1.001
-"""Experts are interchangeable if exchanging them leaves the loss below this many times itself. Our choice."""
+"""Experts are interchangeable if the ratio of the losses, exchanged over original, is below this. Our choice."""
 
 
 class Information(NamedTuple):
-    """What the expert of a token says about a label of the token, such as its id or its position."""
+    """The information that the expert of a token gives about a label of the token, such as its id or its position."""
 
     bits: float  # mutual information of label and expert, as counted; few tokens make it too large
     baseline: float  # bits, the same for shuffled labels: mean over the shuffles
@@ -45,11 +45,12 @@ def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None 
 
     Args:
         first: [T, k] integers, the experts of each token, distinct within a row.
-        second: [T, k] integers, those of another routing of the same tokens: in evaluation, or of another checkpoint.
+        second: [T, k] integers, the experts in another routing of the same tokens: in evaluation, or of another
+            checkpoint.
         mask: [T] bool, the real tokens; None for all.
 
     Returns:
-        From 0 to 1. Two routings that choose k of E experts at random agree in k/E.
+        From 0 to 1. The expected value for two random routings with k of E experts is k/E.
 
     Raises:
         ValueError: the shapes differ, or there is no token or no choice.
@@ -100,17 +101,17 @@ def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float
 def information(
     label: np.ndarray, expert: np.ndarray, num_experts: int, shuffles: np.ndarray, *, mask: np.ndarray | None = None
 ) -> Information:
-    """Return how much the expert of a token says about a label of the token.
+    """Return the information that the expert of a token gives about a label of the token.
 
-    This is the mutual information of two numbers drawn together, a label l and an expert e, over all T k choices:
+    This is the mutual information of a label l and an expert e over all T k choices:
 
         Σ p(l, e) log₂ (p(l, e) / (p(l) p(e)))
 
-    Counted on few tokens it is too large: even a router that chooses at random seems to know something. Shuffled labels
-    show by how much; `bits - baseline` is what the router knows.
+    With few tokens this estimate is too large: even a random router gets more than 0 bits. Shuffled labels estimate
+    this bias; use `bits - baseline`.
 
     Args:
-        label: [T] integers, at least 0: the token's id, that of the token before, or its position.
+        label: [T] integers, at least 0: the id of the token, the id of the previous token, or the position.
         expert: [T, k] integers in [0, E).
         num_experts: E.
         shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
@@ -157,14 +158,14 @@ def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int)
 
 
 def exchange_experts(params: dict, order: np.ndarray) -> dict:
-    """Return the parameters of a model whose experts have changed places, while its routers stay as they are.
+    """Return the parameters with permuted experts and unchanged routers.
 
-    The loss with such parameters, over the loss of the model, says how different its experts are. A ratio of 1 means
-    that it does not matter which expert a token gets.
+    The ratio of the loss with these parameters to the loss of the model measures how different its experts are. At a
+    ratio of 1 all experts are interchangeable.
 
     Args:
         params: the tree of `transformer.parameter_shapes`, with routed blocks.
-        order: [n_r, E G] integers, for each routed block which expert each place gets: a permutation.
+        order: [n_r, E G] integers, for each routed block a permutation: the expert to put in each place.
 
     Returns:
         A new tree; arrays that did not change are shared with `params`.
@@ -191,7 +192,7 @@ def exchange_experts(params: dict, order: np.ndarray) -> dict:
 
 
 def not_learned(chance: float, agreement: float | None, exchange: float | None) -> list[str]:
-    """Return the reasons to say that a router has not learned; none for one that has.
+    """Return the signs that a router has not learned; an empty list if there are none.
 
     Args:
         chance: k/E, the agreement of two routings at random.

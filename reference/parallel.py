@@ -1,7 +1,7 @@
-"""Many devices: how arrays travel between them, and a routed layer whose experts live on several devices.
+"""Several devices: collectives, and a routed layer with experts on several devices.
 
-A device is an entry of the leading axis here: x[i] is what device i holds, of n devices. A collective is an exchange in
-which all of them take part, and each ends up with something of its own:
+Here a device is an index of the leading axis: of n devices, device i holds x[i]. All devices take part in a collective,
+and each gets its own result:
 
     collective           what device i holds afterwards                              rows on each device
     psum                 Σⱼ x[j]                                                     m   ->  m
@@ -10,12 +10,12 @@ which all of them take part, and each ends up with something of its own:
     all_to_all           part i of x[0], part i of x[1], …, one below the other      n m ->  n m
     ragged_all_to_all    the same with parts of any length, put where the sender says
 
-A part is one n-th of the rows: part i are the rows i m … (i + 1) m − 1. Two facts are worth a pencil: `all_gather`
-after `reduce_scatter` is `psum`; and `all_to_all` twice gives back what was there before.
+A part is one n-th of the rows: part i has the rows i m … (i + 1) m − 1. Check two facts by hand: `all_gather` after
+`reduce_scatter` is `psum`; `all_to_all` twice returns the original arrays.
 
-The routed layer (`routed_ffn_on_devices`). The tokens are spread over the devices, and so are the experts: device i
-holds experts i E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts stay where they are,
-and tokens travel there and back:
+The routed layer (`routed_ffn_on_devices`). Tokens and experts are sharded over the devices: device i holds experts i
+E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move; the layer sends tokens
+to their experts and back:
 
     PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts; here C is
              T, the tokens of a device, and an assignment that found no slot takes no place
@@ -24,15 +24,15 @@ and tokens travel there and back:
     RETURN   all_to_all again, which sends each place back to where it came from
     COMBINE  as on one device
 
-What a device sends has the same size whatever the router decides; that is what a fixed number of places is for. Empty
-places travel too. `ragged_all_to_all` sends the tokens alone.
+With a fixed number of places, a device always sends the same amount of data, for any choice of the router. It sends
+empty places too. `ragged_all_to_all` sends only the tokens.
 
-Which tokens find a slot depends on the group (`GROUPS`). With "shard" a device has C = ceil(c k T / E) slots of its own
-at each expert, for its T tokens. With "global" the tokens of all devices queue together for C = ceil(c k n T / E)
-slots, in the order of the devices. The two differ where an expert is popular on one device alone.
+The group (`GROUPS`) decides which tokens get a slot. With "shard" each device has its own C = ceil(c k T / E) slots at
+each expert, for its T tokens. With "global" the tokens of all devices share C = ceil(c k n T / E) slots, in the order
+of the devices. The two differ if an expert is popular on only some devices.
 
-Source: Lepikhin et al. 2020 (arXiv 2006.16668) for the layer over devices, whose groups are those of a device. That
-"global" queues by device is our choice.
+Source: Lepikhin et al. 2020 (arXiv 2006.16668) for the sharded layer, with one group per device. The order by device in
+"global" is our choice.
 """
 
 import math
@@ -43,7 +43,7 @@ from .errors import InputError
 from .experts import RoutedOutput, combine, dispatch, expert_capacity, expert_ffn
 
 GROUPS = ("shard", "global")
-"""Whose tokens a router balances, and whose queue for slots: those of each device, or those of all devices together."""
+"""The tokens that a router balances and that share slots: the tokens of each device, or of all devices together."""
 
 
 def psum(x: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def reduce_scatter(x: np.ndarray) -> np.ndarray:
 
 
 def all_to_all(x: np.ndarray) -> np.ndarray:
-    """Send part i of every device to device i, which puts them in the order of the senders.
+    """Send part i of every device to device i, which stores the parts in the order of the senders.
 
     Args:
         x: [n, n m, ...].
@@ -111,7 +111,7 @@ def all_to_all(x: np.ndarray) -> np.ndarray:
         ValueError: the rows cannot be cut into n parts.
 
     Example:
-        With one row in each part this is a transposition:
+        With one row in each part this is a transpose:
 
         >>> all_to_all(np.array([[1, 2, 3], [10, 20, 30], [100, 200, 300]])).tolist()
         [[1, 10, 100], [2, 20, 200], [3, 30, 300]]
@@ -126,7 +126,7 @@ def part(rows: np.ndarray, i: int, n: int) -> np.ndarray:
     Args:
         rows: [n m, ...].
         i: from 0.
-        n: how many parts there are.
+        n: the number of parts.
 
     Returns:
         [m, ...], rows i m … (i + 1) m − 1.
@@ -148,19 +148,19 @@ def ragged_all_to_all(
     output_offsets: np.ndarray,
     recv_sizes: np.ndarray,
 ) -> np.ndarray:
-    """Send any number of neighbouring rows from each device to each.
+    """Send any number of contiguous rows from each device to each device.
 
     Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
-    begin at row `output_offsets[i, j]`. So the sender says where its rows are put.
+    begin at row `output_offsets[i, j]`. So the sender chooses the position of its rows.
 
     Args:
-        x: [n, rows, ...], what is sent.
-        output: [n, rows', ...], what is on the devices where nothing arrives.
+        x: [n, rows, ...], the rows to send.
+        output: [n, rows', ...], the initial values; rows that receive nothing keep them.
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, [j, i] how many rows device j gets from device i: `send_sizes` transposed. A device
-            needs it to know how much to wait for.
+        recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
+            transposed. A device needs it to know how many rows to expect.
 
     Returns:
         [n, rows', ...].
@@ -193,15 +193,15 @@ def ragged_all_to_all(
 
 
 def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") -> np.ndarray:
-    """Run experts that live on several devices on buffers of all devices: SEND, RUN, RETURN.
+    """Run experts on several devices with buffers from all devices: SEND, RUN, RETURN.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
-        buffers: [n, E, C, d], what each device wants each expert to work on.
+        buffers: [n, E, C, d], the inputs from each device for each expert.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
-        [n, E, C, d], what came back to each device.
+        [n, E, C, d], the outputs for each device.
     """
     n, num_experts = buffers.shape[:2]
     own = num_experts // n
@@ -227,7 +227,7 @@ def routed_ffn_on_devices(
     mask: np.ndarray | None = None,
     activation: str = "gelu",
 ) -> RoutedOutput:
-    """Send each token through its experts, which may live on other devices.
+    """Send each token through its experts, which may be on other devices.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
@@ -236,20 +236,21 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: who goes first where there are too few slots, see `experts.dispatch`.
+        order: which assignments get the slots when there are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
         mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], that of each group: of a device, or of all.
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n] of each group: one device, or all devices.
 
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.
 
     Example:
-        Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. All but the last token want
-        expert 0. Alone, each device has one slot there; together they have two, which the first device takes:
+        Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. All but the last token
+        choose expert 0. With "shard" each device has one slot there; with "global" there are two, and the first device
+        takes both:
 
         >>> params = {"up": np.array([2.0, 1.0]).reshape(2, 1, 1, 1), "down": np.array([1.0, -1]).reshape(2, 1, 1, 1)}
         >>> x, expert, gate = np.arange(1.0, 5).reshape(2, 2, 1), np.array([[[0], [0]], [[0], [1]]]), np.ones((2, 2, 1))
@@ -288,7 +289,7 @@ def routed_ffn_on_devices(
 
 
 def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
-    """Return [n, T, k] bool, which assignments have a slot: each group queues for the slots that it has."""
+    """Return [n, T, k] bool, which assignments have a slot; each group has its own slots."""
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
     if group == "global":  # one device that holds everything

@@ -1,27 +1,28 @@
-"""One routed block: from the vectors of the tokens to what the block adds to them, by any router.
+"""One routed block, with any router: compute the vector that the block adds to each token.
 
     SCORE    logits = x · router                                                (not for HASH)
     SELECT   which experts work on which tokens, and with which gate            `decide`, or the groups below
     PLACE, COMBINE                                                              `experts.routed_ffn`
     LOSS     what the router adds to the training loss                          `BlockOutput.auxiliary`
 
-There are three kinds of routers. In the first kind (hash to reinforce) the tokens have experts, and all b·S tokens of
-the batch are one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a
-Mixture of Tokens the experts of a group work on mixtures. There a group is one position of g sequences, so that no
-token sees a later position of any sequence. What a token does see is the other sequences of its group: they should have
-nothing to do with each other, and not be neighbouring windows of one text. With grouping "sequence" a group is a whole
-sequence (expert choice) or g neighbours of one (Mixture of Tokens). A token then sees later ones, which is right where
-the objective is masked. A causal model may train so with expert choice alone, and is evaluated by position.
+There are three kinds of routers. The first kind (hash to reinforce) assigns experts to tokens; all b·S tokens of the
+batch are one group, sequence by sequence. In expert choice the experts choose tokens of a group, and in a Mixture of
+Tokens the experts process mixtures of a group. For these two kinds a group is one position of g sequences, so no token
+sees a later position of any sequence. But a token sees the other sequences of its group: put unrelated texts in a
+group, not neighbouring windows of one text. With grouping "sequence" a group is a whole sequence (expert choice) or g
+neighbours in it (Mixture of Tokens). A token then sees later tokens, as the masked objective allows. A causal model can
+train in this way only with expert choice, and its evaluation groups by position.
 
-Padding: with a `mask` real tokens get what they would get without the others, which count in no load, capacity or loss.
+Padding: with a `mask` real tokens get the same result as without padding; padded tokens count in no load, capacity or
+loss.
 
-A router with a bias per expert (quantile; top_k with a bias rate) keeps it among the parameters, where no gradient
-reaches it. `BlockOutput.bias` is the bias that this batch leaves for the next one.
+A router with a bias per expert (quantile; top_k with a bias rate) stores it among the parameters, but no gradient
+reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 
-Shared experts (`ModelConfig.shared_experts`) work on every real token, without a router and without a gate, and are
-added to what the routed ones give. They are one FFN, as wide as all of them together.
+Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate; the block adds their
+output to the output of the routed experts. The program stores them as one FFN, as wide as all of them together.
 
-HASH with granularity, k > 1 or another hash than the remainder takes its experts from a table: `hash_table`.
+HASH with granularity, with k > 1 or with another hash than the remainder reads its experts from a table: `hash_table`.
 """
 
 import math
@@ -45,14 +46,14 @@ from .routers.top_k import gshard_router, top_k_router
 
 
 class Policy(NamedTuple):
-    """What the loss of RL-R needs from a block."""
+    """The data of a block that the loss of RL-R needs."""
 
     logits: np.ndarray  # [T, E G]
     value: np.ndarray  # [T], the baseline's guess of the reward
 
 
 class Decision(NamedTuple):
-    """What a router of the first kind decided for a group."""
+    """The decision of a router of the first kind for a group."""
 
     routing: Routing  # of the tokens of the group
     auxiliary: float = 0.0  # what it adds to the training loss
@@ -87,25 +88,25 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and the router's parameters:
             "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
             "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
-        training: route as in training; otherwise as in evaluation.
-        noise: one block's part of what `transformer.draw_noise` returns.
+        training: True routes as in training, False as in evaluation.
+        noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
-        mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
-        expert_mask: [E G] bool, the experts that are there; None for all. The layer is one of these alone.
+        mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
+        expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
 
     Returns:
         `BlockOutput`.
 
     Raises:
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, no token is
-            real, or fewer experts are there than a token has.
+            real, or there are fewer admitted experts than a token needs.
     """
     if config.router == "mixture_of_tokens":
         done = _mixture_block(params, x, config, training, mask, expert_mask)
@@ -121,7 +122,7 @@ def routed_block(
 
 
 def _token_choice_block(params, x, tokens, config, training, *, noise, table, held, mask, expert_mask):
-    """Run a block of a router that gives experts to tokens."""
+    """Run a block with a router that assigns experts to tokens."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = None if mask is None else mask.reshape(-1)
     options = {"training": training, "noise": noise, "table": table, "held": held}
@@ -140,8 +141,8 @@ def _token_choice_block(params, x, tokens, config, training, *, noise, table, he
 def _mixture_block(params, x, config, training, mask, expert_mask):
     """Run a Mixture of Tokens, group by group.
 
-    A learned temperature is e^s times the one of the configuration, with one s for mixing and one for giving back
-    (`log_temperature`): s = 0 leaves it as it is, and no s makes it negative (our choice).
+    A learned temperature is e^s times the temperature of the configuration, with one s for mixing and one for
+    redistribution (`log_temperature`). s = 0 changes nothing, and no s makes it negative (our choice).
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
@@ -156,7 +157,7 @@ def _mixture_block(params, x, config, training, mask, expert_mask):
 
 
 def _groups(x, mask, config, training):
-    """Return the groups [n, T, d], which of their tokens are real [n, T], and the function that undoes the grouping."""
+    """Return the groups [n, T, d], a mask of their real tokens [n, T], and the function that undoes the grouping."""
     real = np.ones(x.shape[:2], bool) if mask is None else _as_bool(mask)
     length = x.shape[1]
     if config.groups_by_position(training):
@@ -170,8 +171,8 @@ def _groups(x, mask, config, training):
 def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
     """Run expert choice, group by group.
 
-    Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
-    whole, a token has more than k experts in the mean.
+    Each expert takes k g / E tokens of each group, or k S / E tokens of a sequence of S tokens, rounded up. If this is
+    rounded, a token has more than k experts on average.
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     output, choices = np.zeros(groups.shape), []
@@ -186,7 +187,7 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
 
 
 def _choose(logits, config, held, real, expert_mask):
-    """Return the choice of the experts of one group; where it is padding alone they take its first token with gate 0,
+    """Return the choice of the experts of one group. In a group of only padding they take its first token with gate 0,
     as they do in all columns beyond their capacity."""
     if real.any():
         masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
@@ -211,7 +212,7 @@ def decide(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Decision:
-    """Let a router that gives experts to tokens decide for a group.
+    """Return the decision of a router that assigns experts to the tokens of a group.
 
     Args:
         params: see `routed_block`.
@@ -249,10 +250,10 @@ def decide(
 
 
 def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
-    """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step.
+    """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step.
 
-    The balance loss of a sequence counts what was chosen, bias and groups included (our choice; DeepSeek-V3 counts the
-    largest scores), so that it follows from the routing that is held.
+    The balance loss of a sequence counts the chosen experts, with bias and groups (our choice; DeepSeek-V3 counts the
+    largest scores), so that it follows from the `held` routing.
     """
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
@@ -284,7 +285,7 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 
 
 def _check_noise(training, noise, held):
-    """Raise InputError where a router that draws has nothing to draw with."""
+    """Raise InputError if a router that draws at random gets no noise."""
     if training and noise is None and held is None:
         raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
 
@@ -296,7 +297,7 @@ def _mean_of_choices(routing, config, mask):
 
 
 def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH, which reads token ids [b, S], or positions, alone; gates are 1/k."""
+    """Return the routing of HASH, which reads only token ids [b, S] or positions; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)
@@ -315,7 +316,7 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
 
 
 def _default_table(config, sequence_length):
-    """Return the table of a hash that needs no numbers from outside."""
+    """Return the table of a hash that needs no uniforms, counts or embeddings."""
     if config.hash not in ("modulo", "previous", "position"):
         raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
     entries = sequence_length if config.hash == "position" else config.vocab_size
@@ -329,12 +330,12 @@ def hash_table(
     counts: np.ndarray | None = None,
     embeddings: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the table of a hash model: from token id to experts. It can be saved and loaded as it stands.
+    """Return the table of a hash model, from token id to experts. You can save and load it.
 
     Args:
-        config: a model with router "hash" and any hash but "position", whose table has a row per position instead.
+        config: a model with router "hash" and any hash except "position", whose table has a row per position.
         uniforms: in [0, 1), for random [V, k G], multi [V, G] and bigram [2, V].
-        counts: [V] integers, how often each token occurs, for balanced.
+        counts: [V] integers, the frequency of each token, for balanced.
         embeddings: [V, d'], for clustered and dispersed, with V >= E G. The clusters start from the embeddings of E G
             tokens at equal distances (our choice).
 
@@ -342,7 +343,7 @@ def hash_table(
         [V, k G] int32; for bigram [2, V].
 
     Raises:
-        ValueError: what the hash needs is missing or has another shape.
+        ValueError: an array that the hash needs is missing or has another shape.
     """
     experts, choices = config.expert_count, config.choices
     if config.router != "hash" or config.hash == "position":
@@ -362,7 +363,7 @@ def hash_table(
 
 
 def _numbers_for_table(config, uniforms, counts, embeddings):
-    """Return those of the three that the hash is made from; ValueError where they are missing or of another shape."""
+    """Return the arrays that the hash needs; raise ValueError if one is missing or has another shape."""
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, config.choices)
     given, shape = {
         "random": (uniforms, of_choices),

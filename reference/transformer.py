@@ -1,6 +1,6 @@
-"""The paper's decoder-only language model, dense or routed: forward pass and whole training loss.
+"""The paper's decoder-only language model, dense or routed: forward pass and complete training loss.
 
-Clark et al. 2022. The shapes follow from the released parameter counts; what the counts leave open is our choice.
+Clark et al. 2022. The shapes follow from the released parameter counts; everything else is our choice.
 
     h = √d · embedding[token]                                                   `apply`
     for each block i = 0 … L−1:
@@ -9,32 +9,31 @@ Clark et al. 2022. The shapes follow from the released parameter counts; what th
     logits = norm(h) · embeddingᵀ                                               tied with the input
     loss = mean over tokens of −log softmax(logits)[next token]                 `loss`, in nats per token
 
-Attention has relative positions in the manner of Transformer-XL, with a key projection of their own and no bias
-vectors: token i attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection
-of a sinusoid of the distance m. With rotary positions (`ModelConfig.positions`) queries and keys are turned instead, so
-that the logit of i for j depends on i − j: see `rotary`.
+Attention uses relative positions as in Transformer-XL, with a separate key projection and no bias vectors. Token i
+attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection of a sinusoid of
+the distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead, so that the logit of i for j
+depends on i − j: see `rotary`.
 
-With the masked objective (`ModelConfig.objective`) some tokens of each sequence are hidden: the model reads a mask
-token in their place, attends in both directions, m from 1 − S to S − 1, and predicts what was hidden:
-loss = mean over hidden tokens of −log softmax(logits)[the token itself]. Its losses and those of the causal objective
-are losses of different tasks. (Our choice: a fixed number of tokens of each sequence, all of them replaced.)
+The masked objective (`ModelConfig.objective`) hides some tokens of each sequence. The model reads a mask token in their
+place, attends in both directions, m from 1 − S to S − 1, and predicts the hidden tokens: loss = mean over hidden tokens
+of −log softmax(logits)[the token itself]. Do not compare its losses with causal losses: the tasks differ. (Our choice:
+a fixed number of tokens of each sequence, all of them replaced.)
 
-Padding on either side is left out by a `mask` of the real tokens: no token attends to the others, they take no part in
-any router, and they are in no loss. The hashes of the position and of the token before count from the row's start.
+A `mask` of the real tokens excludes padding on either side: no token attends to padding, no router sees it, and no loss
+counts it. The position hash and the previous-token hash still count from the row's start.
 
-Block i is routed iff (i + 1) mod 1/R = 0, or in the layout "upper" iff it is one of the last R L; what it does with
-which router is in `routed_block`. RL-R gets a reward for its choices: its terms of the loss, which need the
-predictions, are added in `loss`.
+Block i is routed iff (i + 1) mod 1/R = 0, or in the layout "upper" iff it is one of the last R L. `routed_block`
+describes each router. RL-R gets a reward for its choices; its loss terms need the predictions, so `loss` adds them.
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
-Our choices. Norms are LayerNorm, before attention and before the FFN; that on the output of a routed layer comes before
-the residual connection, and a token without an expert gets its offset. The activation is GELU in its tanh form unless
-another is asked for. There are no biases. Initial weights are drawn from a normal distribution of standard deviation
-1/√fan_in, cut at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`); those of output projections are
-divided by √(2L) besides, and those of routers multiplied by `router_scale`. Where the outputs of narrow experts are
-added without a gate (HASH and RL-R with G > 1), the fan-in of their second matrices is that of the expert they are
-parts of. A wide FFN has no router, though the table counts one, as for HASH.
+Our choices. Norms are LayerNorm, before attention and before the FFN. The optional norm on the output of a routed layer
+comes before the residual connection; a token without an expert gets its offset. The default activation is GELU in its
+tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation 1/√fan_in,
+truncated at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`). Weights of output projections are also
+divided by √(2L), and weights of routers multiplied by `router_scale`. If a block adds the outputs of narrow experts
+without a gate (HASH and RL-R with G > 1), the fan-in of their second matrices is the fan-in of the whole expert. A wide
+FFN has no router, though the table counts one, as for HASH.
 """
 
 import math
@@ -53,7 +52,7 @@ NORM_EPSILON = 1e-5
 """Added to the variance in LayerNorm; our choice."""
 
 TRUNCATION = 2.0
-"""Initial weights are drawn from a normal distribution cut at this many of its standard deviations.
+"""Initial weights come from a normal distribution truncated at this many standard deviations.
 
 What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
 that `parameter_shapes` states are those before the cut.
@@ -61,7 +60,7 @@ that `parameter_shapes` states are those before the cut.
 
 
 class Output(NamedTuple):
-    """What the forward pass returns. Fields of routed blocks are stacked: [n_r, ...]."""
+    """The result of the forward pass. Fields of routed blocks are stacked: [n_r, ...]."""
 
     logits: np.ndarray  # [b, S, V]
     routing: Routing | ExpertChoice | None  # [n_r, T, ...] with T = b S; None for a dense model and for mixtures
@@ -72,14 +71,14 @@ class Output(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """What RL-R learns its policy from; constants for the gradient, and like a routing they can be held."""
+    """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`."""
 
     reward: np.ndarray  # [b, S], log-probability of the right next token, or the sum of those from there on
     advantage: np.ndarray  # [n_r, b S], reward less what the block's baseline had guessed
 
 
 class Loss(NamedTuple):
-    """The training loss and what it was made of."""
+    """The training loss and its parts."""
 
     total: float  # what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
@@ -90,8 +89,8 @@ class Loss(NamedTuple):
 def parameter_shapes(config: ModelConfig) -> dict:
     """Return the parameter tree with (shape, deviation) in place of arrays.
 
-    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis, the FFNs of the n_r = R L routed
-    blocks and those of the others apart:
+    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis; the FFNs of the n_r = R L routed
+    blocks are stacked separately from the other FFNs:
 
         embedding                                  [V, d]
         blocks / attention_norm, ffn_norm          scale, offset [L, d]
@@ -111,9 +110,9 @@ def parameter_shapes(config: ModelConfig) -> dict:
         routed_ffn / log_temperature               [n_r, 2], learned, of mixing and of giving back
         final_norm                                 scale, offset [d]
 
-    The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
-    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets,
-    biases and logarithms of temperatures at 0.
+    The deviation is the standard deviation of the normal distribution of initial weights, before truncation at
+    `TRUNCATION`; the weights have 0.88 of it. 0 marks weights that are not random: scales start at 1, offsets, biases
+    and logarithms of temperatures at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
@@ -142,9 +141,9 @@ def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
 
     Args:
         config: the model.
-        stacked: the axes before those of one FFN, such as (blocks,), or (blocks, experts).
+        stacked: the axes before the axes of one FFN, such as (blocks,), or (blocks, experts).
         f: hidden width.
-        output_scale: what divides the deviation of output projections besides, as a factor.
+        output_scale: an extra factor on the deviation of output projections.
         fan_in: of `down`, where it is not f.
     """
     d = config.d_model
@@ -182,15 +181,15 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
     """Draw initial parameters.
 
     Args:
-        key: the generator that is drawn from. (The accelerated twin takes a JAX key: the same distribution, other
-            numbers. Weights of one twin run in the other.)
+        key: the random generator. (The accelerated twin takes a JAX key: the same distribution, other numbers. Weights
+            of one twin run in the other.)
         config: the model.
 
     Returns:
         The parameter tree that `parameter_shapes` describes, float64.
 
     Example:
-        The deviation before the cut is 1/√64 here, and that of the weights 0.88 times as large:
+        The deviation before truncation is 1/√64 here, and the weights have 0.88 times this deviation:
 
         >>> params = init(np.random.default_rng(0), ModelConfig(vocab_size=2000, d_model=64, blocks=1, heads=1))
         >>> round(float(params["embedding"].std() * 8), 2), round(float(np.abs(params["embedding"]).max() * 8), 2)
@@ -198,7 +197,7 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
     """
 
     def draw(name, node):
-        """Return the weights of the node called `name` and of all below it, drawn in the order of the names."""
+        """Return the weights of the node `name` and of all nodes below it, drawn in the order of the names."""
         if isinstance(node, dict):
             return {child: draw(child, node[child]) for child in sorted(node)}
         shape, deviation = node
@@ -215,10 +214,10 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
 
 
 def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, sequence_length: int):
-    """Draw what the routers of one training batch need at random.
+    """Draw the random numbers that the routers need for one training batch.
 
     Args:
-        key: the generator that is drawn from. (A JAX key in the accelerated twin: the same distribution.)
+        key: the random generator. (A JAX key in the accelerated twin: the same distribution.)
         config: the model.
         batch_size: b.
         sequence_length: S.
@@ -247,16 +246,16 @@ def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
 
 
 def rotary(x: np.ndarray) -> np.ndarray:
-    """Return [..., S, c], c even, with entries j and j + c/2 of position m turned by the angle m / 10000^(2j/c).
+    """Return [..., S, c], c even, with entries j and j + c/2 of position m rotated by the angle m / 10000^(2j/c).
 
-    Turned by m, a pair (u, v) becomes (u cos − v sin, u sin + v cos). A scalar product of a query at i and a key at j
-    that are turned so depends on i and j through i − j alone.
+    The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
+    rotated key at j depends on i and j only through i − j.
 
-    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). That entry j goes with j + c/2, and not with its neighbour,
-    is our choice, and that of most public code; permuted columns of the projections lead from one to the other.
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Our choice pairs entry j with j + c/2, not with its
+    neighbour, as most public code does; a permutation of the projections' columns converts one form to the other.
 
     Example:
-        At position 0 nothing is turned; at position 1 the only pair is turned by 1 radian:
+        Position 0 is not rotated; at position 1 the only pair is rotated by 1 radian:
 
         >>> np.round(rotary(np.array([[1.0, 0.0], [1.0, 0.0]])), 4).tolist()
         [[1.0, 0.0], [0.5403, 0.8415]]
@@ -281,7 +280,7 @@ def attention(
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
         causal: position i depends on positions up to i only; otherwise on all.
-        mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
+        mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
 
     Returns:
@@ -326,16 +325,16 @@ def apply(
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S] integers in [0, V).
         config: the model.
-        training: route as in training (S-BASE: by the balanced plan, with a capacity); otherwise as in evaluation
-            (by the logits, nothing dropped), which is causal and, but for the routers that see groups of sequences,
-            independent of the rest of the batch.
+        training: True routes as in training (S-BASE: by the balanced plan, with a capacity), False as in evaluation (by
+            the logits, nothing dropped). Evaluation is causal and independent of the rest of the batch, except for
+            routers that see groups of sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
         table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
         held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
-        mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
+        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of the others.
 
     Returns:
-        `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
+        `Output`. With the masked objective its logits predict the tokens themselves, else the next tokens.
 
     Raises:
         ValueError: there is no token, a token is out of range, or see `routed_block`.
@@ -370,7 +369,7 @@ def _check_tokens(tokens: np.ndarray) -> None:
 
 
 def _output(logits: np.ndarray, routed: list) -> Output:
-    """Return the logits beside what the routed blocks returned, stacked in their order."""
+    """Return the logits and the results of the routed blocks, stacked in their order."""
     if not routed:
         return Output(logits, None, np.zeros(0), np.zeros(0), None, None)
     stacked = _stack(routed)  # a `BlockOutput` of arrays [n_r, ...]
@@ -387,18 +386,18 @@ def _at(tree, index: int):
 
 
 def _stack(trees: list):
-    """Undo `_at`: stack the fields of what the blocks returned."""
+    """Undo `_at`: stack the fields of the blocks' results."""
     if isinstance(trees[0], tuple):
         return type(trees[0])(*(_stack(list(fields)) for fields in zip(*trees, strict=True)))
     return None if trees[0] is None else np.stack(trees)
 
 
 def carry_bias(params: dict, output: Output) -> dict:
-    """Return the parameters with the bias that a training batch left; to be called after every training step.
+    """Return the parameters with the updated bias of a training batch. Call it after every training step.
 
     Args:
         params: the tree that `parameter_shapes` describes.
-        output: of that batch. Without a bias the parameters are returned as they are.
+        output: of that batch. Without a bias the parameters do not change.
     """
     if output.bias is None:
         return params
@@ -406,7 +405,7 @@ def carry_bias(params: dict, output: Output) -> dict:
 
 
 def hidden_positions(uniforms: np.ndarray, mask_rate: float) -> np.ndarray:
-    """Return which tokens the masked objective hides: in each sequence those with the smallest uniforms.
+    """Return which tokens the masked objective hides: in each sequence the tokens with the smallest uniforms.
 
     Args:
         uniforms: [b, S], in [0, 1).
@@ -444,22 +443,22 @@ def loss(
     hidden: np.ndarray | None = None,
     mask: np.ndarray | None = None,
 ) -> Loss:
-    """Return the mean cross-entropy and, in training, whatever the router adds to it.
+    """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`. Without it, it is not:
-    a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
+    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`; without it a selection
+    can jump. The input of RL-R's baseline is a constant for its gradient, too.
 
     Args:
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
-            [b, S], inputs where they are not hidden and targets where they are.
+            [b, S]; hidden tokens are targets, the others are inputs.
         config: the model.
         training: see `apply`.
         noise: see `apply`.
         table: see `apply`.
         held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
-        hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
+        hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
 
     Returns:
@@ -482,7 +481,7 @@ def loss(
 
 
 def _task(tokens, config, hidden, mask):
-    """Return what the model reads, what it is to say, and where that counts: [b, S] each."""
+    """Return the inputs, the targets and the mask of counted positions: [b, S] each."""
     if (hidden is None) == (config.objective == "masked"):
         given = "missing" if hidden is None else "given"
         raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
@@ -497,7 +496,7 @@ def _task(tokens, config, hidden, mask):
 
 
 def _policy_loss(output, log_probability, config, held_credit, mask):
-    """Return what each block's policy and baseline add [n_r], and the credit they were given."""
+    """Return the loss terms of each block's policy and baseline [n_r], and the credit."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")

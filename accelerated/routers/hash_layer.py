@@ -182,9 +182,10 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
 
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
-    - for each choice, the numbers of vocabulary tokens of two experts differ by at most one; - if ids are sorted by
-    frequency, no choice gives an expert a larger load than the first choice gives expert 0, which gets the most
-    frequent token of every run. So the loads of all k choices together are at least as even as the loads at k = 1.
+    - for each choice, the numbers of vocabulary tokens of two experts differ by at most one;
+    - if ids are sorted by frequency, no choice gives an expert a larger load than the first choice gives expert 0,
+      which gets the most frequent token of every run. So the loads of all k choices together are at least as even as
+      the loads at k = 1.
 
     The first step separates the most frequent tokens: the k experts of a token are about E / k apart, and if k < E, no
     two of the E tokens in the first run have the same set of experts.

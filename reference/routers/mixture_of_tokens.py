@@ -21,11 +21,11 @@ Cost: an FFN without biases of width f takes 4 d f FLOPs per row. A group of g t
 f E / g per token. With f = 4 d g / E this is 16 d², the cost of a dense FFN of width 4 d. Controller, mixing and
 redistribution add 2 d E per token each, 6 d E in all.
 
-The grouping decides which tokens affect each other, in training and in evaluation: - one position of g sequences
-(`expert_choice.group_by_position`): causal. The layer mixes a token with tokens at the same position of other
-sequences, so no position sees a later one of any sequence. Do not put two pieces of one document in a group: the start
-of the second is the future of the first. - neighbouring positions of one sequence (`group_within_sequence`): NOT
-CAUSAL, the future leaks into the past. For
+The grouping decides which tokens affect each other, in training and in evaluation:
+- one position of g sequences (`expert_choice.group_by_position`): causal. The layer mixes a token with tokens at the
+  same position of other sequences, so no position sees a later one of any sequence. Do not put two pieces of one
+  document in a group: the start of the second is the future of the first.
+- neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
 If you group by position with g > 1, the output for a sequence depends on the other sequences of its batch. It does not
 for g = 1, nor after transition tuning (last point below) with a capacity that drops nothing.
