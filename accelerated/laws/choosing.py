@@ -16,13 +16,13 @@ from .fitting import fit_routed, fit_weighted, predict_curves
 def resampled_losses(
     law, columns: Sequence[np.ndarray], loss: np.ndarray, weights: np.ndarray, points: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return what a law, fitted to each resample of a table, says at some points.
+    """Return the losses that a law predicts at some points after a fit to each resample of a table.
 
     Args:
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: how often each resample has each row.
+        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:

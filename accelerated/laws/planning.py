@@ -24,10 +24,10 @@ def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> Hoffma
 
     Args:
         flops: of training, above 6.
-        coefficients: the law; a, b and both exponents above 0, or there is no best N.
+        coefficients: the law; a, b and both exponents above 0, else no best N exists.
 
     Raises:
-        ValueError: one of these is out of its range.
+        ValueError: an argument is out of its range.
 
     Differs from the reference: N is a closed form.
     """
@@ -51,7 +51,7 @@ def fine_grained_optimum(
 
     Args:
         flops: of training, above 0.
-        expansion: E, that of the runs that the coefficients were fitted to.
+        expansion: E of the runs from which the coefficients were fitted.
         coefficients: the law.
         granularities: the G to try.
 

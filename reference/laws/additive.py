@@ -48,12 +48,12 @@ class AdditiveLaw(NamedTuple):
     Attributes:
         name: of the law, for messages
         coefficients: the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
-        columns: what `fit_additive` and `predict_additive` take, in this order; each above 0
-        terms: (multiplier, {exponent: column}); of a floor {}
-        guesses: exponents to begin from
+        columns: the columns of `fit_additive` and `predict_additive`, in this order; each above 0
+        terms: (multiplier, {exponent: column}); {} for a floor
+        guesses: exponents of the starts
 
     Example:
-        A law in which only the tokens D matter: L = b/D^β + c.
+        A law in the tokens D alone: L = b/D^β + c.
 
         >>> class Coefficients(NamedTuple):
         ...     b: float
@@ -77,15 +77,15 @@ class AdditiveFit(NamedTuple):
     """The best fit of a law to a table by the sum of Huber terms.
 
     Attributes:
-        coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
-        objective: the smallest sum found
-        rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: "interior"; "not determined"; which coefficients have left the law; that the search did not end
+        coefficients: the law's own NamedTuple; if a term vanishes, its multiplier is 0 and its exponents are NaN
+        objective: the best objective found
+        rmsle: root mean squared difference of log10 losses, for every criterion
+        status: "interior", "not determined", the vanished coefficients, or that the search did not end
         covariance: [p, p], order of the coefficients; see `_descent.covariance`
-        rows: rows used, all that were given
-        criterion: what was minimised, in words
-        starts: how many starts there were
-        reached: how many of them ended within a millionth of the smallest sum
+        rows: number of rows
+        criterion: a description of the minimised quantity
+        starts: number of starts
+        reached: number of starts that ended within a millionth of the best objective
     """
 
     coefficients: tuple
@@ -104,8 +104,8 @@ class Published(NamedTuple):
 
     Attributes:
         coefficients: a law's own NamedTuple
-        source: where they are printed
-        attested: how well: what was seen of the source
+        source: the place in the paper
+        attested: which text of the source we checked
     """
 
     coefficients: tuple
@@ -119,8 +119,8 @@ class AdditiveInterval(NamedTuple):
     Attributes:
         name: a coefficient, or "prediction"
         value: of the best fit
-        low: 0 (a multiplier) or -inf (an exponent) where the data give no lower end
-        high: inf where they give no upper end
+        low: 0 (a multiplier) or -inf (an exponent) if the data give no lower end
+        high: inf if they give no upper end
         level: confidence level
     """
 
@@ -136,7 +136,7 @@ def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -
 
     Args:
         law: the law.
-        coefficients: of that law; a multiplier may be 0, and its exponents are then not looked at.
+        coefficients: of that law; a multiplier may be 0, and its exponents then have no effect.
         columns: in the order of `law.columns`, each above 0, broadcast against each other.
 
     Returns:
@@ -168,17 +168,17 @@ def fit_additive(
         law: the law.
         columns: [n] each, in the order of `law.columns`, above 0.
         loss: [n], L, above 0.
-        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
-            objective is then half the sum of squares.
-        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for our own.
+        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, with half
+            the sum of squares as objective.
+        starts: [s, p], starting coefficients, in the order of `law.coefficients`; None for the default starts.
 
     Returns:
-        The fit; status "interior" if the search has ended and every coefficient is determined by some row.
+        The fit; status "interior" if the search has ended and the rows determine every coefficient.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, there are not more rows than coefficients,
-            a column has fewer than 3 different values (a power and a floor cannot be told apart by two), columns rise
-            in step (their powers cannot be told apart), or `huber` is not a finite number above 0.
+            a column has fewer than 3 different values (two cannot separate a power from a floor), columns rise in
+            step (their powers cannot be separated), or `huber` is not a finite number above 0.
     """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
@@ -215,7 +215,7 @@ def additive_intervals(
 class _Unknowns:
     """A law in the unknowns θ of the search: exponents as they are, and for each multiplier its logarithm, centred.
 
-    Its methods are what `_descent.py` wants to know of a law. `columns` is a tuple of arrays [n], one for each column
+    Its methods are the interface of `_descent.py`. `columns` is a tuple of arrays [n], one for each column
     of the law; `centres` [columns] holds the mean logarithm of each, in nats; θ is [p].
     """
 

@@ -35,19 +35,19 @@ ROUNDS = 5
 
 
 class Option(NamedTuple):
-    """All of a model but its size and its tokens. Every function takes an array of sizes.
+    """A model without its size and tokens. Every function takes an array of sizes.
 
-    A size is N, or another number that N rises with, such as the width d.
+    A size is N, or another number that increases with N, such as the width d.
 
     Attributes:
         loss: (N, D) -> L, nats per token
-        train: N -> FLOPs of training on one token
-        serve: N -> FLOPs of one token of inference
-        held: N -> numbers in memory, which is all parameters
-        cache: N -> numbers in the key-value cache for one token of it
-        least: smallest N that is looked at
-        most: largest N that is looked at
-        counted_by: what a size is, for messages: "N", or "width d"
+        train: N -> FLOPs of training per token
+        serve: N -> FLOPs of inference per token
+        held: N -> numbers in memory: all parameters
+        cache: N -> numbers in the key-value cache per token
+        least: smallest N to try
+        most: largest N to try
+        counted_by: the name of the size in messages: "N" or "width d"
     """
 
     loss: Callable
@@ -64,9 +64,9 @@ class Choice(NamedTuple):
     """An option at its best size.
 
     Attributes:
-        size: as `Option.counted_by` says
+        size: N, or the number that `Option.counted_by` names
         tokens: D, of training
-        flops: of training, and of inference where there are inference tokens
+        flops: of training, plus inference if there are inference tokens
         memory: bytes
         loss: nats per token
     """
@@ -79,18 +79,18 @@ class Choice(NamedTuple):
 
 
 def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:
-    """Return the size, and the tokens that go with it, of the least loss.
+    """Return the size and tokens with the least loss.
 
     Args:
         option: costs that rise with N.
-        budget: what may be spent.
-        tokens: D, or a function of the size that gives it; None for all that the FLOPs pay for, 1 at least.
+        budget: the limits on cost.
+        tokens: D, or a function from size to D; None for as many as the FLOPs pay for, at least 1.
 
     Raises:
-        ValueError: the budget or `tokens` is out of its range, or not even the smallest model fits.
+        ValueError: the budget or `tokens` is out of its range, or the smallest model does not fit.
 
     Example:
-        L = 1/N + 1/D with 6 N D = 600: the best N and D are equal.
+        With L = 1/N + 1/D and 6 N D = 600, the best N and D are equal.
 
         >>> def one(N):
         ...     return 0 * N + 1.0
@@ -107,7 +107,7 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
     for _ in range(ROUNDS):
         sizes = np.geomspace(low, high, SIZES_TRIED)
         data, flops, memory = costs(option, sizes, budget, tokens)
-        # D that is all the FLOPs pay for costs all of them, but for rounding.
+        # If the FLOPs determine D, it costs all of them up to rounding.
         fits = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
         losses = np.where(fits, option.loss(sizes, np.maximum(data, 1.0)), np.inf)
         k = int(np.argmin(losses))
@@ -137,21 +137,21 @@ def costs(
 def resampled_losses(
     law, columns: Sequence[np.ndarray], loss: np.ndarray, weights: np.ndarray, points: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Return what a law, fitted to each resample of a table, says at some points.
+    """Return the losses that a law predicts at some points after a fit to each resample of a table.
 
     Args:
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: how often each resample has each row.
+        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:
         [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Example:
-        The rows follow a law in (F, B) whose B_min is 0.2. A resample that lacks all rows of that B still knows it, and
-        says what the law says, there too:
+        The rows follow a law in (F, B) whose B_min is 0.2. A resample without any row of that B still has this B_min,
+        and predicts the same loss there:
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> from routelaws.reference.laws.utilisation import UtilisationCoefficients, predict_loss
@@ -174,14 +174,14 @@ def resampled_losses(
 
 
 def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return in which share of the resamples each choice has the least loss, and how many resamples were counted.
+    """Return the share of resamples in which each choice has the least loss, and the number of counted resamples.
 
     Args:
-        losses: [draws, m], as `resampled_losses`; a draw with a loss that is not finite is not counted.
+        losses: [draws, m], as `resampled_losses`; draws with a loss that is not finite do not count.
 
     Returns:
-        [m] shares that sum to 1, or NaN where no draw counts; and the number of draws that count. Of equal losses the
-        choice with the lower index wins.
+        [m] shares that sum to 1, or NaN if no draw counts; and the number of draws that count. The choice with the
+        lower index wins a tie.
 
     Example:
         >>> shares, counted = win_shares(np.array([[2.0, 3.0], [2.5, 2.4], [np.nan, 2.0], [2.0, 2.0]]))

@@ -50,11 +50,11 @@ class FineGrainedCoefficients(NamedTuple):
     """L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
 
     Attributes:
-        a: nats at N = 1, of G without end
+        a: nats at N = 1, for infinite G
         alpha: power of N
         b: nats at D = 1
         beta: power of D
-        g: nats at N = 1, what G = 1 adds to a
+        g: nats at N = 1; the addition to a at G = 1
         gamma: power of G
         c: nats, the floor
     """
@@ -105,7 +105,7 @@ def predict_fine_grained(
     Args:
         total_parameters: N, without embeddings and routers, above 0.
         tokens: D, above 0.
-        granularity: G, above 0; the three are broadcast against each other.
+        granularity: G, above 0; the three broadcast against each other.
         coefficients: the law.
 
     Returns:
@@ -134,12 +134,12 @@ def fit_fine_grained(
 ) -> AdditiveFit:
     """Fit the law to the runs of one expansion E; see `additive.fit_additive`.
 
-    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; ours has none of the three.
+    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; our fit has none of the three.
 
     Args:
         total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; three different G at least.
         huber: δ in natural logarithms, or None for least squares.
-        starts: [s, 7], coefficients to begin from; None for our own.
+        starts: [s, 7], starting coefficients; None for the default starts.
 
     Raises:
         ValueError: as `additive.fit_additive`.
@@ -176,7 +176,7 @@ def fine_grained_parameters(d_model: np.ndarray, expansion: float) -> np.ndarray
 
 
 def fine_grained_active(d_model: np.ndarray) -> np.ndarray:
-    """Return the active parameters, 12 d² · d/64: attention and G experts of a G-th of the dense layer.
+    """Return the active parameters, 12 d² · d/64: attention and G experts, each 1/G of the dense layer.
 
     Example:
         >>> float(fine_grained_active(512))
@@ -194,7 +194,7 @@ def fine_grained_flops(
         d_model: d, above 0; any number, though models have multiples of 64.
         expansion: E, at least 1.
         granularity: G, above 0; broadcast against `d_model`.
-        router_flops: what 14 stands for.
+        router_flops: the factor 14.
 
     Example:
         One block of width 64: 72 · 64² for the model and 14 · 64 · 4 · 8 for the router.

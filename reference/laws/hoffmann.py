@@ -69,10 +69,10 @@ class KaplanCoefficients(NamedTuple):
     """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
 
     Attributes:
-        alpha_N: power of N with endless data
-        N_c: parameters at which the loss would be 1 nat with endless data
-        alpha_D: power of D of an endless model
-        D_c: tokens at which an endless model would have a loss of 1 nat
+        alpha_N: power of N with infinite data
+        N_c: parameters at which the loss would be 1 nat with infinite data
+        alpha_D: power of D for an infinite model
+        D_c: tokens at which an infinite model would have a loss of 1 nat
     """
 
     alpha_N: float
@@ -146,10 +146,10 @@ def fit_hoffmann(
     Args:
         dense_parameters, tokens, loss: [n] each: N, D and L, above 0.
         huber: δ in natural logarithms, or None for least squares.
-        starts: [s, 5], coefficients to begin from, such as `published_starts()`; None for our own.
+        starts: [s, 5], starting coefficients, such as `published_starts()`; None for the default starts.
 
     Raises:
-        ValueError: as `additive.fit_additive`; runs that all have one D, for instance, cannot tell b/D^β from c.
+        ValueError: as `additive.fit_additive`; for instance, runs with a single D cannot separate b/D^β from c.
 
     Example:
         >>> law = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
@@ -180,7 +180,7 @@ def published_starts() -> np.ndarray:
     """Return the 4,500 starts of Hoffmann et al., [4500, 5], as coefficients.
 
     ln a and ln b in {0, 5, ..., 25}, ln c in {-1, -1/2, ..., 1}, alpha and beta in {0, 1/2, ..., 2}; from memory of
-    their appendix, which was not at hand.
+    their appendix, which we could not check.
     """
     power, exponent = np.arange(0.0, 26.0, 5.0), np.arange(0.0, 2.1, 0.5)
     grid = itertools.product(power, exponent, power, exponent, np.arange(-1.0, 1.1, 0.5))
@@ -192,7 +192,7 @@ def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficient
 
     Args:
         dense_parameters, tokens: N and D, above 0, broadcast against each other.
-        coefficients: the law, alpha_D not 0; N_c or D_c may be 0, and the exponent of that term is then not looked at.
+        coefficients: the law, alpha_D not 0; N_c or D_c may be 0, and the exponent of that term then has no effect.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -219,7 +219,7 @@ def fit_kaplan(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit Kaplan's law to a table, as `fit_hoffmann` does the other one; starts: [s, 4].
+    """Fit Kaplan's law to a table. Arguments as `fit_hoffmann`; starts: [s, 4].
 
     Example:
         >>> law = KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13)
@@ -241,7 +241,7 @@ def kaplan_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """Return what `hoffmann_intervals` does, of Kaplan's law."""
+    """Return the intervals of Kaplan's law, as `hoffmann_intervals`."""
     columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
@@ -294,7 +294,7 @@ _KAPLAN = Form(
     centres=lambda columns: np.array([np.log(column).mean() for column in columns]),
     starts=_starts_kaplan,
 )
-"""Kaplan's law, as `_descent.py` wants to know it."""
+"""Kaplan's law in the interface of `_descent.py`."""
 
 
 # What this file does not do: the best N and D for a budget (`planning.py`).

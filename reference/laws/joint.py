@@ -125,7 +125,7 @@ def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts
         coefficients: the law.
 
     Example:
-        Ê = 2 at E = 1, so that m = 3 · 2⁻¹ and n = 5 · 2².
+        Ê = 2 at E = 1, so m = 3 · 2⁻¹ and n = 5 · 2².
 
         >>> law = JointCoefficients(3.0, -0.2, -1.0, 0.0, 5.0, -0.3, 2.0, 0.0, 2.0, math.inf, 1.5)
         >>> at_experts(1, law)
@@ -150,7 +150,7 @@ def predict_joint(
     Args:
         active_parameters: N, with embedding and unembedding, above 0.
         tokens: D, above 0.
-        num_experts: E, at least 1; the three are broadcast against each other.
+        num_experts: E, at least 1; the three broadcast against each other.
         coefficients: the law.
 
     Returns:
@@ -169,7 +169,7 @@ def predict_joint(
     a, alpha, delta, gamma, b, beta, omega, zeta, _, _, c = coefficients
     count = _effective(num_experts, coefficients)
     log = np.log(count)
-    with np.errstate(over="ignore", invalid="ignore"):  # inf times 0, of a factor that ran away: no number, NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # inf times 0, from a diverged factor, is NaN
         of_size = a * count**delta * size ** (alpha + gamma * log)
         return of_size + b * count**omega * data ** (beta + zeta * log) + c
 
@@ -189,10 +189,10 @@ def fit_joint(
     Args:
         active_parameters, tokens, num_experts, loss: [n] each: N, D, E and L.
         huber: δ in natural logarithms, or None for least squares.
-        starts: [s, 11], coefficients to begin from, E_max finite; None for our own.
+        starts: [s, 11], starting coefficients, E_max finite; None for the default starts.
 
     Returns:
-        The fit. Where no row is far enough up to tell E_max from infinity, E_max is inf, and the status says so.
+        The fit. If no row has enough experts to separate E_max from infinity, E_max is inf, and the status reports it.
         E_start may be below 1, unlike in `fitting.py`.
 
     Raises:
@@ -238,7 +238,7 @@ def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCAB
 
 
 def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarray:
-    """Return the active parameters N of a model, which are all parameters of the dense one, 2 d V + 13 d² · d/64.
+    """Return the active parameters N of a model, 2 d V + 13 d² · d/64: all parameters of the dense model.
 
     Example:
         >>> float(joint_active(64, vocab_size=100))
@@ -248,7 +248,7 @@ def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarra
 
 
 def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
-    """Return the numbers that the key-value cache holds, 2 T d · d/64 for T tokens: multi-head attention, no sharing.
+    """Return the size of the key-value cache in numbers, 2 T d · d/64 for T tokens: multi-head attention, no sharing.
 
     Example:
         >>> float(joint_cache(128, 10))
@@ -258,7 +258,7 @@ def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
 
 
 def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
-    """Return Ê; E_start only has to be above 0 here, where `routed.effective_experts` wants 1 or more."""
+    """Return Ê; here E_start may be any number above 0; `routed.effective_experts` needs 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
     if not 0 < E_start < E_max:
         raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
@@ -345,7 +345,7 @@ def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.nda
 
 
 _LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}
-"""What a coefficient is once it has left the law; all others are NaN then."""
+"""The value of each coefficient that has vanished from the law; all others are then NaN."""
 
 _JOINT = Form(
     names=JointCoefficients._fields,
@@ -357,7 +357,7 @@ _JOINT = Form(
     centres=lambda columns: np.array([np.log(column).mean() for column in columns[:2]]),
     starts=_starts,
 )
-"""The law, as `_descent.py` wants to know it."""
+"""The law in the interface of `_descent.py`."""
 
 
 # What this file does not do: the best model for a budget (`planning.py`).

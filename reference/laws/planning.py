@@ -82,14 +82,14 @@ class FineGrainedOptimum(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What a model of the joint law may cost.
+    """The limits on the cost of a model.
 
     Attributes:
-        flops: of training, and of inference where there are inference tokens
+        flops: of training, plus inference if there are inference tokens
         memory: bytes, for all parameters and the cache
         cached_tokens: T, of the key-value cache
         inference_tokens: over the life of the model
-        bytes_per_number: bfloat16
+        bytes_per_number: 2 for bfloat16
     """
 
     flops: float
@@ -108,7 +108,7 @@ class JointOptimum(NamedTuple):
         active_parameters: N, with embeddings
         total_parameters: all parameters, with embeddings
         tokens: D, of training
-        memory: bytes that are used
+        memory: used bytes
         loss: nats per token
     """
 
@@ -126,13 +126,13 @@ def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> Hoffma
 
     Args:
         flops: of training, above 6.
-        coefficients: the law; a, b and both exponents above 0, or there is no best N.
+        coefficients: the law; a, b and both exponents above 0, else no best N exists.
 
     Raises:
-        ValueError: one of these is out of its range.
+        ValueError: an argument is out of its range.
 
     Example:
-        With a = b and equal exponents N and D are equal.
+        With a = b and equal exponents, N and D are equal.
 
         >>> best = hoffmann_optimum(6e20, HoffmannCoefficients(400.0, 0.3, 400.0, 0.3, 1.7))
         >>> f"{best.parameters:.4g} {best.tokens:.4g}"
@@ -159,7 +159,7 @@ def fine_grained_optimum(
 
     Args:
         flops: of training, above 0.
-        expansion: E, that of the runs that the coefficients were fitted to.
+        expansion: E of the runs from which the coefficients were fitted.
         coefficients: the law.
         granularities: the G to try.
 
@@ -188,7 +188,7 @@ def _best_width(
         size = fine_grained.fine_grained_parameters(d, expansion)
         return fine_grained.predict_fine_grained(size, tokens(d), granularity, coefficients)
 
-    # 72 d³/64 FLOPs train on one token, whatever G is: no width above the cube root of the FLOPs can be paid.
+    # Training costs at least 72 d³/64 FLOPs per token for any G, so d is at most the cube root of the FLOPs.
     d, least_loss = _lowest(loss, LEAST_WIDTH, max(flops ** (1 / 3), LEAST_WIDTH))
     size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
     return FineGrainedOptimum(d, float(size), float(active), float(tokens(d)), granularity, flops, least_loss)
@@ -200,12 +200,12 @@ def fine_grained_for_active(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """Return the optimum that has so many active parameters: bisection on the logarithm of the FLOPs.
+    """Return the optimum with a given number of active parameters, by bisection on the logarithm of the FLOPs.
 
-    Where the best G changes with the FLOPs, the best size jumps; inside such a jump the upper side is given.
+    Where the best G changes with the FLOPs, the best size jumps; inside such a jump the result is the upper side.
 
     Args:
-        active_parameters: 12 d² · d/64 of the model that is asked for.
+        active_parameters: 12 d² · d/64 of the model.
         expansion, coefficients, granularities: as `fine_grained_optimum`.
     """
     active = float(check_range("active_parameters", active_parameters, above=0.0))
@@ -223,16 +223,16 @@ def fine_grained_for_active(
 def joint_optimum(
     budget: Budget, num_experts: float, coefficients: JointCoefficients, vocab_size: int = VOCABULARY
 ) -> JointOptimum:
-    """Return the width and tokens with the least loss, of models with E experts.
+    """Return the width and tokens with the least loss among models with E experts.
 
     Args:
-        budget: what may be spent.
+        budget: the limits on cost.
         num_experts: E, at least 1.
         coefficients: the law.
         vocab_size: V, for the embeddings.
 
     Raises:
-        ValueError: the budget is out of its range, or the narrowest model is too much for it.
+        ValueError: the budget is out of its range, or too small for the narrowest model.
     """
     check_budget(budget)
     _check_powers(num_experts, coefficients)
@@ -249,7 +249,7 @@ def joint_optimum(
         active = joint.joint_active(d, vocab_size)
         return np.where(fits, joint.predict_joint(active, np.maximum(tokens(d), 1), num_experts, coefficients), np.inf)
 
-    # 13 d³/64 parameters, 6 FLOPs each, train on one token: no width above the cube root of the FLOPs can be paid.
+    # Training costs 6 FLOPs per token for each of 13 d³/64 parameters, so d is at most the cube root of the FLOPs.
     d, least = _lowest(loss, LEAST_WIDTH, max(budget.flops ** (1 / 3), LEAST_WIDTH))
     if math.isinf(least):
         raise InputError(
@@ -266,9 +266,9 @@ def joint_optima(
     expert_counts: Sequence[float] = EXPERT_COUNTS,
     vocab_size: int = VOCABULARY,
 ) -> list[JointOptimum]:
-    """Return the optimum of each number of experts that fits the budget, the least loss first.
+    """Return the optimum of each number of experts that fits the budget, sorted by loss.
 
-    The loss is nearly the same for several E next to the best one, so that the losses say more than the best E does.
+    Compare the losses, not only the best E: several E near the best have nearly the same loss.
 
     Args:
         budget, coefficients, vocab_size: as `joint_optimum`.
