@@ -298,7 +298,9 @@ def decide(
         return Decision(routing, bias=_quantile_bias(params, logits, config, training, masks, spread))
     if config.router == "reinforce":
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
-    return _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread)
+    if config.router == "top_k":
+        return _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread)
+    raise NotImplementedError(f"router {config.router!r} has no branch here")
 
 
 def _quantile_bias(params, logits, config, training, masks, spread):

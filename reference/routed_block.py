@@ -246,7 +246,9 @@ def decide(
         return Decision(routing, bias=quantile_bias(logits, bias, config.choices, **masks) if training else bias)
     if config.router == "reinforce":
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
-    return _decide_top_k(params, logits, tokens, config, training, noise, held, masks)
+    if config.router == "top_k":
+        return _decide_top_k(params, logits, tokens, config, training, noise, held, masks)
+    raise NotImplementedError(f"router {config.router!r} has no branch here")
 
 
 def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):

@@ -126,9 +126,11 @@ def tokens_choose(
         extra["bias"] = quantile_step(logits, weights["bias"], choices_of(config))
     elif config.router == "top_k":
         chosen, gates, extra = top_k(weights, logits, sequences, config, training, noise)
-    else:
+    elif config.router == "reinforce":
         chosen, extra = reinforce(weights, states, logits, config, training, noise)
         gates = [[1 / config.k] * choices_of(config) for _ in states]
+    else:
+        raise NotImplementedError(f"router {config.router!r} has no branch here")
     if training and math.isfinite(config.capacity_factor):
         kept = with_slot(chosen, gates, config)
     else:
