@@ -15,7 +15,7 @@
 A run is the real command in a process of its own. That process is a fork of one that has imported everything and
 started nothing (JAX has no devices yet), which saves the imports; compiled programs are kept between runs. A command
 that was not killed has to end with exit code 0 or 2, and without a traceback. Compared are results.csv (without
-wall_seconds), the losses by window and the log (without speeds), byte by byte.
+times), the losses by window and the log (without speeds), byte by byte.
 """
 
 import argparse
@@ -32,6 +32,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from routelaws.accelerated.tables.schema import TIME_COLUMNS
 
 FIELDS = {
     "vocab_size": 300, "d_model": 8, "heads": 1, "sequence_length": 16, "batch_size": 4, "steps": 24,
@@ -201,7 +203,7 @@ def damage(checkpoint: Path, how: str, draw: random.Random) -> None:
 def table(folder: Path, name: str = "results.csv") -> list[dict]:
     """Return the rows of a table without the time that they took."""
     with open(folder / name, newline="", encoding="utf-8") as file:
-        return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in csv.DictReader(file)]
+        return [{key: value for key, value in row.items() if key not in TIME_COLUMNS} for row in csv.DictReader(file)]
 
 
 def log(folder: Path) -> list[dict]:

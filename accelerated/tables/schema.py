@@ -33,6 +33,9 @@ OWN_COLUMNS = (
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
+TIME_COLUMNS = ("wall_seconds",)
+"""Those that follow from a clock: two equal runs differ in them."""
+
 MORE_COLUMNS = ("training_flops",)
 """The columns that only a table of a user's own has."""
 

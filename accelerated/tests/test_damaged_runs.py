@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import checkpoints, loop, result_rows, run_folder, step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -327,7 +328,7 @@ def test_what_was_changed_is_one_line_and_nothing_is_lost(case, folder, command,
 
 
 def rows_of(folder: Path) -> list[dict]:
-    return [{**row, "wall_seconds": ""} for row in result_rows.read_rows(folder / "results.csv")]
+    return [{**row, **dict.fromkeys(TIME_COLUMNS, "")} for row in result_rows.read_rows(folder / "results.csv")]
 
 
 def without_last_row(folder: Path, runs: dict) -> None:

@@ -17,6 +17,7 @@ import pytest
 from routelaws.accelerated import cli, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -27,8 +28,6 @@ from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration
-
-SECONDS = "wall_seconds"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def train(flags, capsys):
 
 
 def table(folder: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != SECONDS} for row in read_rows(folder / "results.csv")]
+    return [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in read_rows(folder / "results.csv")]
 
 
 def content(folder: Path) -> dict[str, bytes]:

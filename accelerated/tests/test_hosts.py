@@ -16,6 +16,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training.batches import training_batches
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
@@ -175,7 +176,7 @@ def check_same_table(found, wanted) -> None:
     """Fail unless two tables have the same rows and columns: words alike, numbers but for the order of sums."""
     assert [list(row) for row in found] == [list(row) for row in wanted]
     for a, b in zip(found, wanted, strict=True):
-        for name in a.keys() - {"wall_seconds", "commit"}:
+        for name in a.keys() - {*TIME_COLUMNS, "commit"}:
             assert a[name] == b[name] or np.isclose(float(a[name]), float(b[name]), rtol=CLOSE, atol=CLOSE), name
 
 

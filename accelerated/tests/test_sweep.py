@@ -21,6 +21,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
+from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import stopping, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -72,7 +73,7 @@ def command(*arguments) -> list[str]:
 
 def table(folder: Path) -> list[dict]:
     with open(folder / "results.csv", newline="") as file:
-        return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in csv.DictReader(file)]
 
 
 def test_long_runs_are_started_first_and_then_those_that_share_their_programs(text_file, tmp_path):
