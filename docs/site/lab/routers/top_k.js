@@ -1,6 +1,6 @@
 // Top-k: each token takes the k experts that it scores highest. reference/routers/top_k.py explains it.
 
-import { equalShares, logSigmoid, softmax, topK, topKIndices } from "./notation.js";
+import { equalShares, logSigmoid, range, softmax, sum, topK } from "./notation.js";
 
 const scoresOf = (row, score) => (score === "softmax" ? softmax(row) : row.map((z) => Math.exp(logSigmoid(z))));
 
@@ -8,13 +8,29 @@ const scoresOf = (row, score) => (score === "softmax" ? softmax(row) : row.map((
  * Route each token to its k best experts.
  *
  * score: "softmax" or "sigmoid"; normalisation: "none", "sum" or "softmax"; bias [E] is added to the scores for the
- * choice alone.
+ * choice alone; gate_scale multiplies the gates. With expert_groups equal groups a token first chooses groups_per_token
+ * of them, by their two best experts or by their best.
  */
-export function topKRouter(logits, k = 1, { score = "softmax", normalisation = "none", bias = null } = {}) {
-  const biased = (row) => scoresOf(row, score).map((value, e) => value + bias[e]);
-  const expert = bias ? logits.map((row) => topK(biased(row), k)) : topKIndices(logits, k);
-  const gate = logits.map((row, t) => chosenGates(row, expert[t], score, normalisation));
+export function topKRouter(logits, k = 1, options = {}) {
+  const { score = "softmax", normalisation = "none", bias = null, gate_scale: scale = 1 } = options;
+  const expert = logits.map((row) => {
+    const scores = scoresOf(row, score).map((value, e) => value + (bias ? bias[e] : 0));
+    const allowed = inBestGroups(scores, options);
+    return topK((bias ? scores : row).map((value, e) => (allowed[e] ? value : -Infinity)), k);
+  });
+  const gate = logits.map((row, t) => chosenGates(row, expert[t], score, normalisation).map((value) => scale * value));
   return { ...equalShares(expert, logits[0].length), gate };
+}
+
+/** Return [E] of booleans: the experts in the groups that a token chooses by the scores [E]. */
+function inBestGroups(scores, { expert_groups: groups = 1, groups_per_token: chosen = 1, group_score: by = "two_best" }) {
+  const size = scores.length / groups;
+  const totals = range(groups).map((g) => {
+    const sorted = scores.slice(g * size, (g + 1) * size).sort((a, b) => b - a);
+    return sum(sorted.slice(0, by === "two_best" ? 2 : 1));
+  });
+  const best = topK(totals, chosen);
+  return scores.map((_, e) => best.includes(Math.floor(e / size)));
 }
 
 /** Return the gates of the chosen experts of one token, [k]. */

@@ -32,7 +32,10 @@ const record = ({ x, option, active, total, ...rest }, flops) => ({
   num_experts: option,
 });
 
-const OTHER_MODELS = ["granularity", "group_size", "activation", "positions", "output_norm", "learned_temperature"];
+const OTHER_MODELS = [
+  ...["granularity", "group_size", "activation", "positions", "output_norm", "learned_temperature"],
+  ...["shared_experts", "router_bias"],
+];
 
 /** What the lab has in place of a function of the vectors, as a function of the inputs of a case. */
 const LAB = {
