@@ -20,7 +20,7 @@ QUIET = 30.0
 """Seconds after which a single run says how far it is, where there are no bars."""
 
 SURE = 5.0
-"""Seconds of steps, of all runs together, before which nothing is said of the time left."""
+"""Seconds of steps, of all runs together, before the time left is printed."""
 
 
 class Progress:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import markdown_it  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
+import markdown_it  # noqa: F401  # pages are written last: fail before minutes of work
 import matplotlib  # noqa: F401
 import tyro
 

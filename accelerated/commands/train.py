@@ -31,7 +31,7 @@ class ModelFlags(ModelConfig):
     mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
 
     def __post_init__(self):
-        """Leave the fields as they are given: what is impossible is said with the whole run in sight."""
+        """Leave the fields as given: the check of the whole run names what is impossible."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
     4. SAY      `report_text`             report.md from the sections, and report.html from that
 
-A report is written for somebody who has not read the paper. It says what is true of the runs that are in, whichever way
+A report is for readers who have not read the paper. It says what is true of the runs that are in, whichever way
 they came out.
 """
 
@@ -93,7 +93,7 @@ def write_reproduction(
     check_huber(huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # what is wrong with it is said before a folder is made
+    Table(opened)  # raises what is wrong with it before a folder is made
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():

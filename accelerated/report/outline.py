@@ -59,12 +59,12 @@ class Report(NamedTuple):
         return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
 
     def see(self, section: str) -> str:
-        """Return where more is said: a link in the full report; the short one names the section of the full one."""
+        """Return where the details are: a link in the full report; the short one names the section of the full one."""
         return f"[{section}](#{anchor(section)})" if self.full else f"“{section}” of the full report"
 
 
 def who(routers, entries: list[dict]) -> str:
-    """Return whom a sentence is about, as its beginning: nobody is named where it is about all."""
+    """Return the routers that a sentence is about, as its beginning; empty where it is about all."""
     return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
 
 

@@ -198,9 +198,9 @@ def _lacking(report: Report) -> list[Block]:
     lacking = {
         "two values of E at one size, so there are no slopes": any(law["measured_slopes"] for law in report.laws),
         "two routers at the same N and E": results["pairs"],
-        "models that differ in k alone, so nothing is said about more experts per token": results["experts_per_token"][
-            "cells"
-        ],
+        "models that differ in k alone, so the effect of more experts per token is unknown": results[
+            "experts_per_token"
+        ]["cells"],
         "models that differ in the share of routed blocks alone": results["routing_frequency"]["cells"],
         "another k, R or width, so the law in (F, B) has nothing to hold together": no_compute
         or results["headlines"]["other_kinds"],

@@ -238,7 +238,7 @@ def _plain(value) -> Any:
 
 
 def _takes(function: Callable, count: int) -> bool:
-    """Return whether a function can be called with so many positional arguments; yes, if nobody can tell."""
+    """Return whether a function can be called with so many positional arguments; True if that is unknown."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -158,7 +158,7 @@ DROP_ORDER = (
             _in_order(lambda t, choice, priority: (-priority[t, choice], choice, t))),
     Dialect("0/1 mask, later first", "the C largest entries of a 0/1 mask, of equal ones the last", ("torch.topk",),
             _in_order(lambda t, choice, priority: (-t, choice))),
-    Dialect("0/1 mask", "the C largest entries of a 0/1 mask, in an order that nobody states",
+    Dialect("0/1 mask", "the C largest entries of a 0/1 mask, in an unstated order",
             ("llm-random", "Megatron with the policy 'position'"),
             _in_order(lambda t, choice, priority: ((5 * t + 3) % 7, choice, t)), _fills_up, True),
     Dialect("random", "by lot", ("DeepSpeed top-1",), _by_lot, _fills_up, False),

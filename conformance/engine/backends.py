@@ -1,7 +1,7 @@
 """What a backend is, how it is found, and the guard around each call of it.
 
 A backend is a namespace with the public names of the reference: a module, an attribute of one, or any object with
-attributes. Nothing is subclassed, and nobody has to have everything: a name that is not there skips the tests that
+attributes. Nothing is subclassed, and no backend needs everything: a missing name skips the tests that
 ask for it and is counted.
 
 `Backend` stands between the tests and such a namespace. A test calls `backend.routers.top_k.top_k_router` as if it

@@ -200,7 +200,7 @@ class Ledger:
 def _plain(text: str) -> str:
     """Return the message of a failed assertion in one line, functions by their names instead of their addresses.
 
-    Where a test says in words what is wrong, of pytest's account, which follows, only a comparison of numbers is kept.
+    If a test explains the fault itself, keep only the comparison of numbers of pytest's account, which follows.
     """
     words, _, account = text.partition("\nassert ")
     compared = account.partition("\n")[0]

@@ -2,7 +2,7 @@
 
     routelaws.reference                        the oracle, compared with itself: every share is 0
     routelaws.accelerated                      compiled; float64, float32 and bfloat16
-    routelaws.conformance.engine.own_backends:float64     the same in one precision: what holds there is said apart
+    routelaws.conformance.engine.own_backends:float64     the same in one precision, judged separately
     routelaws.conformance.engine.own_backends:float32
     routelaws.conformance.engine.own_backends:bfloat16
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger

@@ -1,8 +1,8 @@
 """The law in (F, B): every k, routing frequency and flop_increase of a router on one curve.
 
 F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens) and B its parameters per FLOP of one token.
-A run with k = 4, or with every block routed, differs from the main grid in both, so that one law can hold them all. How
-well it does is said kind by kind.
+A run with k = 4, or with every block routed, differs from the main grid in both, so one law can describe them all. Its
+error is computed kind by kind.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What the first page of a report says, decided from the results: which way a finding goes, and for how many.
 
-The rules are our choice and stand beside each number below. Words are those of the report; here are counts and keys.
+The rules are our choice; each number below has its rule. Words are those of the report; here are counts and keys.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 The profile interval takes the misses of the law as independent. Runs of one size share that size's miss, if the law is
 a little wrong there; leaving out whole sizes, or drawing them, lets that show. With few sizes each of these is rough,
-and it is told how often a resample had no value.
+and the result counts resamples without a value.
 """
 
 import numpy as np

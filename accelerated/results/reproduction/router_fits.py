@@ -1,4 +1,4 @@
-"""The laws in N and E, router by router, with intervals; the paper's printed constants stand beside them.
+"""The laws in N and E, router by router, with intervals, and the paper's printed constants.
 
 bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth, where it misses
 other rows     `other_rows`      the same law when the seeds are chosen otherwise
@@ -43,7 +43,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
     Args:
         table: the runs, with their choice of rows.
         dense: of `dense_law`.
-        huber: delta in log10 units; the law by the sum of Huber terms then stands beside that by least squares.
+        huber: delta in log10 units; adds the law by the sum of Huber terms to that by least squares.
 
     Returns:
         One entry per router: its rows; "differences" and "shorter", what these differ in (see `alike`); "missing", why

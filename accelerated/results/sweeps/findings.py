@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
     routed_loss: float
     difference: float  # routed less dense, nats per token: negative where routing helps
     percent: float  # the same in percent of the dense loss
-    spread: float | None  # range over seeds that the difference is held against; None if not measured
+    spread: float | None  # range over seeds to compare the difference with; None if not measured
     borrowed: bool  # the spread is that of other routers, since this one has one seed per point
     error: float | None  # standard error of the difference over documents; None if not on the same windows
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
@@ -201,7 +201,7 @@ def _numbers(run: SweepRun) -> dict:
 
 
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
-    """Return the range over seeds that a router is held against, and whether it is borrowed from other routers.
+    """Return the range over seeds to compare a router with, and whether it is borrowed from other routers.
 
     It is the largest range among the points of the router itself and of dense, since a difference of the two has the
     chance of both in it; without a point of its own, the largest of the whole sweep.

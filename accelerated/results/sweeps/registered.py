@@ -6,7 +6,7 @@
     3. SCORE     `score`     the measured losses beside them
 
 A law is fitted to the smaller sizes of each router: the bounded one, or, where they do not determine it, the bilinear
-or the separable one; the dense runs have their power law. A run is held against the interval of one more run.
+or the separable one; the dense runs have their power law. A run is compared with the interval of one more run.
 """
 
 import datetime
