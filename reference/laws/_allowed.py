@@ -1,17 +1,17 @@
-"""The laws that the data do not reject, and the ends of what they say: the engine of `uncertainty.py`.
+"""The laws that the data do not reject, and the ends of their values: the engine of `uncertainty.py`.
 
 Private to the reference (the fast twin has its own kernel). A `quantity` is a `Quantity` of that file, and step 1 is
-there: the value v is allowed if some law that says v has a residual sum of squares of at most `limit`.
+there: the value v is allowed if some law with value v has a residual sum of squares of at most `limit`.
 
 2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
-   `_projection.columns`; sizes are counted from n̄, the mean log10 N of the table: n₀ = log10 N - n̄. That a law says v
-   is one linear condition h·β = s on it. Let X be the columns, β̂ the least-squares solution and RSS its residual sum.
-   The least residual sum of all β that meet the condition is (by a Lagrange multiplier)
+   `_projection.columns`. Sizes are relative to n̄, the mean log10 N of the table: n₀ = log10 N - n̄. A law has value v
+   if it meets one linear condition h·β = s. Let X be the columns, β̂ the least-squares solution and RSS its residual
+   sum. The least residual sum of all β that meet the condition is (by a Lagrange multiplier)
 
        RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h)                                                       (`least_sum`)
 
-   An observation, a new run, is one more row, whose error may take a share: 1 is added to the denominator.
-3. Most quantities are linear in β at a given shape, so that v is allowed if the condition h·β = v is. With
+   An observation, a new run, is one more row with its own error: add 1 to the denominator.
+3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is. With
    ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table,
    and K = log10(E_start/Ê₀)/span with Ê₀ = 1, unless the quantity names another, the h of each is
 
@@ -20,16 +20,16 @@ there: the value v is allowed if some law that says v has a residual sum of squa
                                                           a          (0, 1, 0, -K)
                                                           d          (1, n₀, -K, -K n₀) at N = 1
 
-   Two are ratios, v = (y·β)/(x·β), which is the condition (y - v x)·β = 0:
+   Two quantities are ratios, v = (y·β)/(x·β), so the condition is (y - v x)·β = 0:
 
        log10 N̄ - log10 N      = ψ₀ (gain + interaction n₀) / size        (effective_parameters)
        log10 N_cutoff - n̄     = -gain / interaction                      (N_cutoff)
 
-4. β̂ says the best value. From there the least residual sum grows to both sides, and nothing beyond an end is allowed:
-   so each end is found by bisection (`_last_allowed`). A ratio has no end where x·β = 0 is allowed.
-5. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end of the shapes
-   that are allowed, found as the optimum of the fit is, by `minimise`. Were the union in pieces, this would be the
-   shortest interval that holds them. E_start and E_max belong to the shape itself (`_own_ends`).
+4. β̂ gives the best value. From there the least residual sum grows to both sides, so no value beyond an end is allowed,
+   and bisection finds each end (`_last_allowed`). A ratio has no end if x·β = 0 is allowed.
+5. The interval is the union over all shapes: `minimise` finds the least lower end and the greatest upper end of the
+   allowed shapes, as it finds the optimum of the fit. If the union had gaps, this would be the shortest interval around
+   it. E_start and E_max are properties of the shape itself (`_own_ends`).
 """
 
 import functools

@@ -1,13 +1,12 @@
-"""What the laws share: checked columns, plain least squares, and the form that is linear in both of two logarithms.
+"""Shared functions of the laws: checked columns, least squares, and the form that is bilinear in two logarithms.
 
-Private to the reference. Everything is in log10 units. The form, which `log_linear.py`, `routed.py` and
-`utilisation.py` put different things into, is
+Private to the reference. Everything is in log10 units. `log_linear.py`, `routed.py` and `utilisation.py` use the form
 
     log10 L = a n + b e + c n e + d
 
-with n of a model's size (log10 N or log10 F) and e of its experts (log10 E, log10 Ê or log10 B̂). It can be read as a
+Here n measures the model's size (log10 N or log10 F) and e its experts (log10 E, log10 Ê or log10 B̂). The form is a
 line in either: level + slope · e with level = a n + d and slope = b + c n, or level + slope · n with level = b e + d
-and slope = a + c e. What the laws answer beyond the loss itself is one of three questions about it.
+and slope = a + c e. The functions below answer three questions about it.
 """
 
 import math

@@ -1,39 +1,39 @@
-"""Minimise the sum of Huber terms of a law whose logarithm is no straight line; then the errors of the fit.
+"""Minimise the sum of Huber terms of a nonlinear law, and estimate the errors of the fit.
 
-Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each say what their law predicts, ln L̂(θ), and
-how that changes with each unknown (`Form.bind`); all that follows is the same for all of them.
+Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each give the prediction of their law, ln L̂(θ),
+and its derivative by each unknown (`Form.bind`). The search is the same for all of them.
 
-What is minimised, over the unknowns θ, is a plain sum over the rows i,
+It minimises, over the unknowns θ, a sum over the rows i,
 
     S(θ) = Σᵢ wᵢ h(rᵢ),   rᵢ = ln L̂ᵢ(θ) - ln Lᵢ,   h(r) = r²/2 up to δ and δ(|r| - δ/2) beyond
 
-with Huber's term h of `_huber.py`. The weights w are 1, but for the row that `_profile.py` adds to a table. The sum and
-never the mean, so that what counts as small does not depend on how many rows there are. Its slopes, by the chain rule,
-with J the derivatives of ln L̂ and h'(r) = r cut off at ±δ:
+with the Huber term h of `_huber.py`. The weights w are 1, except for the row that `_profile.py` adds to a table. It is
+the sum and never the mean, so tolerances do not depend on the number of rows. Its slopes, by the chain rule, with J the
+derivatives of ln L̂ and h'(r) = r clipped at ±δ:
 
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 
-One step (`descend`). The parabola that touches h at r and is symmetric about 0, r²·min(1, δ/|r|)/2 and a constant, is
-nowhere below h. To lower the sum of the parabolas instead is a weighted least-squares problem with the weights
-v = w·min(1, δ/|r|); with ln L̂ replaced by its tangent it is linear, and its solution is
+One step (`descend`). The parabola that touches h at r and is symmetric about 0, r²·min(1, δ/|r|)/2 plus a constant, is
+nowhere below h. Minimising the sum of the parabolas is a weighted least-squares problem with the weights
+v = w·min(1, δ/|r|). With ln L̂ replaced by its tangent it is linear, and its solution is
 
     step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
 
-The damping (Marquardt 1963) shortens the step where the tangent is not to be trusted. It follows the gain: how far a
-step lowered S, over how far the parabolas fall (Nielsen 1999, Damping parameter in Marquardt's method). Where they were
-right it is divided by 3, where they promised twice as much it stays, where S fell by next to nothing it doubles. A step
-that did not lower S is not taken, and the damping is multiplied by 2, by 4 the next time, by 8.
+The damping (Marquardt 1963) shortens the step where the tangent is inaccurate. It depends on the gain, the decrease of
+S divided by the decrease of the parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain of 1 divides
+the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. If a step does not lower S, the search
+rejects it and multiplies the damping by 2, then by 4, then by 8.
 
-Far from the minimum these steps are safe; near it they are slow, since a row beyond δ pulls with a constant force and
-the parabola says that the force grows.
-So the second half of the search counts such rows with a thousandth of their weight: the curvature of h there is 0. Its
-steps end at the minimum to the last digits. The end of either half: slopes·step, twice what the step is to lower S by,
-is next to nothing, or no step of any length lowers S.
+Far from the minimum these steps are safe. Near it they are slow, because h has a constant slope beyond δ, while the
+slope of the parabola grows. So the second half of the search gives such rows a thousandth of their weight: the
+curvature of h there is 0. Its steps reach the minimum to the last digits. Either half ends when slopes·step, twice the
+predicted decrease of S, is nearly 0, or when no step of any length lowers S.
 
-No step changes an unknown by more than `LONGEST`. Unknowns are powers and logarithms; where a term has nearly left the
-law its tangent is nearly flat, asks for a change of thousands, and would be damped until nothing else moved either.
+No step changes an unknown by more than `LONGEST`. Unknowns are powers and logarithms. If a term has nearly vanished,
+its tangent is nearly flat and suggests a change of thousands; the damping against it would also stop all other
+unknowns.
 
-Gives up: speed. Every start is followed to its end, one after the other.
+The price is speed: the search follows every start to its end, one after the other.
 """
 
 import math

@@ -1,32 +1,32 @@
-"""A fit that a few bad rows cannot pull away: Huber's criterion, at one shape of the bounded law.
+"""A robust fit, hardly changed by a few bad rows: Huber's criterion, at one shape of the bounded law.
 
-Private to the reference. A squared residual grows without end, so that one row that went wrong can outweigh fifty that
-did not. Huber's term of a residual r is the square up to delta and a straight line beyond,
+Private to the reference. A squared residual grows without limit, so one bad row can outweigh fifty good rows. The Huber
+term of a residual r is the square up to delta and a straight line beyond,
 
     r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,
 
-which meet with the same value and the same slope. Its derivative is r cut off at ±delta (`clipped`): what a row can
-pull with is limited. The criterion is the *sum* of the terms over the rows, never their mean, so that its scale does
-not depend on the number of rows.
+with the same value and slope at delta. Its derivative is r clipped at ±delta (`clipped`), so the influence of a row is
+limited. The criterion is the *sum* of the terms over the rows, never their mean, so its scale does not depend on the
+number of rows.
 
-At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them:
-there is one least value, and a point is a minimum exactly when the derivatives are 0. With the four columns made
-orthonormal, Q (n rows, 4 columns), and r the residuals, that reads
+At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them. So it
+has one least value, and a point is a minimum exactly when the derivatives are 0. With the four orthonormalised columns
+Q (n rows, 4 columns) and the residuals r, this condition is
 
     Qᵀ clipped(r) = 0
 
-`solve` gets there by Newton's method, from least squares on. Within delta a row has curvature 1 and beyond it 0, so
-with W the diagonal matrix that has 1 for a row within delta the step is the solution of
+`solve` uses Newton's method, starting from least squares. A row has curvature 1 within delta and 0 beyond. Let W be the
+diagonal matrix with 1 for a row within delta; then the step is the solution of
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 
-It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter:
-the fit tries 1, 1/2, 1/4, ... of it and takes the smallest sum. Once the right rows are within delta, one whole step
-ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse. So rows beyond delta get a
-small weight in W too, a millionth of delta/|r| (with delta/|r| itself the square of a row would pull as hard as its
-straight line does). That changes the path and not the end, since the path ends only where the derivatives are 0.
+The step would be exact if no row crossed delta on the way. Some rows do, so half or a quarter of the step may be
+better: the fit tries 1, 1/2, 1/4, ... of it and takes the smallest sum. Once the right rows are within delta, one whole
+step ends at the minimum. If too few rows are within delta, QᵀWQ has no inverse. So rows beyond delta also get a small
+weight in W, a millionth of delta/|r|. (With delta/|r| itself, the square of a row would have the same derivative as its
+straight line.) This weight changes the path but not its end, since the path ends only where the derivatives are 0.
 
-Gives up: speed, and the unknowns where several are as good (the sum is then flat between them; its value is unique).
+The price is speed. Several solutions may be equally good: the sum is then flat between them, and its value is unique.
 """
 
 import math

@@ -1,23 +1,23 @@
-"""A fit from several starts, for laws that no line can follow: Levenberg's and Marquardt's method, one start at a time.
+"""A fit from several starts, for nonlinear laws: the Levenberg-Marquardt method, one start at a time.
 
 Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix
-[n, p] of the derivatives of these predictions. What is minimised is the sum over the rows of a term of the residual
-r = target - prediction: r²/2 (least squares), or Huber's term (`_huber.py`), which is that up to delta and a straight
-line beyond. Near θ the law is nearly a plane, prediction(θ + step) = prediction(θ) + J step, and for a plane the best
+[n, p] of the derivatives of these predictions. The fit minimises the sum over the rows of a term of the residual
+r = target - prediction: r²/2 (least squares), or the Huber term (`_huber.py`), which is r²/2 up to delta and a straight
+line beyond. Near θ the law is nearly linear, prediction(θ + step) = prediction(θ) + J step. For a linear law the best
 step solves
 
     (JᵀWJ + damping · diagonal of JᵀWJ) step = JᵀW r,       W = diagonal of min(1, delta/|r|)
 
-with a damping of 0. Far from the minimum that step is too long, and the damping shortens it: each step that lowers the
-sum makes the damping five times smaller, each that does not makes it twice as large and is tried again from the same
-place (with unequal factors a narrow curved valley is followed faster). A minimum of this kind is the nearest one, not
-always the least one, which is why there are many starts.
+with a damping of 0. Far from the minimum this step is too long, and the damping shortens it. Each step that lowers the
+sum divides the damping by five. Any other step doubles the damping, and the fit tries again from the same place.
+(Unequal factors follow a narrow curved valley faster.) The method finds the nearest minimum, not always the global one,
+so there are many starts.
 
-Why there are two searches. `_descent.py` serves the laws of the loss, whose unknowns are powers and logarithms: it lets
-none of them change by more than 3 in one step, knows when a term has left a law, and has profile intervals. The broken
-power law and the logistic stage of accuracy have factors and places that are no logarithms, of any size and sign, for
-which a longest step would be a statement about their units. The laws of accuracy that are sums of power laws are
-searched here too, so that all laws of accuracy are fitted in one way.
+Why there are two searches. `_descent.py` is for the laws of the loss, whose unknowns are powers and logarithms. It
+limits the change of each unknown to 3 per step, detects vanished terms, and has profile intervals. The broken power law
+and the logistic stage of accuracy have factors and places that are no logarithms, of any size and sign; a limit on
+their steps would depend on their units. This file also fits the laws of accuracy that are sums of power laws, so all
+nonlinear laws of accuracy have the same method.
 """
 
 import math

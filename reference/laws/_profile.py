@@ -1,27 +1,26 @@
-"""What the data allow a law to say, for laws that are fitted by `_descent.py`: profile intervals.
+"""Profile intervals for laws fitted by `_descent.py`.
 
-Private to the reference. Let f(θ) be something that the law says: a coefficient, or ln L̂ at one point. The value v is
-allowed if some θ with f(θ) = v has a sum S(θ) that is hardly above the least one,
+Private to the reference. Let f(θ) be a quantity of the law: a coefficient, or ln L̂ at one point. The value v is
+allowed if some θ with f(θ) = v has a sum S(θ) close to the minimum,
 
     S(θ) <= S_min + rise,   rise = (q²/2) · variance · share
 
 with q Student's two-sided quantile with n - p degrees of freedom, and `error_variance` and its share of rows within δ.
-In least squares, where S is half the sum of squares, that is RSS <= RSS_min (1 + q²/(n - p)), as in `uncertainty.py`.
+In least squares, where S is half the sum of squares, this is RSS <= RSS_min (1 + q²/(n - p)), as in `uncertainty.py`.
 For Huber's sum: near its minimum S is a parabola with the curvature share · JᵀJ, and the errors of θ have the
-covariance variance · (JᵀJ)⁻¹ (Huber 1981), so that q standard errors of f are where S has risen by this much.
+covariance variance · (JᵀJ)⁻¹ (Huber 1981). So at q standard errors of f, S has risen by this much.
 
-How one end is found:
-1. To hold f at v, one more row is added to the table, which says that f is v, with a large weight (`_held`). Where the
-   descent ends f is not v to the last digit; but among all θ with the f that was attained this one has the least S, and
-   that is all that is needed.
-2. v goes outward in doubling steps until S is above the limit.
-3. Between the last v that was allowed and the first that was not, bisection.
+The search for one end:
+1. To fix f at v, add to the table a row with the target f = v and a large weight (`_held`). At the end of the descent f
+   differs slightly from v. But among all θ with the attained f, this θ has the least S, which is enough.
+2. Move v outward in doubling steps until S is above the limit.
+3. Bisect between the last allowed v and the first rejected v.
 
-An end beyond `FAR` has no end: a coefficient above 0 that may be 0, or an exponent that may be anything.
+An end beyond `FAR` counts as open: a coefficient above 0 may be 0, or an exponent may be anything.
 
-Where a coefficient has left the law in the best fit, a floor that is 0 for instance, the search has two places to begin
-from: there, and at the other end of the interval of that very coefficient (`far_end`). Between the two S may rise and
-fall again, so that from one of them not all that is allowed is found; the outermost end of both counts.
+If a coefficient has vanished in the best fit (a floor of 0, for instance), the search starts from two places: the best
+fit, and the other end of the interval of that coefficient (`far_end`). Between them S may rise and fall again, so one
+start may miss allowed values. The interval has the outermost end of both.
 """
 
 import math

@@ -1,17 +1,16 @@
-"""What `fitting.py` and `uncertainty.py` share: the law as a curve that is linear in four unknowns, and a safe search.
+"""Shared functions of `fitting.py` and `uncertainty.py`: the law, linear in four unknowns, and a safe search.
 
-Private to the reference (the fast twin has its own kernel). In the order of use: `check_rows` takes logarithms; `shape`
-maps the unit square onto all (rise, bend), the two coefficients that are not linear; `expert_curve` is ψ; `columns`
-are what the four that are linear multiply, and `residual_sum` is what the best four leave; `minimise` searches the
-square. The equations are in `fitting.py`.
+Private to the reference (the fast twin has its own kernel). In the order of use: `check_rows` takes logarithms. `shape`
+maps the unit square onto all (rise, bend), the two nonlinear coefficients. `expert_curve` is ψ. `columns` are the
+factors of the four linear coefficients, and `residual_sum` is the residual sum of the best four. `minimise` searches
+the square. The equations are in `fitting.py`.
 
-Why the least value that `minimise` finds is the global one. The square is searched line by line: for each t the least
-value over w, and then the least of these over t. Every line is scanned from end to end, and its lowest few points are
-narrowed down, all of them to the end, before one is chosen. Nothing is followed downhill through the square, where the
-narrow slanted valley that E_start and E_max form would mislead a search along the axes; and a point that is low in the
-scan of a line and not the lowest is not given up: along w there are often two low points, one of them narrow. What
-could be missed is a low point that lies wholly between two points of a scan, 1/48 apart. The tests hold the fit to much
-denser scans.
+Why `minimise` finds the global minimum. It searches the square line by line: for each t the least value over w, and
+then the least of these over t. It scans every line from end to end and refines the lowest few points fully before it
+chooses one. It never descends through the square, because E_start and E_max form a narrow slanted valley that would
+mislead a search along the axes. It refines several points of a line, because there are often two minima along w, one of
+them narrow. It can miss only a minimum that lies wholly between two points of a scan, 1/48 apart. The tests compare the
+fit with much denser scans.
 """
 
 import math

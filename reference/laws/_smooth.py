@@ -1,7 +1,7 @@
-"""What the laws share that are fitted by the sum of Huber terms: the table that they want, the report of a fit.
+"""Shared functions of the laws fitted by the sum of Huber terms: checked tables and the report of a fit.
 
-Private to the reference. `additive.py`, `hoffmann.py` (Kaplan's law) and `joint.py` say what their law predicts, as a
-`Form`; `_descent.py` finds the best unknowns; this file stands between them.
+Private to the reference. `additive.py`, `hoffmann.py` (Kaplan's law) and `joint.py` define the prediction of their law
+as a `Form`, and `_descent.py` finds the best unknowns. This file connects them.
 """
 
 import math

@@ -25,7 +25,7 @@ from .intervals import Predicted, Range
 from .smooth_intervals import words
 from .uncertainty import student_quantile
 
-_FACTORS = ("A", "B", "E")  # whose logarithms the covariance is of
+_FACTORS = ("A", "B", "E")  # the covariance is of their logarithms
 
 
 class StagesLinearCoefficients(NamedTuple):
@@ -95,10 +95,10 @@ def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray
 
     Args:
         coefficients: one of the records of this file.
-        columns: flops, or parameters and tokens; above 0. A last column more, the measured loss, is passed over.
+        columns: flops, or parameters and tokens; above 0. The function ignores one further column, the measured loss.
 
     Returns:
-        Q as it is: a line may leave 0 to 1.
+        Q, unclipped: a line may leave 0 to 1.
 
     Raises:
         ValueError: a column is missing, or an entry is not finite or not above 0.
@@ -124,7 +124,7 @@ def accuracy_ranges(
     """Return the coefficients of a fit in ln(-ln Q') with their intervals, for `catalogue.Law`.
 
     Args:
-        fit: of `downstream.py` or `downstream_sums.py`; by Huber's sum there are no intervals, and the ends are NaN.
+        fit: of `downstream.py` or `downstream_sums.py`; a Huber fit has no intervals, and the ends are NaN.
         columns, accuracy: the rows of the fit; not needed here.
         level: confidence level, between 0 and 1.
 
@@ -151,7 +151,7 @@ def accuracy_ranges(
 def accuracy_prediction(
     fit: AccuracyFit, columns: Sequence[np.ndarray], accuracy: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the accuracy at one point with both of its intervals, for `catalogue.Law`.
+    """Return the accuracy at one point with both intervals, for `catalogue.Law`.
 
     Args:
         fit, columns, accuracy, level: as `accuracy_ranges`.

@@ -35,12 +35,12 @@ class BrokenCoefficients(NamedTuple):
     """The six coefficients.
 
     Attributes:
-        a: accuracy that the power law is added to
+        a: the constant term, an accuracy
         b: factor of the power law
         c0: power of C before the break
         d1: FLOPs
         f1: above 0
-        c1: what the break adds to the power of C
+        c1: the change of the power of C at the break
     """
 
     a: float
@@ -56,10 +56,10 @@ class BrokenFit(NamedTuple):
 
     Attributes:
         coefficients: the law
-        objective: what the criterion says
+        objective: the least value of `criterion`
         rmse: root mean squared difference of accuracies
-        rows: used, all that were given
-        criterion: what was minimised, in words
+        rows: number of rows
+        criterion: a description of the minimised quantity
     """
 
     coefficients: BrokenCoefficients
@@ -70,7 +70,7 @@ class BrokenFit(NamedTuple):
 
 
 def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
-    """Return Q, as it is: nothing holds it between 0 and 1.
+    """Return Q, unclipped: it may leave 0 to 1.
 
     Args:
         flops: C, above 0, any shape.
@@ -99,7 +99,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     Args:
         flops: [n], C, above 0.
         accuracy: [n], Q, between 0 and 1.
-        huber: delta of Huber's terms, the paper's by default; None for least squares.
+        huber: delta of the Huber terms, the paper's by default; None for least squares.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.
@@ -122,7 +122,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     found = search(_model(x), accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = found.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
-    with np.errstate(over="ignore", invalid="ignore"):  # of a break that ran away
+    with np.errstate(over="ignore", invalid="ignore"):  # for a diverged break
         level, d1, f1 = np.exp([c0 * centre, log_break + centre, log_width])
         values = a, b * level, c0, d1, f1, c1
     criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"
@@ -131,7 +131,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
 
 
 def _curve(x: np.ndarray, c0: float, log_break: float, log_width: float, c1: float):
-    """Return the curve that b multiplies, and its derivatives in the other four [n, 4]; x = ln C less its mean."""
+    """Return the curve that b multiplies, and its derivatives in the other four [n, 4]; x = ln C minus its mean."""
     width = math.exp(log_width)
     z = (x - log_break) / width
     soft = np.logaddexp(0.0, z)  # ln(1 + e^z)
@@ -146,7 +146,7 @@ def _model(x: np.ndarray):
 
     def at(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         a, b, *inner = theta
-        if abs(inner[2]) > 10:  # a width beyond all that a table can show
+        if abs(inner[2]) > 10:  # a width beyond the range of any table
             return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
         curve, changes = _curve(x, *inner)
         return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)

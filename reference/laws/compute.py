@@ -44,7 +44,7 @@ class ComputeCoefficients(NamedTuple):
     Attributes:
         floor: nats per token
         A: nats per token at one FLOP above the floor
-        alpha: power of C, above 0 where the loss falls with compute
+        alpha: power of C, above 0 if the loss falls with compute
     """
 
     floor: float
@@ -55,15 +55,15 @@ class ComputeCoefficients(NamedTuple):
 PUBLISHED = ComputeCoefficients(1.6, 95.18, 0.0941)
 
 RUNS = ((1e18, 3.5273), (3e18, 3.3398), (1e19, 3.1494), (3e19, 3.0066), (1e20, 2.8509), (3e20, 2.7222))
-"""Budget and loss of the six runs that the prediction was made from."""
+"""Budget and loss of the six runs behind the prediction."""
 
 
 class Registered(NamedTuple):
-    """One prediction that was written down before the run, and the run.
+    """One prediction recorded before its run, and the result of the run.
 
     Attributes:
         flops: C, the budget of the run
-        predicted: nats per token, written down before the run
+        predicted: nats per token, recorded before the run
         measured: nats per token, of the run
     """
 
@@ -79,13 +79,13 @@ class ComputeFit(NamedTuple):
     """The best fit of the law to a table.
 
     Attributes:
-        coefficients: the law; the floor is the one that was given
+        coefficients: the law; floor is the given floor
         objective: mean squared difference of ln(L - floor)
         rmsle: root mean squared difference of log10 L
         status: "interior" or "loss does not fall with compute"
         covariance: [2, 2] of the level at `centre` and α, which are uncorrelated
-        rows: used, all that were given
-        criterion: what was minimised, in words
+        rows: number of rows
+        criterion: a description of the minimised quantity
         centre: mean of ln C
     """
 
@@ -100,7 +100,7 @@ class ComputeFit(NamedTuple):
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return L, nats per token, of the shape of `flops`; ValueError for a budget that is not finite or not above 0.
+    """Return L, nats per token, the shape of `flops`; ValueError for a budget that is not finite or not above 0.
 
     Example:
         >>> round(float(predict_loss(1e21)), 3)
@@ -211,7 +211,7 @@ def compute_intervals(
     of_level, of_alpha = float(fit.covariance[0, 0]), float(fit.covariance[1, 1])
     reach = quantile * math.sqrt(of_level + fit.centre**2 * of_alpha)  # ln A = level + α · centre
     half = quantile * math.sqrt(of_alpha)
-    with np.errstate(over="ignore"):  # A is not determined: from 0 to infinity
+    with np.errstate(over="ignore"):  # an undetermined A has the interval 0 to infinity
         low, high = (A * np.exp([-reach, reach])).tolist()
     return [
         Range("A", None, A, low, high, ""),
@@ -231,7 +231,7 @@ def compute_prediction(
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return how many times the compute the recipe of loss `worse` needs to reach the loss `better`.
+    """Return the factor in compute that the recipe with loss `worse` needs to reach the loss `better`.
 
     Args:
         worse, better: losses of two recipes at one budget, nats per token, above the floor.
@@ -259,4 +259,4 @@ def _line(fit: ComputeFit, flops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return math.log(A) - alpha * (x + fit.centre), fit.covariance[0, 0] + x**2 * fit.covariance[1, 1]
 
 
-# What this file does not do: fit the floor, or tell parameters from tokens (the additive laws).
+# What this file does not do: fit the floor, or separate parameters from tokens (the additive laws).

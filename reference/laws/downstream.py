@@ -37,7 +37,7 @@ from .uncertainty import student_quantile
 
 Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
 
-LEAST_GAIN = 0.05  # of accuracy above the guess rate; rows below it are left out
+LEAST_GAIN = 0.05  # of accuracy above the guess rate; the fit skips rows below it
 LEAST_SQUARES = "half the sum of squared differences of ln(-ln Q')"
 HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
@@ -51,7 +51,7 @@ class DirectCoefficients(NamedTuple):
 
     Attributes:
         A: -ln Q' at C = 1
-        alpha: power of C, above 0 where accuracy rises
+        alpha: power of C, above 0 if accuracy rises
     """
 
     A: float
@@ -80,7 +80,7 @@ class CeilingCoefficients(NamedTuple):
     Attributes:
         A: the first term at C = 1
         alpha: power of C
-        E: -ln Q' with endless compute; 0 where no ceiling is seen
+        E: -ln Q' with infinite compute; 0 if the rows show no ceiling
     """
 
     A: float
@@ -89,7 +89,7 @@ class CeilingCoefficients(NamedTuple):
 
 
 class RepeatedCoefficients(NamedTuple):
-    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 where accuracy rises.
+    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 if accuracy rises.
 
     Attributes:
         c: ln(-ln Q) at C = 1 and k = 1
@@ -111,15 +111,15 @@ class AccuracyFit(NamedTuple):
     """The best fit of one of the laws to a table.
 
     Attributes:
-        coefficients: the law, in the record of its own
-        objective: what the criterion says
+        coefficients: of the law, in its own record
+        objective: the least value of `criterion`
         rmsle: root mean squared difference of log10(-ln Q')
         rmse: root mean squared difference of the accuracies
         status: "interior", "accuracy does not rise", "no ceiling is seen" or "one term vanishes"
-        covariance: of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN where not known
-        rows: that counted
-        used: [n] bool, which these were
-        criterion: what was minimised, in words
+        covariance: of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN if unknown
+        rows: number of used rows
+        used: [n] bool, the used rows
+        criterion: a description of the minimised quantity
         guess_rate: Q_rand of the fit
     """
 
@@ -149,7 +149,7 @@ def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
 
 
 def pass_at_k(samples: int, correct: int, attempts: int) -> float:
-    """Return the probability that one of k answers, drawn without replacement from n of which c are right, is right.
+    """Return the probability that at least one of k answers is correct, drawn from n with c correct, no replacement.
 
     1 - (n - c choose k)/(n choose k), the unbiased estimate of pass@k from n samples (Chen et al. 2021).
 
@@ -188,7 +188,7 @@ def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rat
         >>> round(float(predict_accuracy(DirectCoefficients(10.0, 0.5), 100.0, guess_rate=0.5)), 6)
         0.68394
     """
-    with np.errstate(over="ignore"):  # of an infinite factor: nothing is right but by guessing
+    with np.errstate(over="ignore"):  # an infinite factor: accuracy is the guess rate
         surprise = np.exp(_log_surprise(coefficients, columns)[0])
     return np.exp(-surprise) * (1 - _check_guess_rate(guess_rate)) + guess_rate
 
@@ -198,8 +198,8 @@ def predict_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and the high end of the interval of a predicted accuracy.
 
-    ln(-ln Q') is taken as Gaussian about the law, with the covariance of the fit carried through to first order and
-    Student's t for its n - p degrees of freedom; the direct and the repeated law are lines, for which that is exact.
+    It assumes that ln(-ln Q') is Gaussian about the law. It propagates the covariance of the fit to first order and
+    uses Student's t for its n - p degrees of freedom. For the direct and the repeated law (lines) it is exact.
 
     Args:
         fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
@@ -234,10 +234,11 @@ def fit_direct(
         flops: [n], C, above 0.
         accuracy: [n], Q, between 0 and 1.
         guess_rate: Q_rand, at least 0 and below 1.
-        least_gain: rows count where Q > Q_rand + least_gain, and Q < 1.
+        least_gain: the fit uses rows with Q > Q_rand + least_gain and Q < 1.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, or too few rows count to tell the coefficients apart.
+        ValueError: lengths differ, an entry is out of its range, or the used rows cannot determine the
+            coefficients.
 
     Example:
         >>> C = np.array([1e19, 1e20, 1e21])
@@ -251,7 +252,7 @@ def fit_direct(
 def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, least_gain: float = 0.0) -> AccuracyFit:
     """Fit the law of pass@k by ordinary least squares of ln(-ln Q); arguments as `fit_direct`, k at least 1.
 
-    There is no guess rate: a program that is written at random does not pass.
+    There is no guess rate: a random program does not pass.
     """
     attempts = check_range("attempts", attempts, least=1.0)
     return _fit_line(RepeatedCoefficients, {"flops": flops, "attempts": attempts}, accuracy, 0.0, least_gain)
@@ -274,7 +275,7 @@ def _check_guess_rate(guess_rate: float) -> float:
 def _features(form: type, logs: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return the features X [..., terms, p] of a law: ln of a term is X · its coefficients (with ln A, ln B and ln E).
 
-    For the laws that are no sum the one "term" is what stands on the right side of their equation in ln(-ln Q').
+    The other laws have one "term": the right side of their equation in ln(-ln Q').
     """
     one, zero = np.ones_like(logs[0]), np.zeros_like(logs[0])
     if form is DirectCoefficients:
@@ -307,13 +308,13 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
 def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
     """Return the coefficients with ln A, ln B and ln E in place of A, B and E."""
     factors = [name in ("A", "B", "E") for name in form._fields]
-    with np.errstate(divide="ignore"):  # a term that vanished has the factor 0
+    with np.errstate(divide="ignore"):  # a vanished term has the factor 0
         logs = np.log(np.where(factors, values, 1.0))
     return np.where(factors, np.clip(logs, -_LARGEST_LOG, _LARGEST_LOG), values)
 
 
 def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
-    """Return the logarithms of the columns and ln(-ln Q') of the rows that count, and which these are."""
+    """Return the logarithms of the columns and ln(-ln Q') of the used rows, and which rows these are."""
     checked = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()]
     accuracy = np.atleast_1d(_check_accuracy(accuracy))
     if accuracy.ndim != 1 or any(column.shape != accuracy.shape for column in checked):

@@ -50,7 +50,7 @@ def fit_ratio(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/N^α + B/D^β from 48 starts; arguments as `fit_direct`, huber the delta of Huber's terms."""
+    """Fit -ln Q' = A/N^α + B/D^β from 48 starts; arguments as `fit_direct`, huber the delta of the Huber terms."""
     columns = {"parameters": parameters, "tokens": tokens}
     return _fit_sum(RatioCoefficients, columns, accuracy, guess_rate, least_gain, huber)
 
@@ -67,7 +67,7 @@ def fit_ceiling(
 
 
 def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber: float | None) -> AccuracyFit:
-    """Fit a law that is a sum of two terms, in columns counted from their mean logarithms."""
+    """Fit a law that is a sum of two terms, with centred logarithms of the columns."""
     delta = math.inf if huber is None else check_delta(huber, "in units of ln(-ln Q')")
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     if not all(np.ptp(log) > 0 for log in logs):
@@ -103,14 +103,14 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
 
 
 def _least_share(features: np.ndarray, found: Minimum) -> float:
-    """Return how large the smaller term gets beside the larger one: at most 1; of either term its best row counts."""
+    """Return the share of the smaller term: the greatest ratio of each term to the larger one of a row; the least."""
     log_terms = features @ found.parameters  # [n, 2]
     beside = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
     return float(beside.max(axis=0).min())
 
 
 def _starts(form: type, level: float) -> np.ndarray:
-    """Return starts in which both terms make up the mean of the table, in several shares."""
+    """Return starts in which both terms add up to the mean of the table, in several shares."""
     rows = []
     for share in _SHARES:
         first, second = level + math.log(1 - share), level + math.log(share)

@@ -45,9 +45,9 @@ Status = Literal["interior", "A_start at its lower end", "A_start at its upper e
 ATTESTED = "read in the source's text; the bases of its logarithms are inferred from its conclusions"
 CRITERION = "mean squared difference of log10 leverages"
 
-_LEAST_START, _LARGEST_START = 1e-6, 1.0  # the range of A_start that is searched
+_LEAST_START, _LARGEST_START = 1e-6, 1.0  # the search range of A_start
 _GRID = 121  # values of A_start in one round of the search
-_ROUNDS = 12  # of the search; the last one is 60¹² times finer than the range, so that rounding is all that is left
+_ROUNDS = 12  # of the search; the last is 60¹² times finer than the range: only rounding is left
 
 
 class LeverageCoefficients(NamedTuple):
@@ -78,13 +78,13 @@ class LeverageFit(NamedTuple):
     """The best fit of the law to a table.
 
     Attributes:
-        coefficients: the law; A_max is the one that was given
+        coefficients: the law; A_max is the given one
         objective: mean squared difference of log10 leverages
         rmsle: its square root
-        status: "interior", or the end of its range that A_start is at
-        covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
-        rows: used, all that were given
-        criterion: what was minimised, in words
+        status: "interior", or at which end of its range A_start is
+        covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN if A_start is at an end
+        rows: number of rows
+        criterion: a description of the minimised quantity
     """
 
     coefficients: LeverageCoefficients
@@ -97,7 +97,7 @@ class LeverageFit(NamedTuple):
 
 
 class LeverageAllocation(NamedTuple):
-    """How a budget is split: C = M D.
+    """A split of a budget: C = M D.
 
     Attributes:
         flops_per_token: M, training FLOPs per token without the embedding
@@ -112,7 +112,7 @@ _SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.
 
 
 def activation_ratio(experts: float, active: float, shared: float, counting: Counting = "definition") -> float:
-    """Return A, counted in one of the paper's three ways.
+    """Return A by one of the paper's three counts.
 
     Args:
         experts: E, routed experts.
@@ -121,7 +121,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
         counting: "definition" (E_a + E_s)/(E + E_s), "routed" E_a/E, "mixed" (E_a + E_s)/E.
 
     Raises:
-        ValueError: not 0 < active <= experts, a negative number of shared experts, or another way of counting.
+        ValueError: not 0 < active <= experts, a negative number of shared experts, or an unknown count.
 
     Example:
         >>> [round(activation_ratio(256, 8, 1, way), 4) for way in ("definition", "routed", "mixed")]
@@ -151,7 +151,7 @@ def leverage(
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """Return EL, the factor in compute that a dense model would need.
+    """Return EL, how many times more compute a dense model needs.
 
     Args:
         activation: A, above 0.
@@ -212,11 +212,11 @@ def fit_leverage(
     Args:
         activation, tian_granularity, flops: [n], as for `leverage`.
         leverage: [n], EL, above 0.
-        A_max: given, not fitted; at least 10 (our choice: a limit among the A of a table is another law).
+        A_max: given, not fitted; at least 10 (our choice: a limit within the A of a table would be a different law).
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot tell
-            the coefficients apart (needed: two C, three G, three A).
+        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot
+            separate the coefficients (needed: two C, three G, three A).
     """
     columns = _check_columns(
         {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
@@ -259,7 +259,7 @@ def predict_interval(
     """Return the low and the high end of the interval of a predicted leverage, to first order in log10 EL.
 
     Args:
-        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
         activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
         level: between 0 and 1.
         observation: True for one more measured leverage, False for the law.
@@ -283,7 +283,7 @@ def leverage_intervals(
     """Return the five fitted coefficients with their intervals, for `catalogue.Law`: Student's t, of ln A_start.
 
     Args:
-        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
         columns, measured: the rows of the fit; not needed here.
         level: between 0 and 1.
     """
@@ -303,7 +303,7 @@ def leverage_intervals(
 def leverage_prediction(
     fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the leverage at one point with both of its intervals, for `catalogue.Law`.
+    """Return the leverage at one point with both intervals, for `catalogue.Law`.
 
     Args:
         fit, columns, measured, level: as `leverage_intervals`.
@@ -344,7 +344,7 @@ def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
 
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
-    """Return the A_start with the least squares: a scan over its range, then ever finer ones about the best."""
+    """Return the least-squares A_start: scan its range, then scan finer and finer around the best."""
     low, high = np.log10((_LEAST_START, _LARGEST_START))
     for _ in range(_ROUNDS):
         scanned = np.linspace(low, high, _GRID)

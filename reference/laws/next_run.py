@@ -23,11 +23,11 @@ import numpy as np
 from ..errors import InputError
 
 ON_LOG_SCALE = ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")
-"""Numbers whose width is that of their log10: sizes and numbers of experts, which are known to a factor."""
+"""Numbers whose width is in log10, because their errors are relative: sizes and numbers of experts."""
 
 
 class Asked(NamedTuple):
-    """A number whose interval is to be narrow.
+    """The number whose interval the new run should narrow.
 
     Attributes:
         name: "prediction", "slope", or the name of a coefficient or derived number of `Law.intervals`
@@ -39,13 +39,13 @@ class Asked(NamedTuple):
 
 
 class NextRun(NamedTuple):
-    """A run that could be added, and the interval with it.
+    """A candidate run, and the interval with it.
 
     Attributes:
         at: the columns of the law
         low: lower end of the interval
         high: upper end of the interval
-        width: high - low; of log10 for `ON_LOG_SCALE`; inf where an end is open
+        width: high - low; of log10 for `ON_LOG_SCALE`; inf if an end is open
     """
 
     at: tuple[float, ...]
@@ -62,13 +62,13 @@ def next_runs(
     asked: Asked,
     level: float = 0.95,
 ) -> list[NextRun]:
-    """Return what each run would make of the interval, the narrowest first; of equal ones the earlier candidate.
+    """Return each candidate with its interval, the narrowest first; the earlier candidate wins a tie.
 
     Args:
         law: a record of the catalogue.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        candidates: runs that could be added, each a number for each column of the law.
+        candidates: possible runs, one number for each column of the law.
         asked: the number.
         level: confidence level of the interval, between 0 and 1.
 
@@ -100,7 +100,7 @@ def next_runs(
 def interval_of(
     law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, asked: Asked, level: float = 0.95
 ) -> tuple[float, float, float]:
-    """Return both ends of the interval of a number, and its width as `NextRun` has it.
+    """Return both ends of the interval of a number, and its width as in `NextRun`.
 
     Args:
         law, columns, loss, asked, level: as `next_runs`.
@@ -128,7 +128,7 @@ def interval_of(
 
 
 def _width(name: str, low: float, high: float) -> float:
-    """Return high - low, on the scale of the number; inf where an end is not known or, on a log scale, not above 0."""
+    """Return high - low, on the scale of the number; inf if an end is unknown or, on a log scale, not above 0."""
     if math.isnan(low) or math.isnan(high):
         return math.inf
     if name not in ON_LOG_SCALE:

@@ -47,13 +47,13 @@ def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | No
 def smooth_ranges(
     intervals: Callable, positive: tuple[str, ...], fit: AdditiveFit, columns: Sequence, loss: np.ndarray, level: float
 ) -> list[Range]:
-    """Return the profile interval of each coefficient, with its verdict in words.
+    """Return the profile interval of each coefficient, with its verdict.
 
     Args:
         intervals: such as `hoffmann.hoffmann_intervals`.
-        positive: the coefficients that are above 0, which are judged by the ratio of their ends.
-        fit: by least squares; its values stand in the ranges.
-        columns, loss: the table that was fitted.
+        positive: the coefficients above 0; their verdict depends on the ratio of their ends.
+        fit: by least squares; the ranges have its values.
+        columns, loss: the table of the fit.
         level: confidence level, between 0 and 1.
     """
     found = intervals(*columns, loss, None, level)
@@ -68,8 +68,8 @@ def smooth_prediction(
 ) -> Predicted:
     """Return the loss at one point with two intervals.
 
-    That of the law is the profile's. For one more run the variance of the rows about the law, with n - p degrees of
-    freedom, is added to each half of it, in logarithms (our choice).
+    The interval of the law is the profile interval. For one more run, each half also includes the variance of the rows
+    about the law, with n - p degrees of freedom, in logarithms (our choice).
 
     Args:
         intervals, fit, columns, loss, level: as `smooth_ranges`.

@@ -37,7 +37,7 @@ from .smooth_intervals import smooth_prediction, smooth_ranges
 ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
 FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
 
-_SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the sizes among which the best is sought
+_SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the range of sizes of the search
 _FACTORS = ("a", "b", "c", "d", "e")
 _FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
 
@@ -117,7 +117,7 @@ def predict_loss(
         coefficients: the law.
 
     Returns:
-        L, nats per token, of the shape that the three arguments broadcast to.
+        L, nats per token, the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or out of its range.
@@ -128,14 +128,14 @@ def predict_loss(
     """
     size = check_range("total_parameters", total_parameters, above=0.0)
     tokens = check_range("tokens", tokens, above=0.0)
-    used = 1 - _check_sparsity(sparsity)  # the share of the experts that works on a token
+    used = 1 - _check_sparsity(sparsity)  # the share of the experts that a token uses
     k = coefficients
     by_size, by_tokens = k.a / size**k.alpha, k.b / tokens**k.beta
     return by_size + by_tokens + k.c / used**k.lam + k.d / (used**k.delta * size**k.gamma) + k.e
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
-    """Return the active parameters: the share `always_active` of P, and of the rest the part 1 - S.
+    """Return the active parameters: the share `always_active` of P, plus 1 - S of the rest.
 
     Raises:
         ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
@@ -152,9 +152,9 @@ def sparsity_optimum(
     coefficients: SparsityCoefficients = PUBLISHED,
     always_active: float = 0.0,
 ) -> SparsityOptimum:
-    """Return the total size that is best for a budget at one sparsity, with C = 6 D times active parameters.
+    """Return the best total size for a budget at one sparsity, with C = 6 D times active parameters.
 
-    Found by scans of ln P: one over the whole range, then ever finer ones about the best.
+    The search scans the whole range of ln P, and then finer and finer around the best.
 
     Args:
         flops: C, training FLOPs, above 0.
@@ -195,16 +195,16 @@ def fit_sparsity(
 ) -> AdditiveFit:
     """Fit the law to a table of runs, from 16 starts.
 
-    The law adds terms and is fitted as `additive.py` says. A start is a choice of the five exponents, with every term a
-    fifth of the loss in the middle of the table (our choice).
+    The law adds terms, and `additive.py` fits it. A start is a choice of the five exponents; every term is a fifth of
+    the loss in the middle of the table (our choice).
 
     Args:
         total_parameters, tokens, sparsity, loss: [n], as for `predict_loss`.
         huber: delta, in units of ln L, the paper's by default; None for least squares.
 
     Returns:
-        The fit. Its status is "not determined" where other coefficients fit these rows as well, and names what has left
-        the law: the floor e, where rows cannot tell it from the third term.
+        The fit. Its status is "not determined" if other coefficients fit these rows equally well. It names a vanished
+        term: the floor e, if the rows cannot separate it from the third term.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
@@ -229,13 +229,13 @@ def fit_sparsity(
 def sparsity_intervals(
     fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return the ten coefficients with their profile intervals and in words how far the rows pin them down.
+    """Return the ten coefficients with their profile intervals and verdicts, for `catalogue.Law`.
 
-    For `catalogue.Law`. The floor e is nearly one thing with the third term, since (1 - S)^-λ is nearly 1 - λ ln(1 - S)
-    for a small λ. 60 runs with errors of 0.2 per cent leave e open downward, as far as 0, in six tables of seven.
+    The rows hardly separate the floor e from the third term, since (1 - S)^-λ is nearly 1 - λ ln(1 - S) for a small λ.
+    With 60 runs and errors of 0.2 per cent, the lower end of e is 0 in six tables of seven.
 
     Args:
-        fit: of `fit_sparsity` by least squares; its values stand in the ranges.
+        fit: of `fit_sparsity` by least squares; the ranges have its values.
         columns, loss: the rows of the fit.
         level: between 0 and 1.
 
@@ -248,7 +248,7 @@ def sparsity_intervals(
 def sparsity_prediction(
     fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point with both of its intervals, for `catalogue.Law`; see `smooth_prediction`.
+    """Return the loss at one point with both intervals, for `catalogue.Law`; see `smooth_prediction`.
 
     Args:
         fit, columns, loss, level: as `sparsity_intervals`.
@@ -266,7 +266,7 @@ def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at:
 
 
 def _form() -> Form:
-    """Return what `_descent.py` wants to know of the law, with starts of our own."""
+    """Return the law in the interface of `_descent.py`, with our own starts."""
     return additive._form(SPARSITY)._replace(starts=lambda columns, centres, log_loss: _starts(float(log_loss.mean())))
 
 

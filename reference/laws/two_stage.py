@@ -49,13 +49,13 @@ class LinearCoefficients(NamedTuple):
 
 
 class LogisticCoefficients(NamedTuple):
-    """Q = a / (1 + exp(-k (L - m))) + b; k is below 0 where accuracy falls with the loss and a is above 0.
+    """Q = a / (1 + exp(-k (L - m))) + b; for a > 0, k < 0 if accuracy falls with the loss.
 
     Attributes:
         a: height of the step
         k: steepness, per nat
         m: nats per token, the middle of the step
-        b: accuracy at the end where a adds nothing
+        b: accuracy at the end of the step where the first term is 0
     """
 
     a: float
@@ -65,7 +65,7 @@ class LogisticCoefficients(NamedTuple):
 
 
 class LossCoefficients(NamedTuple):
-    """L = A/N^α + B/D^β + E; with one column, that of compute, B and E are 0 and β is NaN.
+    """L = A/N^α + B/D^β + E; with compute as the only column, B and E are 0 and β is NaN.
 
     Attributes:
         A: nats per token, the first term at N = 1 (with one column: at C = 1)
@@ -91,7 +91,7 @@ class TwoStageFit(NamedTuple):
         rmsle: of stage 1: root mean squared difference of log10 losses
         rmse: of stage 2: root mean squared difference of accuracies, at the measured losses
         chained_rmse: of both: at the predicted losses
-        rows: used, all that were given
+        rows: number of rows
     """
 
     stage_1: LossCoefficients
@@ -127,7 +127,7 @@ def fit_two_stage_ratio(
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
     one, zero = np.ones_like(log_size), np.zeros_like(log_size)
-    # What (ln A, α, ln B, β, ln E) are multiplied by in the logarithm of each term; A and B in the middle of the table.
+    # The factors of (ln A, α, ln B, β, ln E) in the logarithm of each term; A and B in the middle of the table.
     terms = (
         [one, centre[0] - log_size, zero, zero, zero],
         [zero, zero, one, centre[1] - log_tokens, zero],
@@ -172,7 +172,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
 
 
 def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.ndarray) -> np.ndarray:
-    """Return the accuracy that stage 2 predicts at a loss, as it is: a line may leave 0 to 1.
+    """Return the accuracy that stage 2 predicts at a loss, unclipped: a line may leave 0 to 1.
 
     Example:
         >>> float(predict_second(LogisticCoefficients(0.5, -2.0, 3.0, 0.25), 3.0))
@@ -191,7 +191,7 @@ def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
 
 
 def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link) -> TwoStageFit:
-    """Fit stage 2 and say how well each stage does, and both together."""
+    """Fit stage 2 and return the errors of each stage and of both together."""
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
@@ -224,7 +224,7 @@ def _line(loss: np.ndarray, accuracy: np.ndarray) -> LinearCoefficients:
 
 
 def _curve(loss: np.ndarray, k: float, m: float) -> np.ndarray:
-    """Return [n], what a multiplies in the logistic."""
+    """Return [n], the factor of a in the logistic."""
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-k * (loss - m)))
 
