@@ -1,6 +1,6 @@
-"""The fast twin of `routelaws.reference`: the same names and results, compiled where it is hot.
+"""The fast twin of `routelaws.reference`: the same names and results, with the expensive parts compiled.
 
-Letters in shapes, such as [T, E], are explained in `routelaws.accelerated.notation`.
+`routelaws.accelerated.notation` explains the letters in shapes, such as [T, E].
 """
 
 from routelaws.reference._lazy import lazy

@@ -2,13 +2,13 @@
 
 Step by step, with sources and examples: `routelaws.reference.balance`.
 
-What differs: logits below float32 are raised to float32, and shares, counts and the bias pass through `stop_gradient`.
-Under jit nothing can raise because of a value: an expert index that is out of range or of a masked expert is not
-counted, a logit that is not finite makes the loss NaN, and so do loads that are all 0, a mask without real tokens, or a
-traced one of no expert.
+Differences: logits below float32 are converted to float32, and shares, counts and the bias pass through
+`stop_gradient`. Under jit no value can raise. The program does not count an expert index that is out of range or
+masked. The loss is NaN for a non-finite logit, for loads that are all 0, for a mask without real tokens, and for a
+traced mask without experts.
 
-With `axis_name` the statistics are those of all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`): every member
-of it returns the same shares, probabilities and loss, those of one group that holds all of their tokens.
+With `axis_name` the statistics cover all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`), as one group: every
+member of the axis returns the same shares, probabilities and loss.
 """
 
 from typing import NamedTuple

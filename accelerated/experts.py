@@ -2,17 +2,17 @@
 
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
-What differs is how the work is laid out. On CPU, in float32 and bfloat16, each expert runs on as many rows as it really
-has (`cpu.experts`), and a capacity costs nothing that is not used.
+The layout of the work differs. On CPU, in float32 and bfloat16, each expert runs only on its own rows (`cpu.experts`),
+and unused capacity costs nothing.
 
-Otherwise, as on GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with
-the same number of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be
-needed; instead the sorted assignments are cut into blocks of equal length, each with tokens of one expert only, and the
-batch axis of the product runs over the blocks: at most twice the rows that a dense layer has, whatever the loads.
+On GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same
+number of slots for each. Without a capacity one expert can get all tokens, so this would need E·T slots. Instead the
+program sorts the assignments and cuts them into blocks of equal length, each with tokens of one expert. The batch axis
+of the product runs over the blocks: at most twice the rows of a dense layer, for any loads.
 
-With a mask shapes stay as they are: buffers are large enough for all tokens, and the slots past the capacity of the
-real ones stay empty. Where nothing asks for a slot at all the dropped fraction is NaN. A gate that is NaN makes the
-output of its token NaN, with or without a slot; a priority that is NaN goes last.
+A mask does not change shapes: buffers have room for all tokens, and slots past the capacity of the real tokens stay
+empty. If no assignment asks for a slot, the dropped fraction is NaN. A NaN gate makes the output of its token NaN, with
+or without a slot; a NaN priority comes last.
 """
 
 import math
@@ -71,8 +71,8 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
 
 
 def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
-    """Return `expert_capacity` of n <= T tokens, and of the experts that are admitted, exactly as there; both numbers
-    may be known at run time only.
+    """Return `expert_capacity` for n <= T tokens and for the admitted experts, with the same result; both numbers may
+    be known only at run time.
 
     All experts together have ceil(c k n) slots, and each of E of them ceil(ceil(c k n) / E), which is ceil(c k n / E).
     With c k = p / q and n = a q + b, ceil(c k n) is a p + ceil(b p / q). More than E n slots are not needed.
@@ -120,8 +120,8 @@ def dispatch(
         ValueError: the order is unknown, the priority is missing, not wanted or of another shape, or the mask has
             another shape.
 
-    Differs from the reference: an index that is out of range cannot raise under jit: such an assignment gets no slot. A
-    priority that is NaN goes last.
+    Differs from the reference: an index out of range cannot raise under jit; its assignment gets no slot. A NaN
+    priority comes last.
     """
     _check_order(order, priority, expert.shape)
     return _place(expert, num_experts, capacity, capacity, order, priority, _asked(mask, expert.shape))
@@ -147,7 +147,7 @@ def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
 
 
 def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.Array:
-    """Return [T, k], the expert in whose queue each assignment stands; E for one that gets no slot."""
+    """Return [T, k], the expert whose queue each assignment is in; E for one that gets no slot."""
     wanted = (expert >= 0) & (expert < num_experts)
     return jnp.where(wanted if asked is None else wanted & asked, expert, num_experts)
 
@@ -164,7 +164,7 @@ def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Plac
 
 
 def _slots(queue, num_experts, slots, capacity, order, priority):
-    """Return the place of each assignment in its queue, `slots` where it stands in none, and whether it has a slot."""
+    """Return the place of each assignment in its queue, `slots` where it is in none, and whether it has a slot."""
     slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
     return slot, slot < capacity
 
@@ -182,7 +182,7 @@ def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.A
 def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
     """Return [n] int32, how many entries of `queue` [n] before each one are equal to it; anything for an entry E.
 
-    Blocks of entries are compared pair by pair; what was before a block is a running total of counts.
+    The function compares entries pairwise within blocks, and keeps running counts of earlier blocks.
     """
     block = 32
     num_blocks = -(-len(queue) // block)
@@ -197,7 +197,7 @@ def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
 
 
 def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array:
-    """Return [T, k], the place of each assignment among those of its expert, the largest priority first."""
+    """Return [T, k], the rank of each assignment among the assignments of its expert, the largest priority first."""
     num_tokens, k = expert.shape
     index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # in the order "choice", in which the sort leaves equals
     keys = expert.T.reshape(-1), -canonical_zero(priority).T.reshape(-1)
@@ -380,9 +380,9 @@ def routed_ffn(
         ValueError: c <= 0; `params` lacks up or down, or its shapes and those of x, expert and gate do not fit each
             other; or see `dispatch` and `expert_ffn`.
 
-    Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
-    output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
-    The output of a token that asks for a masked expert is NaN, and all of it where a traced mask admits no expert.
+    Differs from the reference: if no assignment asks for a slot, the dropped fraction is NaN. A NaN gate makes the
+    output of its token NaN, with or without a slot. An expert out of range gets no slot and counts as dropped. The
+    output of a token that asks for a masked expert is NaN; all outputs are NaN if a traced mask admits no expert.
     """
     _check_ffn(params, x, expert, gate)
     if not expert.size:
@@ -463,7 +463,7 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
 
 
 def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
-    """Run every assignment whose queue [T, k] is that of an expert, in blocks of rows that share an expert."""
+    """Run every assignment that is in an expert's queue [T, k], in blocks of rows that share an expert."""
     num_experts = len(matrices["up"])
     num_tokens, k = queue.shape
     # PLACE

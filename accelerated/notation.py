@@ -1,4 +1,4 @@
-"""The letters, the results of routers, the tie rule and the checks that every file here shares.
+"""Letters, router results, the tie rule and input checks, shared by every file here.
 
 Letters (docstrings, shape strings, einsum subscripts and prose use the same ones):
 
@@ -23,10 +23,10 @@ columns of masked experts, even NaN, and no gradient reaches them.
 
 Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
-What differs here: what is not finite cannot raise under jit. It is carried through to the loss as NaN, where the
-training loop stops on it: the gates of a token with such a logit are NaN. So are all gates where a traced `expert_mask`
-admits fewer experts than a token has, and the gate of a `held` choice that it leaves out. A mask that is not traced
-raises where it admits too few.
+Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops there:
+the gates of a token with such a logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer experts than a
+token needs, and so is the gate of a `held` choice of a masked expert. A mask that is not traced raises if it admits too
+few.
 """
 
 from typing import NamedTuple

@@ -2,18 +2,18 @@
 
 Step by step, with examples: `routelaws.reference.parallel`.
 
-What differs: with `axis_name` a function is called inside `jax.shard_map` (or `jax.vmap`), where it sees what one
-device holds, without the leading axis. Without it all devices are on the leading axis, as in the reference.
+Differences: with `axis_name` you call a function inside `jax.shard_map` (or `jax.vmap`), where it sees the data of one
+device, without the leading axis. Without it all devices are on the leading axis, as in the reference.
 
-Gradients. Inside `jax.shard_map(check_vma=False)` the gradient of a number is that of the sum of this number over all
-devices, with respect to what one device holds. So a device differentiates its share of the loss, where the shares of
-all devices add up to the loss; and the gradient of a weight of which there are copies is the sum over the copies.
+Gradients. Inside `jax.shard_map(check_vma=False)`, JAX differentiates the sum of a number over all devices with respect
+to the data of one device. So let each device differentiate its share of the loss, where the shares of all devices add
+up to the loss. The gradient of a replicated weight is the sum over its copies.
 
-Where nothing may be dropped a buffer for each expert would need T slots. The rows are sent to devices instead, each
-with the number of its expert, and the device that receives them runs `experts.routed_ffn`. With `ragged` they travel by
-`ragged_all_to_all`, so that no empty row does. The same holds for the group "global", in which one device may have all
-the slots of an expert: with buffers a device would send more for each token the more devices there are. CPUs do not
-have that collective; it is emulated there by an all_gather.
+Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row, with the number of
+its expert, to the expert's device, which runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`, which
+sends no empty rows. The group "global" works in the same way: there one device may have all slots of an expert, and
+with buffers the data sent per token would grow with the number of devices. CPUs lack this collective, so the program
+emulates it with an all_gather.
 """
 
 import functools
@@ -178,7 +178,7 @@ def ragged_all_to_all(
 
     Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
 
-    Differs from the reference: sizes and offsets that do not fit each other cannot raise.
+    Differs from the reference: inconsistent sizes and offsets cannot raise.
     """
 
     def exchange(x, output, input_offsets, send_sizes, output_offsets, recv_sizes, axis):
@@ -274,8 +274,8 @@ def routed_ffn_on_devices(
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.
 
-    Differs from the reference: as `experts.routed_ffn`. The tokens of the group "global" queue by a gather of their
-    experts, T k numbers for each device.
+    Differs from the reference: as `experts.routed_ffn`. In the group "global" the devices gather the experts of all
+    tokens to assign slots, T k numbers per device.
     """
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
@@ -301,7 +301,8 @@ def routed_ffn_on_devices(
 def _on_one_of_many(
     params, x, expert, gate, capacity_factor, *, order, activation, priority, mask, over, axis_name, ragged, native
 ) -> RoutedOutput:
-    """Return what one device of several makes of its tokens; `over` are the axes of the group, None for its own."""
+    """Return the result of one device for its tokens; `over` are the axes of the group, None if the device is a
+    group."""
     n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
     asked = _asked(mask, expert.shape)
@@ -331,7 +332,7 @@ def _on_one_of_many(
 
 
 def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over):
-    """Return [T, k] bool, which assignments have one of the `slots` slots that their group has at each expert."""
+    """Return [T, k] bool, which assignments have one of their group's `slots` slots at each expert."""
     num_tokens, k = expert.shape
     expert, priority, asked = (
         value if value is None or over is None else _gathered(value, over)
@@ -346,7 +347,7 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
 
 
 def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
-    """Send every assignment that is kept to the device of its expert, and add up what comes back."""
+    """Send every kept assignment to the device of its expert, and add up the returned outputs."""
     own = len(params["up"])
     device = expert // own  # [T, k]
     run = functools.partial(_run_received, params, activation)
@@ -356,14 +357,14 @@ def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, nat
 
 
 def _run_received(params, activation, rows, ids):
-    """Return the outputs of the experts `ids` that live here for rows that arrived; 0 for those of no expert."""
+    """Return the outputs of this device's experts `ids` for the received rows; 0 for rows without an expert."""
     own = len(params["up"])
     ids, gate = ids[:, None], jnp.ones((len(rows), 1), rows.dtype)
     return routed_ffn(params, rows, jnp.minimum(ids, own - 1), gate, mask=ids < own, activation=activation).output
 
 
 def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
-    """Send as many rows to each device as could ever go there, T times the experts that a token can have there."""
+    """Send the largest possible number of rows to each device: T times the experts that a token can have there."""
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     places = dispatch(device, n, num_tokens * min(k, own), mask=kept)
@@ -377,7 +378,8 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
 
 
 def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
-    """Send the rows alone, sorted by device. What arrives has to fit whatever the router decides: `most` rows."""
+    """Send only the rows, sorted by device. The receive buffer has `most` rows, enough for any decision of the
+    router."""
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     to = jnp.where(kept, device, n).reshape(-1)

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.routed_block`.
 
-What differs: groups are a `vmap`; router logits are computed in float32 at least, the experts in the dtype of x.
+Differences: groups are a `vmap`; router logits have at least float32, the experts use the dtype of x.
 """
 
 import functools
@@ -121,8 +121,8 @@ def routed_block(
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or an expert
             mask goes with experts that are spread.
 
-    Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
-    token is real, loads and losses are NaN.
+    Differs from the reference: router logits have at least float32, the experts use the dtype of x. If no token is
+    real, loads and losses are NaN.
     """
     if spread is not None and expert_mask is not None:
         raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
@@ -140,7 +140,7 @@ def routed_block(
 
 
 def _shared(matrices, x, config, mask):
-    """Return what the shared experts give, [b, S, d]; 0 for padding."""
+    """Return the output of the shared experts, [b, S, d]; 0 for padding."""
     matrices = {name: matrix.astype(x.dtype) for name, matrix in matrices.items()}
     output = dense_ffn(matrices, x.reshape(-1, config.d_model), config.activation).reshape(x.shape)
     return output if mask is None else jnp.where(_as_bool(mask)[..., None], output, 0)
@@ -175,7 +175,7 @@ def _token_choice_block(params, x, tokens, config, training, options):
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:
-    """Return what a block gives where each device has some of the hidden units: the sum of what theirs give."""
+    """Return the output of a block with hidden units sharded over devices: the sum of the devices' outputs."""
     if spread is None or spread.model is None:
         return done
     return done._replace(output=jax.lax.psum(done.output, spread.model))
@@ -190,9 +190,9 @@ def _wide(dtype):
 
 
 def _logits(params, group):
-    """Return [..., E G], the router's scores: float32 at least, whatever the rest is computed in.
+    """Return [..., E G], the router's scores, with at least float32 for any dtype of the rest.
 
-    The product keeps all bits of its factors: by default GPUs keep 10 and TPUs 7, and near a tie the expert changes.
+    The product keeps all bits of its factors. By default GPUs keep 10 and TPUs 7, which changes the expert near a tie.
     """
     wide = _wide(group.dtype)
     logits = jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")

@@ -2,11 +2,11 @@
 
 The model and our choices: `routelaws.reference.transformer`.
 
-What differs: everything runs under jit with `config` static. The blocks are scanned in groups of 1/R (one group: the
-dense blocks, then the routed one), so compile time does not grow with depth. The relative logits come from one product
-with all distances and a shift, not from a gathered [S, S] table. `compute_dtype` lowers the matrix products, what
-they give, and the residual stream. Router logits, the softmax of attention, norms with their scales and offsets, and
-the loss are computed in float32; what a norm gives is rounded once, at its end.
+Differences: everything runs under jit with `config` static. The program scans the blocks in groups of 1/R (one group:
+the dense blocks, then the routed one), so compile time does not grow with depth. The relative logits come from one
+product with all distances and a shift, not from a gathered [S, S] table. `compute_dtype` lowers the precision of the
+matrix products, their results, and the residual stream. Router logits, the softmax of attention, norms with their
+scales and offsets, and the loss use float32; the output of a norm is rounded once, at its end.
 """
 
 import functools
@@ -100,9 +100,9 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     Returns:
         The parameter tree that `parameter_shapes` describes, float32.
 
-    Differs from the reference: all weights are drawn at once: a draw per leaf takes many times longer to compile.
-    Outside jit they are cut to their shapes by NumPy, which compiles nothing; the weights are those under jit up to
-    rounding, and bit by bit at XLA's optimization levels 1 and 3 in all models that were compared.
+    Differs from the reference: the function draws all weights at once, since a draw per leaf takes many times longer to
+    compile. Outside jit NumPy splits them into their shapes, which compiles nothing. The weights equal the weights
+    under jit up to rounding, and bitwise at XLA's optimization levels 1 and 3 in all models that were compared.
     """
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
@@ -121,10 +121,11 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 
 
 def _draw(key, number: int):
-    """Return so many draws from the cut normal distribution: outside jit as a NumPy array.
+    """Return this many draws from the truncated normal distribution; outside jit as a NumPy array.
 
-    Outside jit a small model draws up to a power of two and leaves the rest, so that models of about its size share the
-    program. Draw i of a Threefry key follows from the key and i alone, as JAX makes them now ("partitionable").
+    Outside jit a small model rounds the number of draws up to a power of two and discards the rest, so that models of
+    similar size share a compiled program. Draw i of a Threefry key depends only on the key and i, as in current JAX
+    ("partitionable").
     """
     if isinstance(key, jax.core.Tracer):
         return _cut_normal(key, number)
@@ -161,8 +162,8 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
 def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     """Return x with mean 0 and variance 1 over the last axis, times scale plus offset.
 
-    Differs from the reference: in float32 at least, and returned in the dtype of x: in bfloat16 a mean of 300 hides a
-    spread of 1.
+    Differs from the reference: computes in at least float32 and returns the dtype of x, since in bfloat16 a mean of 300
+    hides a spread of 1.
     """
     return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
 
@@ -176,7 +177,7 @@ def rotary(x: jax.Array) -> jax.Array:
     Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Our choice pairs entry j with j + c/2, not with its
     neighbour, as most public code does; a permutation of the projections' columns converts one form to the other.
 
-    Differs from the reference: the angles are float64 constants, and the turn is computed in float32 at least.
+    Differs from the reference: the angles are float64 constants, and the rotation uses at least float32.
     """
     length, width = x.shape[-2:]
     wide = _at_least_float32(x)
@@ -294,8 +295,8 @@ def apply(
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
 
-    Differs from the reference: under jit `config` and `training` are static. A token that is out of range cannot raise:
-    it is clamped.
+    Differs from the reference: under jit `config` and `training` are static. A token out of range does not raise; the
+    function clamps it.
     """
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
@@ -306,7 +307,7 @@ def apply(
 def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Array, jax.Array]:
     """Return the output of `apply`, and the factors of its logits: the vectors [b, S, d] and the embedding.
 
-    Who multiplies the factors in another way does not read the logits, and under jit what is not read is not computed.
+    A caller that multiplies the factors itself does not use the logits, and jit removes their product.
     """
     if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
         raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with one token at least is needed")
@@ -319,7 +320,7 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
 
 
 class _Special(NamedTuple):
-    """What the routed or wide blocks have beside attention and norms; all of it has a leading axis, one for each."""
+    """The parts of routed or wide blocks other than attention and norms, with a leading axis over the blocks."""
 
     ffn: dict
     noise: jax.Array | None = None
@@ -327,7 +328,7 @@ class _Special(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A group of 1/R blocks: attention and norms of all of them, the FFNs of those that are dense, and the last one."""
+    """A group of 1/R blocks: attention and norms of all blocks, the FFNs of the dense ones, and the last block."""
 
     blocks: dict
     dense: dict | None
@@ -335,7 +336,8 @@ class _Group(NamedTuple):
 
 
 def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, options: dict) -> tuple:
-    """Return the residual stream after all blocks, and the fields of `Output` but its logits; `options` of `apply`."""
+    """Return the residual stream after all blocks, and the fields of `Output` except its logits; `options` of
+    `apply`."""
     mask, spread, rematerialise = (options[name] for name in ("mask", "spread", "rematerialise"))
     if spread is not None and mask is not None:
         raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
@@ -378,13 +380,13 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
 
 
 def _scan(step, h: jax.Array, layers, unroll: bool):
-    """Scan over the leading axis of `layers`, a short loop written out, see `_WRITTEN_OUT`."""
+    """Scan over the leading axis of `layers`; unroll a short loop, see `_WRITTEN_OUT`."""
     length = len(jax.tree.leaves(layers)[0])
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
 
 def _run_groups(h, params, special: _Special, layout: str, dense_block, special_block, unroll: bool) -> tuple:
-    """Return the residual stream after all groups of 1/R blocks, and what the special blocks returned, stacked.
+    """Return the residual stream after all groups of 1/R blocks, and the stacked results of the special blocks.
 
     Args:
         h: [b, S, d].
@@ -493,7 +495,7 @@ def loss(
     Raises:
         ValueError: see `apply`; or `hidden` is missing, or given and the objective is causal.
 
-    Differs from the reference: where there is no target the loss is NaN.
+    Differs from the reference: without a target the loss is NaN.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
@@ -512,7 +514,7 @@ def loss(
 
 
 def _task(tokens, config, hidden, mask):
-    """See reference; None for where it counts if that is everywhere."""
+    """See reference; the mask is None if all positions count."""
     if (hidden is None) == (config.objective == "masked"):
         given = "missing" if hidden is None else "given"
         raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")

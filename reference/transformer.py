@@ -54,8 +54,8 @@ NORM_EPSILON = 1e-5
 TRUNCATION = 2.0
 """Initial weights come from a normal distribution truncated at this many standard deviations.
 
-What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
-that `parameter_shapes` states are those before the cut.
+Truncation multiplies the standard deviation by 0.8796, and the program does not rescale: `parameter_shapes` lists the
+deviations before truncation.
 """
 
 

@@ -1,6 +1,7 @@
 """Routers, jitted. See `routelaws.reference.routers`.
 
-A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
+You can import a name that is unique among the files from here: `from routelaws.accelerated.routers import
+sinkhorn_router`.
 """
 
 from routelaws.reference._lazy import lazy

@@ -1,7 +1,7 @@
-"""Newton's method for the potentials of `sinkhorn`, where sweeps would take too long.
+"""Newton's method for the potentials of `sinkhorn`, for logits that need too many sweeps.
 
-Private to the fast twin; `routelaws.reference.routers._newton` derives the steps. Here they are a `while_loop`, and the
-tokens may be spread over devices: a step costs one `psum` of E² numbers.
+Private to the fast twin; `routelaws.reference.routers._newton` derives the steps. Here the steps are a `while_loop`,
+and the tokens may be sharded over devices: a step costs one `psum` of E² numbers.
 """
 
 import jax

@@ -2,28 +2,29 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
-What differs: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
+Differences: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to a stated increment. In it, a token with d places missing bids for the d experts, of those that it
-does not hold, that are best for it at the current prices, as much as makes the next one equally good, plus the
-increment epsilon; an expert keeps its highest bids, and the lowest of them is its price. When all have their places, no
-exchange of one expert for another would bring a token more than epsilon, so
+and is exact up to a stated increment. In an auction, a token with d missing places bids for the d best experts at the
+current prices that it does not have yet. It bids the amount that makes the next expert equally good, plus the increment
+epsilon. An expert keeps its highest bids, and the lowest of them is its price. When all tokens have their places, no
+exchange of one expert for another would gain a token more than epsilon, so
 
     objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
-rounding aside, and `gap` bounds what is really missing, which is far less. With whole scores it is exact where this
-allows less than 1. The increment starts large and shrinks; each time the bidding starts anew, from the prices
-reached. Where E does not divide T k, every expert offers ⌈T k/E⌉ places, and one more bidder, to whom all experts are
-worth the same, takes one place at each of the E − T k mod E cheapest. Of equally good assignments the auction finds
-any.
+up to rounding, and `gap` bounds the actual loss, which is far less. With integer scores the auction is exact if this
+bound on the loss is below 1. The increment starts large and shrinks; after each change the bidding restarts from the
+current prices. Where E does not divide T k, every expert offers ⌈T k/E⌉ places, and one extra bidder, with equal scores
+at all experts, takes one place at each of the E − T k mod E cheapest. Among equally good assignments the auction may
+return any.
 
-Why: at all times, what a token holds is worth to it, at its own bid, at least as much as the (d + 1)-th best of the
-experts that it does not hold, less epsilon. Its bids are made so; when it loses an expert, d rises by one and so does
-the number of those that it does not hold; and prices only rise. When all have their places, d = 0. A token then has at
-most min(k, E − k) experts for which there is a better one.
+Proof: let the value of an expert to a token be its score minus the price, or minus the token's bid if it has the
+expert. At all times, each expert of a token is worth at least the (d + 1)-th best of the other experts, minus epsilon.
+Bids are chosen to satisfy this. If a token loses an expert, d rises by one, and so does the number of other experts;
+prices only rise. When all tokens have their places, d = 0. A token then has at most min(k, E − k) experts for which a
+better one exists.
 
-A score that is not finite does not raise: the objective, the prices, the gap and the residual are NaN then, and so is
-the gate of each token that has such a score; the same where no token is real, but for the gates.
+A non-finite score does not raise: the objective, the prices, the gap and the residual are NaN, and so is the gate of
+each token with such a score. If no token is real, the same values are NaN, except the gates.
 """
 
 import functools
@@ -78,7 +79,7 @@ class Assignment(NamedTuple):
         prices: [E] in units of the scores, the least of them 0
         gap: dual_bound of the prices less the objective: at least 0 but for rounding, 0 at an optimum
 
-    Differs from the reference: expert is int32. With method "auction" the gap is that of an approximate optimum.
+    Differs from the reference: expert is int32. With method "auction" the gap is the gap of an approximate optimum.
     """
 
     expert: jax.Array
@@ -117,8 +118,8 @@ def balanced_assignment(
     Raises:
         ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has another shape.
 
-    Differs from the reference: scores below float32 are raised to float32. Where one is not finite, no token is real,
-    or a traced mask admits fewer than k experts, objective, prices and gap are NaN.
+    Differs from the reference: scores below float32 are converted to float32. Objective, prices and gap are NaN if a
+    score is not finite, no token is real, or a traced mask admits fewer than k experts.
     """
     _check_group("scores", scores)
     if method not in METHODS:
@@ -158,7 +159,7 @@ def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
     Raises:
         ValueError: k is out of range.
 
-    Differs from the reference: what is not finite is carried into the bound.
+    Differs from the reference: non-finite values propagate to the bound.
     """
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
@@ -208,8 +209,7 @@ def base_router(
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
     are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
 
-    Differs from the reference: a logit that is not finite makes the gate of its token NaN, and in training the residual
-    too.
+    Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
@@ -234,7 +234,7 @@ def base_router(
 
 
 def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, axis_name, **options):
-    """Return the experts [T, k] of these tokens in the whole group's balanced assignment, and whether it is one."""
+    """Return the experts [T, k] of these tokens in the whole group's balanced assignment, and whether it is valid."""
     if axis_name is None:
         found = balanced_assignment(logits, k, mask=mask, **options)
         return found.expert, jnp.isfinite(found.gap)
@@ -250,7 +250,7 @@ def _column(mask: jax.Array | None):
 
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
-    """Return the assignment that the compiled loops find."""
+    """Return the assignment of the compiled loops."""
     from ..kernels.assignment import assign  # brings numba, which takes a fifth of a second that no other router needs
 
     num_tokens, num_experts = scores.shape
@@ -270,11 +270,11 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Ar
 
 
 def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
-    """Return what `assign` finds for all rows of the slices, and the columns of the admitted experts, if they are not
-    all; numbers come and go as the 32-bit words they consist of.
+    """Return the result of `assign` for all rows of the slices, and for the columns of the admitted experts if some are
+    masked. Numbers are passed and returned as 32-bit words.
 
-    JAX may run this in another thread than the one that asked. Whether 64-bit numbers are allowed is a setting of the
-    thread, and where it is off they would be cut to 32 bits on their way in or out.
+    JAX may run this in another thread than the caller's. Support for 64-bit numbers is a setting of the thread; where
+    it is off, JAX would truncate them to 32 bits.
     """
     dtype = (np.float32, np.float64)[words - 1]
     rows = np.concatenate([np.ascontiguousarray(part) for part in slices])
@@ -298,7 +298,7 @@ def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> lis
 
 
 def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, admitted=None) -> jax.Array:
-    """Return dual_bound less the objective, as a sum of terms of which none is negative."""
+    """Return dual_bound minus the objective, as a sum of nonnegative terms."""
     k, num_experts = expert.shape[1], len(prices)
     num_real = len(scores) if mask is None else mask.sum()
     everyone, more = divmod(num_real * k, _number_admitted(admitted, num_experts))
@@ -323,7 +323,8 @@ def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float |
 
 
 def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array, admitted):
-    """Return the experts [T, k] and prices [E] that the bids end with; the increment falls from `first` to `last`."""
+    """Return the experts [T, k] and prices [E] at the end of the bidding; the increment falls from `first` to
+    `last`."""
     num_tokens, num_experts = scores.shape
     sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
     num_sellers = _number_admitted(admitted, num_experts)
@@ -353,14 +354,16 @@ def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array
 
 
 def _increment(epsilon: float | None, spread: jax.Array, num_experts: int) -> jax.Array:
-    """Return the last increment of the auction: what is asked for, or as much as the prices can tell apart; above 0."""
+    """Return the last increment of the auction, above 0: the requested one, or the resolution of the prices if
+    larger."""
     wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, spread.dtype)
     epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(spread.dtype).eps)
     return jnp.where(spread > 0, epsilon, 1)
 
 
 def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places: int | jax.Array):
-    """Return the rows' experts with all but the highest bids at each turned away (E), prices, and who is full."""
+    """Return the rows' experts after each expert keeps its highest bids (E: rejected), the prices, and the full
+    experts."""
     num_experts = len(price)
     index = jnp.arange(len(expert), dtype=jnp.int32)
     # Sorted by expert, then bid, the bids that an expert keeps are the first of its stretch.
@@ -374,7 +377,8 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
 
 
 def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step, admitted: jax.Array | None):
-    """Return where each row of `expert` bids, and how much: the tokens' places, then those of the additional bidder."""
+    """Return the expert and the amount of each row's bid: the tokens' places, then the places of the additional
+    bidder."""
     slots, nowhere = len(scores) * k, len(price)
     choice, offer = _bids(scores, price, expert[:slots].reshape(len(scores), k), step)
     choice, offer = jnp.where(_column(mask), choice, nowhere).ravel(), offer.ravel()
@@ -385,7 +389,7 @@ def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step,
 
 
 def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Array):
-    """Return, for each place [T, k] that a token does not have (E in `expert`), where it bids for one and how much."""
+    """Return the expert and the amount of a bid for each missing place [T, k] of a token (E in `expert`)."""
     num_experts = len(price)
     k = expert.shape[1]
     value = scores - price
@@ -405,14 +409,14 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
 
 
 def _lead(own: jax.Array, rest: jax.Array) -> jax.Array:
-    """Return how much better the own experts are than the best other one; 0 where there is none, and room for all."""
+    """Return the margin of a token's experts over the best other expert; 0 if there is none, and room for all."""
     return jnp.where(rest > -jnp.inf, own - rest, 0)
 
 
 def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array, admitted):
-    """Return where the additional bidder bids, of the experts [E] (E: nowhere), and how much.
+    """Return the experts [E] at which the additional bidder bids (E: none), and the amounts.
 
-    It takes the cheapest of those that it does not hold, and would pay what the next one costs.
+    It bids for the cheapest experts that it does not have, and offers the price of the next one.
     """
     num_experts = len(price)
     index = jnp.arange(num_experts, dtype=jnp.int32)

@@ -2,9 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.expert_choice`.
 
-What differs: logits below float32 are raised to float32; the selection passes through `stop_gradient`; all experts run
-as one batched matrix product. A logit that is not finite does not raise: all gates of its group are NaN, since every
-expert compared it with the others.
+Differences: logits below float32 are converted to float32; the selection passes through `stop_gradient`; all experts
+run as one batched matrix product. A non-finite logit does not raise: all gates of its group are NaN, since every expert
+compares the token with the others.
 """
 
 import jax

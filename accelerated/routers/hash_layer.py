@@ -2,13 +2,13 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.hash_layer`.
 
-What differs: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative one wraps like any
-remainder; in `table_router` and `fixed_router` what is out of range gets a gate that is not a number, on which a
-training loop stops; in `bigram_experts` it gets expert -1. Repeated experts in a row are not looked for. With a mask
-that has no real token, plan and loads are NaN; with a traced mask of fewer than k experts the gates are.
+Differences: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative id wraps, as in any
+remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a training loop; in
+`bigram_experts` it gets expert -1. The routers do not check for repeated experts in a row. With a mask without real
+tokens, plan and loads are NaN; with a traced mask of fewer than k experts, the gates are NaN.
 
-Tables are built once, on the host, by NumPy: arrays of int32. Distances between tokens and centres come from one
-matrix product, so rounding decides between two equally near centres unless the numbers are whole.
+NumPy builds the tables once, on the host, as arrays of int32. Distances between tokens and centres come from one matrix
+product, so rounding decides between two equally near centres, except for integers.
 """
 
 import jax

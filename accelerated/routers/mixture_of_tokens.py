@@ -2,10 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
-What differs: controller and weights are computed in float32 at least, the rest in the type of x. Under `vmap` over n
-groups the experts see all groups at once, one batched matrix product `[E, n, d] x [E, d, f]`. What is not finite does
-not raise: the weights that it enters are NaN, as they are for a traced temperature that is not above 0. A group without
-a real token gets 0.
+Differences: controller and weights use at least float32, the rest the dtype of x. Under `vmap` over n groups the
+experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value does not raise: the
+weights that depend on it are NaN, as for a traced temperature that is not above 0. A group without a real token gets 0.
 """
 
 from typing import NamedTuple

@@ -2,15 +2,15 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
-What differs: logits and bias enter the choice and the step through `stop_gradient`. An entry that is not finite does
-not raise: the whole new bias is NaN then, and so is the gate of each token that has such a logit, or of all of them
-where the bias has one. With a mask the number of real tokens is known only at run time, so the ranks are looked up in
-sorted columns; without one `lax.top_k` finds them, which is faster. A group without real tokens leaves the bias.
+Differences: logits and bias enter the choice and the step through `stop_gradient`. A non-finite entry does not raise:
+the whole new bias is NaN, and so is the gate of each token with such a logit, or all gates if the bias has such an
+entry. With a mask the number of real tokens is known only at run time, so the program reads the ranks from sorted
+columns; without a mask it uses `lax.top_k`, which is faster. A group without real tokens does not change the bias.
 
-`axis_name`: the tokens are spread over the devices along that axis of a `shard_map` (or a `vmap`). In `quantile_bias`
-each device takes the step on its own tokens, and the mean of the biases over the devices, each of them with the same
-weight, is what the step gives (one `pmean` of E numbers). In `quantile_router` T is the number of the tokens of all
-devices, load and residual are theirs, and each device returns its own rows.
+`axis_name`: the tokens are sharded along this axis of a `shard_map` (or a `vmap`). In `quantile_bias` each device takes
+the step on its own tokens, and the result is the unweighted mean of the biases over the devices (one `pmean` of E
+numbers). In `quantile_router` T, load and residual cover the tokens of all devices, and each device returns its own
+rows.
 """
 
 import jax

@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
-What differs: everything below float32 is raised to float32, and what carries no gradient passes through
-`stop_gradient`. A row of logits with an entry that is not finite does not raise: its gates, its plan, its
-log-probability and its entropy are NaN, and so is the loss; a mask without a real token gives NaN, too. An expert that
-is out of range or repeated does not raise either.
+Differences: everything below float32 is converted to float32, and constants for the gradient pass through
+`stop_gradient`. A row of logits with a non-finite entry does not raise: its gates, plan, log-probability and entropy
+are NaN, and so is the loss. A mask without a real token gives NaN, too. An expert that is out of range or repeated does
+not raise either.
 """
 
 from typing import NamedTuple

@@ -2,25 +2,25 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
-What differs: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A logit
-that is not finite does not raise: in training the residual is NaN, and so are the gates of its token. In a padded row
-it is left out, as everything else there.
+Differences: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A
+non-finite logit does not raise: in training the residual is NaN, and so are the gates of its token. In a padded row the
+program ignores it, as everything else there.
 
-Sweeps begin in the scaling form (`_scaling_sweeps`): exp(z) is computed once, and a sweep is two products of that
-matrix with a vector. Where the scales leave a safe range, or an entry of the plan could be lost in what underflows, the
-sweeps go on with logarithms from the potentials that were reached (`_log_sweeps`). Both count as the same sweeps.
+Sweeps start in the scaling form (`_scaling_sweeps`): the program computes exp(z) once, and a sweep is two products of
+this matrix with a vector. If the scales leave a safe range, or an entry of the plan could underflow, the sweeps
+continue in log space from the current potentials (`_log_sweeps`). Sweeps of both forms count.
 
-Where the sweeps suffice, nothing of Newton's method runs. Under vmap the loops go on until the last group is done: a
-group that is done keeps what it has, but waits; and if no group needs Newton's method, it does not run either.
+If the sweeps converge, Newton's method does not run. Under vmap the loops continue until the last group is done; a
+finished group keeps its result and waits. Newton's method does not run if no group needs it.
 
-`axis_name`: the tokens of the group are spread over the devices along that axis of a `shard_map` (or a `vmap`). T is
-the number of all of them, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, where the
-mass of an expert underflows, a `pmax` and a second one), the plan a `pmax` of one number, a Newton step a `psum` of
-E² numbers. What the loops stop on is the same on all devices, so all of them take the same path.
+`axis_name`: the tokens of the group are sharded along this axis of a `shard_map` (or a `vmap`). T is the number of
+tokens on all devices, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, if the mass of
+an expert underflows, a `pmax` and a second `psum`), the plan a `pmax` of one number, a Newton step a `psum` of E²
+numbers. The stopping conditions are the same on all devices, so all devices run the same number of steps.
 
-The size of the output: the softmax gate makes a fresh routed FFN the smaller the more experts there are (0.5, 0.23, 0.1
-and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4), the sigmoid hardly (0.71
-to 0.92; 1.07 to 1.79). Why, how these numbers are computed, and our choices: see the reference.
+The size of the output: at initialisation, softmax gates shrink the output of a routed FFN as E grows: 0.5, 0.23, 0.1
+and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4. Sigmoid gates do not
+(0.71 to 0.92; 1.07 to 1.79). The reference explains and computes these numbers, and lists our choices.
 """
 
 import functools
@@ -78,7 +78,7 @@ class SinkhornPlan(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The tokens of a group that are on this device, and what ties them to the others."""
+    """The tokens of a group on this device, and the data that links them to the other devices."""
 
     logits: jax.Array  # [T, E], the largest of each row is 0
     real: jax.Array | None  # [T] bool; None: all of them
@@ -129,8 +129,8 @@ def sinkhorn_plan(
     Raises:
         ValueError: the logits are not [T, E], or a mask has another shape.
 
-    Differs from the reference: logits below float32 are raised to float32 and carry no gradient into the plan. One that
-    is not finite does not raise: the residual is NaN, and `converged` is False then.
+    Differs from the reference: logits below float32 are converted to float32 and carry no gradient into the plan. A
+    non-finite logit does not raise: the residual is NaN, and `converged` is False.
     """
     _check_group("logits", logits)
     prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask)
@@ -193,8 +193,8 @@ def sinkhorn_router(
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits (evaluation)
     are equal; ties go to the lower index.
 
-    Differs from the reference: logits below float32 are raised to float32. One that is not finite makes the gates of
-    its token NaN, and in training the residual too.
+    Differs from the reference: logits below float32 are converted to float32. A non-finite logit makes the gates of its
+    token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_experts = logits.shape[1]
@@ -240,8 +240,8 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
 def _entries(values: jax.Array, index: jax.Array) -> jax.Array:
     """Return the entries [T, k] of values [T, E] at the index [T, k].
 
-    Autodiff would scatter the gradient, which XLA on CPU does one number after the other. Here it is compared into
-    place.
+    Autodiff would scatter the gradient, which XLA on CPU does one number at a time. This function uses a comparison
+    instead.
     """
     return jnp.take_along_axis(values, index, axis=1)
 
@@ -259,15 +259,15 @@ _entries.defvjp(_entries_forward, _entries_backward)
 
 
 def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None = None):
-    """Return how many tokens are real: a plain number where the shapes say it."""
+    """Return the number of real tokens: a Python number if it follows from the shapes."""
     if mask is not None:
         return _total(_as_bool(mask).sum(), axis_name)
     return num_tokens if axis_name is None else num_tokens * jax.lax.axis_size(axis_name)
 
 
 def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None, axis_name: str | None) -> _Group:
-    """Return the group of `_prepared` logits, without gradients and without what its rows have in common, which no plan
-    depends on; NaN in a row that is not valid."""
+    """Return the group of `_prepared` logits: no gradients, each row minus its maximum (the plan is the same), invalid
+    rows NaN."""
     logits, count = jax.lax.stop_gradient(logits), _count_real(len(logits), mask, axis_name)
     top = _or_nan(logits.max(axis=1, keepdims=True), valid)
     top = jax.lax.optimization_barrier(top)  # or XLA stores the difference before its exp
@@ -275,21 +275,22 @@ def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None
 
 
 def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
-    """Return whether another sweep is wanted, after so many and with such a residual."""
+    """Return whether to take another sweep, given the number of sweeps and the residual."""
     if num_sweeps is not None:
         return sweeps < num_sweeps
     return (sweeps < max_sweeps) & ~(residual <= tolerance)
 
 
 def _scaling_sweeps(group: _Group, unfinished):
-    """Take sweeps with scales instead of potentials, from g = 0 and as long as that is safe.
+    """Take sweeps with scales instead of potentials, from g = 0, while the scales stay in a safe range.
 
-    With the kernel K = exp(z), u = exp(g) and w = 1 / (K u), the plan is K u w / T and the masses are u (w K) / T. A
-    sweep is taken where the new u stays between the fourth root of the smallest float and its reciprocal (our choice).
-    Then what underflows in K is missed in no sum: beside the sum it is less than the root of the smallest float.
+    With the kernel K = exp(z), u = exp(g) and w = 1 / (K u), the plan is K u w / T and the masses are u (w K) / T. The
+    function accepts a sweep if the new u stays between the fourth root of the smallest float and its reciprocal (our
+    choice). Then underflow in K does not affect the sums: relative to a sum it is less than the square root of the
+    smallest float.
 
-    An entry of the plan is precise where its factor of K is no denormal. Otherwise it is below tiny · u w / T, and as
-    long as no u w / T is above 1, that is no normal number either.
+    An entry of the plan is precise if its factor of K is a normal number. Otherwise it is below tiny · u w / T; if no u
+    w / T is above 1, the entry is denormal too.
 
     Args:
         group: the tokens.
@@ -327,8 +328,8 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    Where no cache holds the kernel, the second product is taken over blocks of rows, if T can be split into such
-    blocks, and their results are added: the rounding error is then not that of one sum over all rows.
+    If the kernel does not fit a cache and T splits into blocks of rows, the function computes the second product per
+    block and adds the results. The rounding error then differs from one sum over all rows.
     """
     weights = 1 / jnp.matmul(kernel, u, precision="highest")
     weights = weights if real is None else jnp.where(real, weights, 0)
@@ -343,9 +344,9 @@ def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
     """Return kernel · u · w, [T, E].
 
-    On CPU, where no cache holds it, it is written where the kernel was, which takes half of the time of writing it
-    elsewhere. XLA does that for what a loop carries: so this is a loop of one round, whose end is nothing that the
-    compiler knows.
+    On CPU, if it does not fit a cache, the function writes it in place of the kernel, which takes half the time of a
+    new buffer. XLA does this only for the carry of a loop. So this is a loop of one round with an end condition that
+    the compiler cannot evaluate.
     """
     if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
         return kernel * (u * weights[:, None])
@@ -357,7 +358,7 @@ def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Arr
 
 
 def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
-    """Go on from the potentials g with logarithms; return potentials, plan, residual and the number of all sweeps."""
+    """Continue from the potentials g in log space; return potentials, plan, residual and the total number of sweeps."""
     before = sweeps
 
     def evaluate(state):
@@ -375,7 +376,7 @@ def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
 
 
 def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None):
-    """Return the plan [T, E] of the potentials after a row step, the mass of each expert [E], and the residual."""
+    """Return the plan [T, E] after a row step, the mass of each expert [E], and the residual."""
     values = group.logits + g
     if temperature is not None:
         values = values / temperature
@@ -387,7 +388,7 @@ def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None)
 
 
 def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
-    """Return log of the mass of each expert. Where that underflows, the sum is taken once more, shifted."""
+    """Return the log of the mass of each expert. If the mass underflows, recompute the sum with a shift."""
     mass = group.among(mass, 1)
 
     def shifted():
@@ -406,7 +407,7 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton_if_needed(group: _Group, state: tuple, tolerance: float, max_newton: int) -> tuple:
-    """Return `state`, which is g, plan, residual and steps, after `newton` where the residual is above the tolerance.
+    """Return `state` (g, plan, residual, steps), after `newton` if the residual is above the tolerance.
 
     A loop of at most one round, as in `sinkhorn_plan`.
     """

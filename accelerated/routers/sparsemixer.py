@@ -2,8 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sparsemixer`.
 
-What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: the gates of its
-token are NaN. Selections pass through `stop_gradient`. With a mask that has no real token, plan and loads are NaN.
+Differences: logits below float32 are converted to float32. A non-finite logit does not raise: the gates of its token
+are NaN. Selections pass through `stop_gradient`. With a mask without real tokens, plan and loads are NaN.
 """
 
 import jax

@@ -2,9 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
-What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: the gates of its
-token are NaN, and all gates where a bias is not finite. Selections pass through `stop_gradient`. With a mask that has
-no real token, plan and loads are NaN.
+Differences: logits below float32 are converted to float32. A non-finite logit does not raise: the gates of its token
+are NaN; a non-finite bias makes all gates NaN. Selections pass through `stop_gradient`. With a mask without real
+tokens, plan and loads are NaN.
 """
 
 import jax
