@@ -127,9 +127,9 @@ def _obey(command: str, arguments: list[str]) -> None:
         print(importlib.import_module("routelaws").__version__)
         return
     if any("\0" in argument for argument in arguments):
-        raise InputError("an argument has a character of value 0; no name of a file and no number has one")
+        raise InputError("an argument contains a NUL character (value 0); remove it")
     if command not in COMMANDS:
-        raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+        raise InputError(f"unknown command {command!r}; allowed: {', '.join(COMMANDS)}")
     if command in TRAINING:
         keep_programs()
     with stoppable() if command in RESUMABLE else contextlib.nullcontext():

@@ -43,14 +43,14 @@ def evaluate(
     if task is not None:
         if tokens is not None or corpus:
             flag = "--corpus" if corpus else "--tokens"
-            raise InputError(f"{flag} is for texts; a task is evaluated on all of its questions")
+            raise InputError(f"{flag} is for texts: a task uses all of its questions; leave {flag} out")
         found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
             add_run(table, table_row(folder, found))
         _tell_task(folder, found, json)
         return
     if table is not None:
-        raise InputError("--table is for accuracies; give a --task")
+        raise InputError("--table needs the accuracies of a task; add --task")
     found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=remark)
     if json:
         print(dump_json(found))

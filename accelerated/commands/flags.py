@@ -205,7 +205,7 @@ def refuse(flags: dict, why: str) -> None:
 def check_level(level: float) -> None:
     """Raise InputError unless --level is a confidence level, between 0 and 1."""
     if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+        raise InputError(f"--level {level:g} is out of range; use a number between 0 and 1")
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

@@ -130,14 +130,14 @@ def plan(
         json: Print one JSON object and nothing else.
     """
     if top < 1:
-        raise InputError(f"--top {top}: needed: at least 1")
+        raise InputError(f"--top {top} is out of range; use 1 or more")
     fit = replace(fit, table=(*tables, *fit.table))
     if next_run.next is not None:
         _refuse_budget(budget, resamples, out, published)
         found = _next_runs(fit, next_run, budget.flops, level)
         blocks = next_blocks(found, top)
     else:
-        refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it is for --next")
+        refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it works only with --next")
         found = _ranked(fit, budget, published, level, resamples)
         blocks = plan_blocks(found, top)
     if out is not None:
@@ -149,9 +149,9 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
     """Raise InputError where a flag is given that --next does not take."""
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
-    refuse(unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "--next does not take it")
+    refuse(unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "--next does not take it; leave it out")
     if not published:
-        raise InputError("--no-published: --next asks the table alone")
+        raise InputError("--no-published: --next uses only the table; leave it out")
 
 
 def _ranked(fit: FitFlags, flags: BudgetFlags, published: bool, level: float, resamples: int | None) -> Plan:
@@ -176,7 +176,7 @@ def _next_runs(fit: FitFlags, asked: NextFlags, flops: str | None, level: float)
     most = math.inf if flops is None else flops_of(flops)
     check_level(level)
     if asked.experts is not None and asked.experts < 1:
-        raise InputError(f"--experts {asked.experts}: needed: a finite number at least 1")
+        raise InputError(f"--experts {asked.experts} is out of range; use 1 or more")
     with Working("fitting the law and ranking the runs that could be added"):
         law = law_of(fit.law, "plan --next")
         runs = fit.runs(law, fit.table or (released_table(),))

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
             run: The run.
         """
         if top < 1:
-            raise InputError(f"--top is {top}; at least 1")
+            raise InputError(f"--top {top} is out of range; use 1 or more")
         report = mesh_report(run.run(), devices, bytes_of(memory))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
@@ -87,7 +87,7 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         InputError: the mesh is another number of devices, or the model cannot be laid over it, or over any.
     """
     if devices < 1:
-        raise InputError(f"--devices is {devices}; at least 1")
+        raise InputError(f"--devices {devices} is out of range; use 1 or more")
     model, shape = config.model, (config.batch_size, config.sequence_length, config.dtype)
     plans = [plan_device(model, mesh, *shape) for mesh in _meshes(config, devices)]
     best, larger = best_plan(plans, memory), None
@@ -129,7 +129,7 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
         together = sequences_together(model)
         groups = f" into whole groups of {together}" if together > 1 else ""
         raise InputError(
-            f"--devices {devices}: no mesh of so many: data x expert has to divide the batch of {batch_size} "
+            f"--devices {devices}: no mesh has this size: data x expert must divide the batch of {batch_size} "
             f"sequences{groups}, expert the {model.expert_count if model.num_routed else 0} experts, model the "
             f"{model.heads} heads"
         )
@@ -230,14 +230,14 @@ def _verdict(report: dict) -> list[str]:
     """Return which mesh is best and by which rule; or what would fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
-        how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "as it is"
+        how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "without rematerialisation"
         return [
             f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} of each device, and {_size(best['traffic'])} "
             "sent by each in a step.",
-            "The rule: what fits without rematerialisation comes first, then the fewest bytes sent in a step.",
+            "Ranking: meshes that fit without rematerialisation first, then the fewest bytes sent per step.",
         ]
     lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
-    lines.append(f"Devices of {_size(least['memory'])} would do, with --mesh {_mesh(least)} and --rematerialise.")
+    lines.append(f"Devices of {_size(least['memory'])} suffice, with --mesh {_mesh(least)} and --rematerialise.")
     if larger is not None:
         again = " and --rematerialise" if larger["recomputed"] else ""
         lines.append(f"So would {larger['devices']:,} devices of this kind, with --mesh {_mesh(larger)}{again}.")

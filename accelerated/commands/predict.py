@@ -99,8 +99,8 @@ def predict(
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
     """Print what printed coefficients say at a point; InputError where the law has none of that name."""
     if tables:
-        raise InputError("--published stands in the place of a table; give one of both")
-    refuse(idle, "printed coefficients have no runs, and no interval")
+        raise InputError("--published replaces a table; give only one of them")
+    refuse(idle, "published coefficients have no runs and no interval; leave it out")
     found = predict_published(law, published, at)
     print(dumps(found.to_dict())) if json else show(published_blocks(found))
 
@@ -122,7 +122,7 @@ def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[
         name, _, value = text.partition("=")
         if point.get(name) is not None:
             other = input_of(name)[0].removesuffix("=")
-            raise InputError(f"--at {text}: {other} {point[name]:g} says the same column; give one of both")
+            raise InputError(f"--at {text}: {other} {point[name]:g} sets the same column; give only one of them")
         [number], [wrong] = to_numbers([value], UNITS_OF.get(name))
         if wrong or math.isnan(number):
             raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9")

@@ -24,7 +24,7 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
         full: For a sweep: write every table, not only the answer, its figures and the cautions.
     """
     if not folders:
-        raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
+        raise InputError("no folder is given; give the folder of a sweep, or the folders of two or more runs")
     if len(folders) == 1:
         _collect(folders[0])
     with Working("writing the report: fits, intervals, figures"):

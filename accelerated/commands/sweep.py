@@ -53,7 +53,7 @@ def sweep(
         most_runs: Refuse a grid with more runs than this. The product of its lists can be larger than it looks.
     """
     if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs {jobs}: at least 1")
+        raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
 
     def told(watch: Watch) -> Watch:
@@ -84,11 +84,11 @@ def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) ->
         InputError: there is none; the message says what is allowed.
     """
     if index is None:
-        raise InputError(f"--of {of}: needs --index, which of the tasks this one is")
+        raise InputError(f"--of {of}: --index is missing; add the number of this task")
     if hold_out is not None:
-        raise InputError("--hold-out: does not go with --index, since the largest runs wait for all others")
+        raise InputError("--hold-out: cannot be used with --index, because the largest runs wait for all others")
     if of is not None and not 1 <= of <= runs:
-        raise InputError(f"--of {of}: the grid has {runs} runs; allowed: 1 to {runs} tasks")
+        raise InputError(f"--of {of} is out of range: the grid has {runs} runs; use 1 to {runs}")
     tasks = of or runs
     if not 0 <= index < tasks:
         whose = f"the grid has {runs} runs" if of is None else f"there are {of} tasks"

@@ -17,8 +17,8 @@ SHOWN = 6
 """Groups or runs that are listed; of more, the first."""
 
 NO_FLOOR = (
-    "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
-    " does, and so it predicts too little there."
+    "This law has no irreducible loss: far above the fitted sizes it falls towards 0, so it predicts too low a loss"
+    " there."
 )
 """True of every law that is a sum of logarithms (those without `Law.has_floor`) and falls with N; our words."""
 
@@ -40,7 +40,7 @@ def warnings(
     if shorter:
         runs = _first([f"{_called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
-        said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
+        said.append(f"{ends} before most others of the same size: hyper_id {runs}; check whether they are unfinished")
     if misfit is not None and misfit.rise is not None:
         said.append(_rise_words(misfit.rise))
     if misfit is not None and misfit.outliers:
@@ -68,32 +68,32 @@ def difference_words(entry: Difference) -> str:
     groups = _first([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
     if of_tokens and entry.where == "sizes":
         return (
-            f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
-            " the law takes what they do for an effect of N"
+            f"neither the training tokens nor the tokens per parameter are constant across sizes ({groups}):"
+            " the law attributes their effect to N"
         )
     what = "training tokens" if of_tokens else entry.column
-    return f"{entry.where} differ in {what}, of which the law knows nothing ({groups}); choose some by --rows"
+    return f"{entry.where} differ in {what}, which this law ignores ({groups}); filter with --rows"
 
 
 def _units_words(entry: Difference) -> str:
     return (
-        f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
+        f"{entry.column} is not a loss in nats per token ({entry.groups[0][0]}); for a perplexity see routelaws convert"
         " --loss-unit"
     )
 
 
 def _small_losses_words(entry: Difference) -> str:
     return (
-        f"{entry.column} is too small for a loss in nats per token ({entry.groups[0][0]}): is it scaled, or something"
-        " else than a loss?"
+        f"{entry.column} is too small for a loss in nats per token ({entry.groups[0][0]}); check that it is"
+        " an unscaled loss"
     )
 
 
 def _cut_words(entry: Difference) -> str:
     runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
     return (
-        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}): where the learning rate decays, the loss"
-        " there is not that of a run of this budget; choose by another --rows than by step"
+        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}): if the learning rate decays, the loss"
+        " there differs from a full run of this budget; do not filter --rows by step"
     )
 
 
@@ -102,17 +102,17 @@ def _epochs_words(entry: Difference) -> str:
     runs = f"1 {kind} run has" if len(entry.groups) == 1 else f"{len(entry.groups)} {kind} runs have"
     return (
         f"{runs} more than {entry.numbers['most']:g} passes over the text (hyper_id {_runs(entry)}): repeated text"
-        " teaches less than new text, of which the law knows nothing; choose the others by --rows"
+        " teaches less than new text, which this law ignores; exclude these runs with --rows"
     )
 
 
 def _budgets_words(entry: Difference) -> str:
     text = (
-        f"models of several sizes have one budget ({_runs(entry)}): the law goes through all of them, not through the"
-        " best of each"
+        f"models of several sizes have the same budget ({_runs(entry)}): the law fits all of them, not only the"
+        " best of each budget"
     )
     best = entry.numbers["best"]
-    return f'{text}; choose these by --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text
+    return f'{text}; select the best with --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text
 
 
 def _design_words(entry: Difference) -> str:
@@ -152,16 +152,17 @@ def misfit_lines(misfit: Misfit) -> list[str]:
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
             f"the misses bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, and"
-            " beyond them it goes on missing"
+            " beyond them the law keeps missing"
             if test.p < CLEAR
-            else f"no bend of the misses with log N shows (p = {test.p:.2g})"
+            else f"the misses show no bend with log N (p = {test.p:.2g})"
         )
     if misfit.seeds is not None:
         chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
         lines.append(
-            f"points miss the law by more than runs of one point scatter {chance}: part of the miss is the law"
+            f"points miss the law by more than repeated runs of one point scatter {chance}: the form of the law causes"
+            " part of the miss"
             if misfit.seeds.p < CLEAR
-            else f"points miss the law by no more than runs of one point scatter {chance}"
+            else f"points miss the law by no more than repeated runs of one point scatter {chance}"
         )
     if misfit.largest is not None:
         lines.append(
@@ -188,8 +189,8 @@ def _rise_words(rise: Rise) -> str:
     at = "" if rise.experts is None else f"at E = {rise.experts:g} "
     small, large = (f"{loss:.5g} (N = {size:,.0f})" for size, loss in zip(rise.sizes, rise.losses, strict=True))
     return (
-        f"by this law larger models are no better: {at}its loss goes from {small} to {large}; were the larger models"
-        " trained long enough, and at a good learning rate?"
+        f"this law predicts no gain from larger models: {at}its loss goes from {small} to {large}; check that the"
+        " larger models were trained long enough, at a good learning rate"
     )
 
 
@@ -208,6 +209,6 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
         if without < rmsle / 2 and not huber:
-            advice = "see routelaws fit --huber" if takes_huber else "choose the others by --rows"
+            advice = "see routelaws fit --huber" if takes_huber else "filter with --rows"
             text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: {advice}"
     return text

@@ -153,7 +153,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
 
 
 def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return whether the means of points miss the law by more than runs of one point scatter (lack of fit)."""
+    """Return whether the means of points miss the law by more than repeated runs of one point scatter (lack of fit)."""
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1

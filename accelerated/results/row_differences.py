@@ -193,7 +193,7 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
     """Return one entry where most losses of a fit are above ln V, that of equal odds for every token, or near 0.
 
-    Single runs may have diverged; where the middle one is above it, the column is more likely a perplexity, and below
+    Single runs may have diverged; where the median is above it, the column is more likely a perplexity, and below
     SMALLEST_LOSS it is in another unit, or an error rate. V is the largest vocabulary of the rows, or
     LARGEST_VOCABULARY where the table does not say.
 
@@ -206,10 +206,10 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
     pieces = LARGEST_VOCABULARY if np.isnan(given).all() else float(np.nanmax(given))
     middle = np.median(losses) if losses.size else math.nan
     if middle < SMALLEST_LOSS:
-        text, doubt = f"the middle one is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
+        text, doubt = f"the median is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
     elif pieces > 1 and middle > math.log(pieces):
         most = f"equal odds for {pieces:,.0f} tokens are {math.log(pieces):.3g} nats"
-        text, doubt = f"the middle one is {middle:.4g}; {most}", "units"
+        text, doubt = f"the median is {middle:.4g}; {most}", "units"
     else:
         return []
     return [Difference(loss_column, [(text, losses.size)], doubt)]

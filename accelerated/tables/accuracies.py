@@ -69,7 +69,7 @@ def read_accuracies(path) -> Accuracies:
     if set(_WIDE) <= set(cells) and any(name.startswith("acc_") for name in cells):
         return _wide(CheckedColumns(path, cells, rows))
     raise InputError(
-        f"{path}: is no table of accuracies; needed: the columns {', '.join(_WIDE)} and acc_TASK, or "
+        f"{path}: is not a table of accuracies; needed: the columns {', '.join(_WIDE)} and acc_TASK, or "
         f"{', '.join(_LONG)}; there: {', '.join(cells)}"
     )
 
@@ -154,7 +154,7 @@ def _rows_with(path: Path, run: dict) -> list[dict]:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, restval="", strict=True))
     if path.suffix != ".csv" or any(row.get("run") is None or None in row for row in rows):
-        raise InputError(f"{path}: is no table that a run can be added to; needed: a .csv file with a column run")
+        raise InputError(f"{path}: is not a table of runs; needed: a .csv file with a column run")
     place = next((row for row in rows if row["run"] == str(run["run"])), None)
     if place is None:
         rows.append(place := {})
@@ -294,7 +294,7 @@ def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.nda
     """
     remarks = []
     if np.isnan(parameters[wanted]).any():
-        remarks.append("params: tokens / tpr, where blank; tpr is nominal, so that these are good to some 10 per cent")
+        remarks.append("params: tokens / tpr, where blank; tpr is nominal, so these are accurate to about 10 per cent")
         parameters = np.where(np.isnan(parameters), tokens / tpr, parameters)
     if np.isnan(flops[wanted]).any():
         remarks.append("flops: 6 · params · tokens, where blank")
@@ -310,7 +310,7 @@ def _not_used(twice: int, passed: int) -> list[str]:
             f"{plural(twice, 'row')} repeat{'s' * (twice == 1)} a run, benchmark and metric; the first of each counts"
         )
     if passed:
-        remarks.append(f"{plural(passed, 'row')} of other metrics passed over")
+        remarks.append(f"{plural(passed, 'row')} of other metrics skipped")
     return remarks
 
 

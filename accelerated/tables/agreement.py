@@ -185,7 +185,7 @@ def _implausible(numbers: Numbers) -> list[str]:
     """Return remarks on numbers that no other column contradicts and that no language model has."""
     size, tokens, remarks = numbers("dense_parameter_count"), numbers.tokens(), []
     if (middle := float(np.median(size))) < SMALLEST:
-        remarks.append(f"dense_parameter_count: the middle one is {middle:.4g}; is it in millions? {SIZES}")
+        remarks.append(f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}")
     ratio = tokens / size
     ratio = ratio[ratio > 0]
     if ratio.size and not (ratio.max() > FEWEST and np.median(ratio) < MOST):

@@ -145,7 +145,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
     """Raise InputError for what can be seen to be wrong before a file is read."""
     if out.exists() or out.is_symlink():
-        raise InputError(f"{out}: is there already and is not overwritten; choose another --out")
+        raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
         raise InputError(f"{out}: has the wrong ending; needed: .csv or .csv.gz")
     if not out.parent.is_dir():
@@ -175,17 +175,17 @@ def _converted(
     cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
     if not cells:
         there = ", ".join(dropped)
-        raise InputError(f"{source.name}: none of its columns is one of the table's; there: {there}; see --columns")
+        raise InputError(f"{source.name}: has no column of a results table; there: {there}; map some with --columns")
     at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
     table.marks, table.is_log = {name: source.cells[name] for name in dropped}, at is not None
     if name := next((name for name in NAME_COLUMNS if name in dropped), None):
         table.names = source.cells[name]
         dropped.remove(name)
     if dropped:
-        remarks.append(f"dropped, since the table has no such column: {in_short(dropped, 12)} (--keep keeps some)")
+        remarks.append(f"dropped, not a column of a results table: {in_short(dropped, 12)} (--keep keeps some)")
     remarks += _units_by_name(columns, cells, loss_unit) + _size_by_name(columns, source.cells)
     if losses:
-        remarks.append(f"kept besides: {', '.join(losses)}; a law is fitted to one of these only by --loss")
+        remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
     try:
         replace_cells(table, values, unused)
         apply_headers(table, columns)

@@ -77,8 +77,8 @@ def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
         f"{run} from step {whole_text(step)} ({plural(rows, 'row')})" for run, (step, rows) in restarts.items()
     )
     return [
-        f"{path}: restarted from an earlier step: {runs}; what was logged from there on before is left out (if two runs"
-        " have one name, give each its own)"
+        f"{path}: restarted from an earlier step: {runs}; the earlier log from that step on is left out (if two"
+        " runs share a name, give each its own)"
     ]
 
 

@@ -207,7 +207,7 @@ def _of_other_objective(last) -> list[tuple]:
     """Return the runs of the rarer objective, as [(where, reason)]."""
     objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
     common = _commonest(objective, min)
-    return [(objective != common, f"objective is not the commonest, {common}")]
+    return [(objective != common, f"objective is not the most common, {common}")]
 
 
 def _without_costs(last) -> list[tuple]:
@@ -233,7 +233,7 @@ def _of_other_experts(last, dense) -> list[tuple]:
         own = last["router_type"] == router
         common = _commonest(last["num_experts"][own], max)
         other = own & (last["num_experts"] != common)
-        dropped.append((other, f"num_experts is not the commonest of {router}, {common:g}"))
+        dropped.append((other, f"num_experts is not the most common of {router}, {common:g}"))
     return dropped
 
 
@@ -250,5 +250,5 @@ def _of_uncommon_kind(last, dense) -> list[tuple]:
     for name, (values, of_a_tie) in kinds.items():
         if values[~dense].nunique() > 1:
             common = _commonest(values[~dense], of_a_tie)
-            dropped.append((~dense & (values != common), f"{name} is not the commonest, {common:g}"))
+            dropped.append((~dense & (values != common), f"{name} is not the most common, {common:g}"))
     return dropped

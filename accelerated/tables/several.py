@@ -23,7 +23,7 @@ def table_path(path) -> Path:
     if not path.is_dir():
         return path
     if not (path / "results.csv").is_file():
-        raise InputError(f"{path}: is a folder without results.csv, so it holds no run and no sweep that is finished")
+        raise InputError(f"{path}: is a folder without results.csv, so it holds no finished run or sweep")
     return path / "results.csv"
 
 

@@ -129,7 +129,7 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
         if name not in there:
             raise InputError(f"--keep {name}: {names} has no such column; {_near(name, there)}")
         if name == SOURCE and len(sources) > 1:
-            raise InputError(f"--keep {name}: of several tables this column says which one a row is from")
+            raise InputError(f"--keep {name}: this name is reserved for the table that each row is from")
     for name, source in columns.items():
         if source not in there:
             raise InputError(f"--columns {name}={source}: {names} has no column {source}; {_near(source, there)}")

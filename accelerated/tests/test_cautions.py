@@ -78,17 +78,17 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     one = int(rng.choice(routed))
     if defect == "mixed budget":
         frame.loc[some, "tokens"] = 4e9
-        return "training tokens, of which the law knows nothing (N = "
+        return "training tokens, which this law ignores (N = "
     if defect == "tokens by size":
         frame["tokens"] = frame["dense_parameter_count"] ** 0.5 * 1e5
-        return "neither the training tokens nor the tokens per parameter stay the same"
+        return "neither the training tokens nor the tokens per parameter are constant across sizes"
     if defect == "mixed corpus":
         twice = frame.copy()
         twice["hyper_id"] += 100
         twice["corpus"], twice["loss_validation"] = "pile", twice["loss_validation"] * 0.9
         for values in twice.to_numpy():
             frame.loc[len(frame)] = values
-        return f"corpus, of which the law knows nothing (c4 ({len(twice)} rows); pile ({len(twice)} rows))"
+        return f"corpus, which this law ignores (c4 ({len(twice)} rows); pile ({len(twice)} rows))"
     if defect == "cut short":
         frame.loc[one, ["step", "tokens"]] = 500, 5e8
         frame.loc[one, "loss_validation"] *= 1.15
@@ -101,21 +101,21 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         return f"hyper_id {one}: loss"
     if defect == "two vocabularies":
         frame.loc[some, "vocab_size"] = 50_257
-        return "vocab_size, of which the law knows nothing (32000"
+        return "vocab_size, which this law ignores (32000"
     if defect == "two activations":
         frame["model_options"] = "gelu relative"
         frame.loc[some, "model_options"] = "swiglu rotary"
-        return "model_options, of which the law knows nothing (gelu relative"
+        return "model_options, which this law ignores (gelu relative"
     if defect == "two layouts":
         frame["routing_options"] = np.where(frame["router_type"] == "Dense", "", "spread")
         frame.loc[one, "routing_options"] = "upper"
-        return "routing_options, of which the law knows nothing (spread"
+        return "routing_options, which this law ignores (spread"
     if defect == "two lengths":
         frame.loc[some, "sequence_length"] = 512
         return "sequence_length"
     if defect == "two objectives":
         frame.loc[some[:5], "objective"] = "masked"
-        return "objective is not the commonest, causal"
+        return "objective is not the most common, causal"
     if defect == "a loss that is NaN":
         frame.loc[one, "loss_validation"] = np.nan
         return f"hyper_id {one}: loss_validation is blank"
@@ -129,21 +129,21 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         frame["stage"] = 1
         for values in twice.to_numpy():
             frame.loc[len(frame)] = values
-        return f"stage, of which the law knows nothing (1 ({len(twice)} rows); 2 ({len(twice)} rows))"
+        return f"stage, which this law ignores (1 ({len(twice)} rows); 2 ({len(twice)} rows))"
     if defect == "a floor":
         size = frame["dense_parameter_count"].to_numpy()
         frame["loss_validation"] = 1.7 + 300 * size**-0.34 * frame["num_experts"].to_numpy() ** -0.05
         return "bend"
     if defect == "a perplexity":
         frame["loss_validation"] = np.exp(frame["loss_validation"])
-        return "loss_validation is no loss in nats per token (the middle one is 1"
+        return "loss_validation is not a loss in nats per token (the median is 1"
     if defect == "scaled losses":
         frame["loss_validation"] *= 1e-6
-        return "loss_validation is too small for a loss in nats per token (the middle one is 2."
+        return "loss_validation is too small for a loss in nats per token (the median is 2."
     if defect == "large models fail":  # a rate that is too high for them, for example
         frame["loss_validation"] *= (frame["dense_parameter_count"] / 1e7) ** 0.1
         losses = frame[frame["num_experts"] == 1]["loss_validation"]
-        return f"larger models are no better: at E = 1 its loss goes from {losses.min():.2f}"
+        return f"no gain from larger models: at E = 1 its loss goes from {losses.min():.2f}"
     if defect == "embeddings counted":
         frame["dense_parameter_count"] += 32_000 * 8 * frame["dense_parameter_count"] ** (1 / 3)
         return "bend"
@@ -239,7 +239,7 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
         for command in (["fit", str(path)], ["predict", str(path), "--n", "1e8", "--experts", "16"]):
             assert main(command) == 0
             printed = " ".join(capsys.readouterr().out.split())
-            assert ("no irreducible loss" in printed) == falls == ("larger models are no better" not in printed)
+            assert ("no irreducible loss" in printed) == falls == ("no gain from larger models" not in printed)
             if command[0] == "predict":
                 assert ("worth a dense model" in printed) == falls
         assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
@@ -258,7 +258,7 @@ def test_cautions_of_dense_runs_alone(tmp_path):
     frame = frame[frame["router_type"] == "Dense"].reset_index(drop=True)
     frame.loc[2, "vocab_size"] = 50_257
     text = reproduced(frame, tmp_path)
-    assert "vocab_size, of which the law knows nothing (32000" in text[: text.index("## What came out")]
+    assert "vocab_size, which this law ignores (32000" in text[: text.index("## What came out")]
 
 
 def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
@@ -280,7 +280,7 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("caution")]
     assert [line.partition(":")[0] for line in said] == ["caution (Hash, S-Base)", "caution (S-Base)"]
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "\n- Rows differ in vocab_size, of which the law knows nothing" in text
+    assert "\n- Rows differ in vocab_size, which this law ignores" in text
     assert re.search(r"\n- \*\*S-BASE:\*\* .* far from the law \(hyper_id 124: loss 2.5", text)
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     [law] = [law for law in results["laws"] if law["router"] == "S-Base"]
@@ -359,8 +359,8 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
     assert read(tmp_path / "table.csv").fit("compute").to_dict()["fits"][0]["misfit"]["beyond_seeds"] is None
-    assert said.startswith("models of several sizes have one budget (1e+18 FLOPs: losses ")
-    rows = re.search(r'choose these by --rows "(.*)"$', said)[1]
+    assert said.startswith("models of several sizes have the same budget (1e+18 FLOPs: losses ")
+    rows = re.search(r'select the best with --rows "(.*)"$', said)[1]
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
     assert warned(frame, tmp_path, "compute", rows) == []
     assert warned(frame.assign(seed=frame.index), tmp_path, "hoffmann") == []
@@ -519,8 +519,8 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert signs == (["+", "-", "+"] if way > 0 else ["-", "+", "-"])
         words = f"the smallest and the largest sizes lie {above} the law"
         assert (words in bend) == clear and f"lie {below} the law" not in bend
-        assert bend.startswith("the misses bend with log N" if clear else "no bend of the misses with log N shows")
-        assert ("by more than" in seeds, "part of the miss is the law" in seeds) == (clear, clear)
+        assert bend.startswith("the misses bend with log N" if clear else "the misses show no bend with log N")
+        assert ("by more than" in seeds, "the form of the law causes part of the miss" in seeds) == (clear, clear)
         assert ("by no more than" in seeds) != clear
         assert largest.endswith("the law predicts it 2.3 % too " + ("low" if way > 0 else "high"))
 
@@ -617,7 +617,7 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     at = {"dense_parameters": 1e10, "num_experts": 16.0}
     [prediction] = read(tmp_path / "table.csv").fit().predict(**at).predictions
     text = "\n".join(prediction.cautions)
-    assert "training tokens, of which the law knows nothing (N = " in text
+    assert "training tokens, which this law ignores (N = " in text
     assert "the misses of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
     assert prediction.law.high < truth  # the interval takes the law as right, and so the warning is needed

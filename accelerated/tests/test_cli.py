@@ -169,7 +169,7 @@ def test_help_and_version(capsys):
     code, stdout, _ = run(capsys, "--version")
     assert code == 0 and stdout.strip() == routelaws.__version__
     code, _, stderr = run(capsys, "nothing")
-    assert code == 2 and stderr == f"routelaws: no command 'nothing'; there are {', '.join(cli.COMMANDS)}\n"
+    assert code == 2 and stderr == f"routelaws: unknown command 'nothing'; allowed: {', '.join(cli.COMMANDS)}\n"
 
 
 @pytest.mark.parametrize("command", ["report", "generate", "fit"])

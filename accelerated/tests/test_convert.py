@@ -89,7 +89,7 @@ def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
     assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
     assert remarks == [
-        "dropped, since the table has no such column: lr, loss_balance (--keep keeps some)",
+        "dropped, not a column of a results table: lr, loss_balance (--keep keeps some)",
         "k: 1, as set",
         "router_type: my-router, as set, in 30 of 36 rows",
         "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
@@ -280,8 +280,8 @@ def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
     frame = read_table(tmp_path / "t.csv")
     assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
     assert done.remarks[:2] == [
-        "dropped, since the table has no such column: lr, loss_balance, loss_accuracy (--keep keeps some)",
-        "kept besides: loss_books; a law is fitted to one of these only by --loss",
+        "dropped, not a column of a results table: lr, loss_balance, loss_accuracy (--keep keeps some)",
+        "also kept: loss_books; fit a law to one of them with --loss",
     ]
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
 
@@ -357,20 +357,20 @@ def test_nested_objects_have_columns_with_dots(converted):
     frame, remarks = converted(rows, columns, {"router_type": "Hash"}, name="runs.jsonl")
     assert frame["loss_c4"].tolist() == [row["val_loss"] for row in make_runs()]
     dropped = "config.tags, config.sweep, config.ema (--keep keeps some)"
-    assert remarks[0] == f"dropped, since the table has no such column: {dropped}"
+    assert remarks[0] == f"dropped, not a column of a results table: {dropped}"
 
 
 @pytest.mark.parametrize(
     ("columns", "constants", "unit", "out", "message"),
     [
-        ({}, {}, "nats", "t.csv", "none of its columns is one of the table's; there: run, iteration, E, N, val_loss"),
+        ({}, {}, "nats", "t.csv", "has no column of a results table; there: run, iteration, E, N, val_loss"),
         ({"loss_validation": "loss"}, {}, "nats", "t.csv", "has no column loss; there: run, iteration, E, N, val_loss"),
         ({"experts": "E"}, {}, "nats", "t.csv", "--columns experts: not a column of the table; allowed: hyper_id"),
         (MAP, {"router": "Hash"}, "nats", "t.csv", "--set router: not a column of the table"),
         (MAP, {}, "bytes", "t.csv", "loss unit 'bytes' is not known; allowed: nats, bits, perplexity"),
         (MAP, {}, "nats", "t.parquet", "has the wrong ending; needed: .csv or .csv.gz"),
         (MAP, {}, "nats", "no/t.csv", "no such folder"),
-        (MAP, {}, "nats", "runs.csv", "is there already and is not overwritten"),
+        (MAP, {}, "nats", "runs.csv", "already exists and is not overwritten"),
         (MAP, {}, "nats", "t.csv", "runs.csv: column router_type is missing"),
         (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column starts with loss_"),
         (mapped(seed="val_loss"), {"router_type": "Hash"}, "nats", "t.csv", "runs.csv: 36 problems; nothing was read"),
@@ -404,7 +404,7 @@ def test_the_command_converts_and_its_table_is_fitted(capsys, save, tmp_path):
     before = out.read_bytes()
     assert main(arguments) == 2 and out.read_bytes() == before
     assert capsys.readouterr().err == (
-        f"routelaws: {out}: is there already and is not overwritten; choose another --out\n"
+        f"routelaws: {out}: already exists and is not overwritten; choose another --out\n"
     )
     assert main(["fit", str(out), "--json"]) == 0
     (fit,) = json.loads(capsys.readouterr().out)["fits"]
@@ -441,7 +441,7 @@ def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
     frame = read_table(tmp_path / "table.csv")
     assert frame["training_set"].tolist() == [row["training_set"] for row in rows]
     assert set(frame["lr"]) == {0.001} and "note" not in frame
-    assert "no such column: loss_balance, note (--keep" in done.remarks[0]
+    assert "not a column of a results table: loss_balance, note (--keep" in done.remarks[0]
     assert main(["fit", str(tmp_path / "table.csv"), "--rows", "training_set == 'c4'", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fits"][0]["rows"] == 12
     with pytest.raises(InputError, match="--keep corpus: .*runs.csv has no such column; there: run, iteration"):

@@ -305,7 +305,7 @@ def test_an_event_file_that_ends_too_early_is_read_as_far_as_it_goes(here):
 def test_event_files_that_cannot_be_taken(here, monkeypatch):
     pytest.importorskip("tensorboard")
     Path("logs").mkdir()
-    assert refused("logs") == "logs: is a folder without results.csv, so it holds no run and no sweep that is finished"
+    assert refused("logs") == "logs: is a folder without results.csv, so it holds no finished run or sweep"
     write_events(Path("logs/a"), [])
     assert refused("logs") == "logs: no scalar in 1 event file; needed: some"
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
@@ -567,9 +567,7 @@ def test_a_history_of_several_runs_is_one_run_a_name(here, order):
 BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
 """Steps and losses in the order in which they were logged: a run that went back to step 1500."""
 
-RESTARTED = (
-    "restarted from an earlier step: {} from step 1500 (2 rows); what was logged from there on before is left out"
-)
+RESTARTED = "restarted from an earlier step: {} from step 1500 (2 rows); the earlier log from that step on is left out"
 
 
 def history(path, rows, clock=True, **more) -> str:

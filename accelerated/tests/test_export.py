@@ -116,7 +116,7 @@ def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys):
     assert "a dense model has 1" in capsys.readouterr().err
     assert cli.main(["export", "--out", str(tmp_path / "a"), "--mesh", "data=2"]) == 2
     assert capsys.readouterr().err == (
-        "routelaws: mesh is 'data=2'; an exported step is of one device, so none can be given\n"
+        "routelaws: mesh is 'data=2'; an exported step runs on one device; leave mesh out\n"
     )
     assert not (tmp_path / "a").exists()
     with pytest.raises(InputError, match="no exported train step that JAX"):

@@ -187,7 +187,7 @@ def test_the_values_of_the_leverage_law_from_the_command_line(capsys):
     assert f"{found['value']:.3f}" == "7.220" and "inferred" in found["attested"] and "Tian" in found["source"]
     for flags, sentence in (
         (["--published", "clark"], "no printed coefficients of that name; there: tian"),
-        (["--published", "tian", "table.csv"], "--published stands in the place of a table"),
+        (["--published", "tian", "table.csv"], "--published replaces a table"),
         ([], "the law leverage needs a table, or --published with one of: tian"),
     ):
         assert cli.main(["predict", *flags[2:], "--law", "leverage", *flags[:2], "--at", *point]) == 2

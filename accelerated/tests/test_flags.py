@@ -751,17 +751,17 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
 
 
 IDLE = {
-    "--level 0.8: printed coefficients have no runs, and no interval": PRINTED + ("--level", "0.8"),
-    "--rows k == 1: printed coefficients": PRINTED + ("--rows", "k == 1"),
-    "--loss loss_c4: printed coefficients": PRINTED + ("--loss", "loss_c4"),
-    "--router Hash: printed coefficients": PRINTED + ("--router", "Hash"),
-    "--huber 0.001: printed coefficients": PRINTED + ("--huber", "1e-3"),
-    "--floor 1.5: printed coefficients": PRINTED + ("--floor", "1.5"),
+    "--level 0.8: published coefficients have no runs and no interval; leave it out": PRINTED + ("--level", "0.8"),
+    "--rows k == 1: published coefficients": PRINTED + ("--rows", "k == 1"),
+    "--loss loss_c4: published coefficients": PRINTED + ("--loss", "loss_c4"),
+    "--router Hash: published coefficients": PRINTED + ("--router", "Hash"),
+    "--huber 0.001: published coefficients": PRINTED + ("--huber", "1e-3"),
+    "--floor 1.5: published coefficients": PRINTED + ("--floor", "1.5"),
     "--resamples 7: --next does not take it": ("plan", *NEXT, "--resamples", "7"),
     "--dtype fp8: --next does not take it": ("plan", *NEXT, "--dtype", "fp8"),
     "--out x: --next does not take it": ("plan", *NEXT, "--out", "x"),
-    "--no-published: --next asks the table alone": ("plan", *NEXT, "--no-published"),
-    "--n 1e9: it is for --next": (*PLAN, "--n", "1e9"),
+    "--no-published: --next uses only the table; leave it out": ("plan", *NEXT, "--no-published"),
+    "--n 1e9: it works only with --next": (*PLAN, "--n", "1e9"),
     "--loss books: the law direct goes through no loss": (
         "fit",
         "accuracies.csv",

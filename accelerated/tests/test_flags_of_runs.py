@@ -401,9 +401,9 @@ def test_a_seed_is_that_of_the_weights_and_of_the_order_of_the_text(lender):
 @of("train", "--distributed", "--coordinator", "--processes", "--process-id")
 def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
     out = ("train", "--out", tmp_path / "run")
-    assert "--distributed auto: neither SLURM, Open MPI nor a TPU pod" in told(*out, "--distributed", "auto")
+    assert "--distributed auto: SLURM, Open MPI or a TPU pod" in told(*out, "--distributed", "auto")
     words = ("--coordinator", "10.0.0.1:1234", "--processes", "2", "--process-id", "5")
-    assert "--process-id is 5; allowed with --processes 2: 0 to 1" in told(*out, *words)
+    assert "--process-id 5 is out of range; use 0 to 1" in told(*out, *words)
     words = ("--coordinator", "nowhere", "--processes", "2", "--process-id", "1")
     assert "--coordinator nowhere: HOST:PORT of process 0 is needed" in told(*out, *words)
     assert "mesh data=2 has 2 places" in told(*out, *words_of(SMALL | {"mesh": "data=2"}))
@@ -474,7 +474,7 @@ def test_a_text_is_continued_as_the_flags_say(lender):
     assert END_OF_DOCUMENT not in ids[1:]
     assert told("generate", lender, *words) == tokenizer.decode(ids[1:]) + "\n"
     for tokens in ("0", "1000001"):
-        line = f"2: routelaws: --tokens {tokens}: has to be at least 1 and at most 1,000,000\n"
+        line = f"2: routelaws: --tokens {tokens} is out of range; use 1 to 1,000,000\n"
         assert told("generate", lender, "--tokens", tokens) == line
 
 

@@ -429,10 +429,10 @@ def grid(text_file, tmp_path):
         (["--index", "3"], "--index 3: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
         (["--index", "-1"], "--index -1: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
         (["--index", "2", "--of", "2"], "--index 2: there are 2 tasks; allowed: 0 to 1 (a job array 0-1)"),
-        (["--index", "0", "--of", "4"], "--of 4: the grid has 3 runs; allowed: 1 to 3 tasks"),
-        (["--of", "2"], "--of 2: needs --index, which of the tasks this one is"),
+        (["--index", "0", "--of", "4"], "--of 4 is out of range: the grid has 3 runs; use 1 to 3"),
+        (["--of", "2"], "--of 2: --index is missing; add the number of this task"),
         (["--index", "0", "--hold-out", "largest"],
-         "--hold-out: does not go with --index, since the largest runs wait for all others"),
+         "--hold-out: cannot be used with --index, because the largest runs wait for all others"),
     ],
 )  # fmt: skip
 def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line):

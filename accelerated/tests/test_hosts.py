@@ -45,7 +45,7 @@ def test_who_started_this_process(environment, name):
     """An allocation without a step (`salloc`, and no `srun`) starts one process alone."""
     assert launcher(environment) == name
     if name is None:
-        reason = "neither SLURM, Open MPI nor a TPU pod has started this process"
+        reason = "SLURM, Open MPI or a TPU pod did not start this process"
         if environment is OPEN_MPI_5:
             reason = "Open MPI 5 does not say where process 0 is"
         with pytest.raises(InputError, match=f"--distributed auto: {reason}.*; give --coordinator HOST:PORT"):
@@ -58,14 +58,23 @@ def test_who_started_this_process(environment, name):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing beside --coordinator; all three"),
-        (["--processes", "2", "--process-id", "0"], "--coordinator: missing beside --processes, --process-id"),
-        (["--distributed", "auto"], "--distributed auto: neither SLURM"),
-        (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes by itself"),
+        (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing; give all three"),
+        (
+            ["--processes", "2", "--process-id", "0"],
+            "--coordinator: missing; give all three",
+        ),
+        (["--distributed", "auto"], "--distributed auto: SLURM, Open MPI or"),
+        (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes itself"),
         (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
         (["--coordinator", "a:70000", "--processes", "2", "--process-id", "0"], "--coordinator a:70000: HOST:PORT"),
-        (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id is 2; allowed with"),
-        (["--coordinator", "a:1", "--processes", "0", "--process-id", "0"], "--processes is 0; at least 1"),
+        (
+            ["--coordinator", "a:1", "--processes", "2", "--process-id", "2"],
+            "--process-id 2 is out of range; use 0 to",
+        ),
+        (
+            ["--coordinator", "a:1", "--processes", "0", "--process-id", "0"],
+            "--processes 0 is out of range; use 1 or",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatch, flags, message):

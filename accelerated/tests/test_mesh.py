@@ -210,7 +210,7 @@ def test_a_mesh_is_read(text, shape):
         ({"mesh": "model=2", "d_model": 24, "granularity": 32}, "model 2 does not divide the 3 hidden units"),
         ({"mesh": "data=4", "router": "expert_choice", "experts": 4}, "group_size is 4; mesh data=4 leaves 2"),
         ({"mesh": "data=2", "balancing_group": "all"}, "balancing_group is 'all'; allowed: shard, global"),
-        ({"balancing_group": "global"}, "balancing_group is 'global'; it goes with a mesh"),
+        ({"balancing_group": "global"}, "balancing_group is 'global'; it needs a mesh"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_spread_is_named(fields, message):

@@ -103,8 +103,8 @@ HOSTILE = [
     (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
     (["--flops", "1e21", "--cached-tokens", "1e20"], "is more than 1e+18"),
     (["--flops", "1e21", "--dtype", "bf17"], "--dtype bf17: is not an amount; needed: a type of numbers (fp32"),
-    (["--flops", "1e21", "--level", "1"], "--level 1: needed: a number between 0 and 1"),
-    (["--flops", "1e21", "--top", "0"], "--top 0: needed: at least 1"),
+    (["--flops", "1e21", "--level", "1"], "--level 1 is out of range; use a number between 0 and 1"),
+    (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
     (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
     (["--flops", "1e21", "--law", "mine"], "law 'mine' is not known"),
     (["--flops", "1e10"], "nothing fits 1e10 FLOPs; the first reason: even the smallest model"),
@@ -421,7 +421,7 @@ def test_the_next_run_is_far_from_the_others(path, capsys):
         (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: --next does not take it"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: no run costs so little; the cheapest takes"),
         (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
-        (["--flops=1e21", "--router=Hash"], "--router Hash: it is for --next"),
+        (["--flops=1e21", "--router=Hash"], "--router Hash: it works only with --next"),
     ],
 )
 def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):

@@ -266,7 +266,7 @@ def test_the_largest_model_of_the_paper(capsys):
         r"So would (\d+) devices of this kind, with --mesh (\S+) and --rematerialise\.", text
     ).groups()
     assert "Best: --mesh " + mesh in said(capsys, *LARGEST, "--devices", devices, "--memory", "16GB", "--mesh", mesh)
-    memory, mesh = re.search(r"Devices of ([\d.]+ GB) would do, with --mesh (\S+) and", text).groups()
+    memory, mesh = re.search(r"Devices of ([\d.]+ GB) suffice, with --mesh (\S+) and", text).groups()
     least = min(entry["memory_recomputed"] for entry in report["meshes"])
     assert math.isclose(float(memory[:-3]), least / 1e9, rel_tol=1e-2)
     assert "Best" in said(capsys, *LARGEST, "--devices", 128, "--mesh", mesh, "--memory", f"{least}B")
@@ -312,8 +312,8 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--devices", 0], "--devices is 0; at least 1"),
-        (["--devices", 3], "--devices 3: no mesh of so many: data x expert has to divide the batch of 16 sequences"),
+        (["--devices", 0], "--devices 0 is out of range; use 1 or more"),
+        (["--devices", 3], "--devices 3: no mesh has this size: data x expert must divide the batch of 16 sequences"),
         (
             ["--devices", 16, "--router", "mixture_of_tokens", "--experts", 4],
             "divide the batch of 16 sequences into whole groups of 4, expert the 4 experts, model the 2 heads",

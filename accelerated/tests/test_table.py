@@ -204,8 +204,8 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     (selection,) = select_rows(frame)
     reasons = {run["hyper_id"]: run["reason"] for run in selection.left_out}
     assert set(reasons) == {3, 4, 8, 10}  # 9 is dense: it has no routing frequency
-    assert "granularity is not the commonest, 1" in reasons[10]
-    assert "k is not 1" in reasons[3] and "the commonest, 0.5" in reasons[4] and "flop_increase" in reasons[8]
+    assert "granularity is not the most common, 1" in reasons[10]
+    assert "k is not 1" in reasons[3] and "the most common, 0.5" in reasons[4] and "flop_increase" in reasons[8]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
 
 
@@ -217,7 +217,7 @@ def test_dense_runs_have_no_say_in_the_granularity():
     frame.loc[frame["hyper_id"].isin(routed[:7]), "granularity"] = 4
     (selection,) = select_rows(frame)
     assert {run["hyper_id"] for run in selection.left_out} == set(routed[7:])
-    assert all("granularity is not the commonest, 4" in run["reason"] for run in selection.left_out)
+    assert all("granularity is not the most common, 4" in run["reason"] for run in selection.left_out)
 
 
 def test_objectives_are_not_mixed():
@@ -230,7 +230,7 @@ def test_objectives_are_not_mixed():
     for rows in (None, "clark"):
         (selection,) = select_rows(frame, rows)
         assert set(selection.frame["hyper_id"]) == set(range(5, 16))
-        assert {run["reason"] for run in selection.left_out} == {"objective is not the commonest, masked"}
+        assert {run["reason"] for run in selection.left_out} == {"objective is not the most common, masked"}
     (selection,) = select_rows(frame, "objective != 'masked'")
     assert set(selection.frame["hyper_id"]) == set(range(5)) and selection.left_out == []
     (selection,) = select_rows(frame, "step >= 0")  # says nothing of objectives

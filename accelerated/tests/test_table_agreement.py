@@ -118,7 +118,7 @@ IMPLAUSIBLE = [
     ({TOTAL: N}, "dense_parameter_count: as large as total_parameter_count in 3 of 4 rows with several experts"),
     (
         {DENSE: N / 1e6, TOTAL: "", "tokens": "", "batch_size": ""},
-        "dense_parameter_count: the middle one is 110;",
+        "dense_parameter_count: the median is 110;",
     ),
     ({"tokens": TOKENS / 1e9, "batch_size": ""}, "tokens: at most 1.31e-07 for each parameter; are tokens in mill"),
     ({"tokens": TOKENS * 1e6, "batch_size": ""}, "tokens: in the middle 7.21e+07 for each parameter; is dense_p"),

@@ -166,7 +166,7 @@ def test_a_run_has_one_row_in_a_table(tmp_path):
         add_run(table, run)
     assert table.read_text().split() == ["run,params,acc_x,acc_y", "a,5,0.5,0.25", "b,6,,"]
     table.write_text("name,params\na,5\n")
-    with pytest.raises(InputError, match="table.csv: is no table that a run can be added to; needed: a .csv file with"):
+    with pytest.raises(InputError, match="table.csv: is not a table of runs; needed: a .csv file with"):
         add_run(table, {"run": "a"})
     assert table.read_text() == "name,params\na,5\n"
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", empty], "holds no question"),
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
         (["--task", empty, "--tokens", 4], "--tokens is for texts"),
-        (["--table", tmp_path / "a.csv"], "--table is for accuracies; give a --task"),
+        (["--table", tmp_path / "a.csv"], "--table needs the accuracies of a task; add --task"),
         (["--task", long, "--group-size", 2], "--group-size is for .*; this run's router is hash"),
         (["--task", long, "--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),
         (["--group-size", 2], "--group-size is for .*; this run's router is hash"),

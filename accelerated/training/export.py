@@ -61,9 +61,9 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
         raise InputError(f"platforms is {found}; allowed: {', '.join(PLATFORMS)}, at least one of them")
     config.check()
     if config.mesh is not None:
-        raise InputError(f"mesh is {config.mesh!r}; an exported step is of one device, so none can be given")
+        raise InputError(f"mesh is {config.mesh!r}; an exported step runs on one device; leave mesh out")
     if config.attention == "tokamax":
-        raise InputError("attention is 'tokamax'; an exported step has our own form, for every platform: auto or own")
+        raise InputError("attention is 'tokamax'; an exported step runs on every platform; use auto or own")
     config = dataclasses.replace(config, attention="own")
     state = jax.eval_shape(lambda: initial_state(config))
     structure = jax.tree.structure(state)

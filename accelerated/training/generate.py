@@ -52,11 +52,11 @@ def generate(
             time.
     """
     if not 1 <= tokens <= MOST_TOKENS:
-        raise InputError(f"--tokens {tokens}: has to be at least 1 and at most {MOST_TOKENS:,}")
+        raise InputError(f"--tokens {tokens} is out of range; use 1 to {MOST_TOKENS:,}")
     if seed < 0:
-        raise InputError(f"--seed {seed}: has to be at least 0")
+        raise InputError(f"--seed {seed} is out of range; use 0 or more")
     if not 0 <= temperature < float("inf"):
-        raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
+        raise InputError(f"--temperature {temperature} is out of range; use a finite number, 0 or more")
     _check_can_continue(folder, read_config(folder).model)
     run = load_run(folder, watch)
     config, tokenizer, next_logits = run.config, run.tokenizer, _next_logits(run)
@@ -108,4 +108,4 @@ def _check_can_continue(folder: str | Path, model: ModelConfig) -> None:
     if model.objective != "causal":
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
     if model.router == "expert_choice":
-        raise InputError(f"{folder}: experts choose among {model.group_size} different texts here, and there is one")
+        raise InputError(f"{folder}: expert_choice needs {model.group_size} texts at once and cannot continue one")

@@ -90,13 +90,13 @@ def hosts_of(
         raise InputError(f"--distributed is {distributed!r}; allowed: auto")
     if distributed == "auto":
         if len(missing) < 3:
-            raise InputError("--distributed auto finds the other processes by itself; leave out " + _rest(given))
+            raise InputError("--distributed auto finds the other processes itself; leave out " + _rest(given))
         _check_launcher(environment)
         return Hosts()
     if len(missing) == 3:
         return None
     if missing:
-        raise InputError(f"{', '.join(missing)}: missing beside {_rest(given)}; all three are needed")
+        raise InputError(f"{', '.join(missing)}: missing; give all three: {', '.join(given)}")
     _check_place(coordinator, processes, process_id)
     return Hosts(coordinator, processes, process_id)
 
@@ -104,7 +104,7 @@ def hosts_of(
 def _check_launcher(environment: Mapping[str, str]) -> None:
     """Raise InputError where nothing in the environment says which process of several this one is."""
     if launcher(environment) is None:
-        who = "neither SLURM, Open MPI nor a TPU pod has started this process"
+        who = "SLURM, Open MPI or a TPU pod did not start this process"
         if "OMPI_COMM_WORLD_SIZE" in environment:
             who = "Open MPI 5 does not say where process 0 is, as Open MPI 4 did"
         raise InputError(f"--distributed auto: {who}; give --coordinator HOST:PORT, --processes N and --process-id I")
@@ -116,9 +116,9 @@ def _check_place(coordinator: str, processes: int, process_id: int) -> None:
     if not host or not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
     if processes < 1:
-        raise InputError(f"--processes is {processes}; at least 1")
+        raise InputError(f"--processes {processes} is out of range; use 1 or more")
     if not 0 <= process_id < processes:
-        raise InputError(f"--process-id is {process_id}; allowed with --processes {processes}: 0 to {processes - 1}")
+        raise InputError(f"--process-id {process_id} is out of range; use 0 to {processes - 1}")
 
 
 def _rest(given: dict) -> str:

@@ -50,7 +50,7 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
         raise InputError(f"balancing_group is {balancing_group!r}; allowed: {', '.join(GROUPS)}")
     if mesh is None:
         if balancing_group != GROUPS[0]:
-            raise InputError(f"balancing_group is {balancing_group!r}; it goes with a mesh")
+            raise InputError(f"balancing_group is {balancing_group!r}; it needs a mesh")
         return
     shape = parse_mesh(mesh)
     _check_batch(model, mesh, shape, batch_size)

@@ -100,7 +100,7 @@ def evaluate_task(
     config = read_config(folder)
     model = changed_model(config, group_size, one_hot)
     if model.objective != "causal":
-        raise InputError(f"{folder}: the model predicts hidden tokens from both sides; tasks need one that reads on")
+        raise InputError(f"{folder}: the model predicts hidden tokens from both sides; a task needs a causal model")
     if model.router in GROUPED and model.group_size != 1:
         raise InputError(
             f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "

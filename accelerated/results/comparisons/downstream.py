@@ -140,7 +140,7 @@ def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{flag} {value:g}: needed: a finite number above 0")
     if not 0 <= least_gain < 1:
-        raise InputError(f"--least-gain {least_gain:g}: needed: at least 0 and below 1")
+        raise InputError(f"--least-gain {least_gain:g} is out of range; use 0 or more and less than 1")
 
 
 def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
