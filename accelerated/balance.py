@@ -82,14 +82,14 @@ def expert_counts(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         mask: [T] bool, the real tokens; None for all.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding.
 
     Raises:
         ValueError: the mask has another shape.
 
-    Differs from the reference: int32. An index that is out of range is not counted. A sum of one-hot rows: unlike a
-    count by scattering it also runs on sharded tokens.
+    Differs from the reference: int32. The function does not count an index out of range. It sums one-hot rows, which,
+    unlike a scatter, also runs on sharded tokens.
     """
     if mask is not None:
         expert = jnp.where(_real_tokens(mask, len(expert))[:, None], expert, num_experts)
@@ -114,14 +114,14 @@ def mean_probability(
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding.
 
     Raises:
         ValueError: the score is unknown, or a mask has another shape.
 
-    Differs from the reference: logits below float32 are raised to float32. One that is not finite gives NaN, and so
-    does a mask without a real token.
+    Differs from the reference: logits below float32 are converted to float32. A non-finite logit gives NaN, and so does
+    a mask without a real token.
     """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -161,8 +161,8 @@ def auxiliary_loss(
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding.
 
     Returns:
         `AuxiliaryLoss`.
@@ -170,11 +170,11 @@ def auxiliary_loss(
     Raises:
         ValueError: the dialect or the score is unknown, or a mask has another shape.
 
-    Differs from the reference: a logit that is not finite makes the loss NaN, an index that is out of range or of a
-    masked expert is not counted, and a mask without a real token gives NaN. With `axis_name` every member has the loss
-    of the whole: take their mean, not their sum.
+    Differs from the reference: a non-finite logit or a mask without a real token makes the loss NaN. The function does
+    not count an index that is out of range or masked. With `axis_name` every member returns the loss of all tokens:
+    take the mean of the members, not the sum.
     """
-    value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
+    value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
     probability = mean_probability(logits, score, mask=mask, expert_mask=expert_mask, axis_name=axis_name)
     num_experts, admitted = len(probability), None
     if expert_mask is not None:
@@ -240,7 +240,7 @@ def sequence_loss(
         options = {"dialect": dialect, "score": score, "held": given, "expert_mask": expert_mask}
         if mask is None:
             return auxiliary_loss(logits, expert, **options), True
-        real = mask.any()  # in a sequence without a real token all count, with logits of 0, and their loss does not
+        real = mask.any()  # a sequence without a real token counts all tokens with logits 0; its loss is excluded
         logits = jnp.where(mask[:, None], logits, 0)
         return auxiliary_loss(logits, expert, mask=mask | ~real, **options), real
 
@@ -286,13 +286,13 @@ def z_loss(
         logits: [T, E], finite.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding.
 
     Raises:
         ValueError: a mask has another shape.
 
-    Differs from the reference: a logit that is not finite gives NaN, and so does a mask without a real token.
+    Differs from the reference: a non-finite logit gives NaN, and so does a mask without a real token.
     """
     _check_group("logits", logits)
     logits, valid, _ = _prepared(logits, 1, mask, expert_mask)
@@ -332,12 +332,12 @@ def update_bias(
         ValueError: the counts are not integers, the rate is a number that is negative or NaN, `recentre` is unknown, or
             the mask has another shape.
 
-    Differs from the reference: the counts themselves and a traced rate are not looked at. E countₑ may not fit into 32
-    bits, so each count is compared with quotient and remainder. A traced mask of no expert gives NaN.
+    Differs from the reference: the function does not check the values of counts or of a traced rate. E countₑ may not
+    fit into 32 bits, so it compares each count with quotient and remainder. A traced mask without experts gives NaN.
     """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
-    if isinstance(rate, int | float) and not rate >= 0:  # a schedule may give a traced one
+    if isinstance(rate, int | float) and not rate >= 0:  # a schedule may pass a traced rate
         raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
         raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
@@ -346,7 +346,7 @@ def update_bias(
         admitted, enough = _admitted_experts(expert_mask, len(bias))
     number = _number_admitted(admitted, len(bias))
     quotient, remainder = jnp.divmod(_among(counts, admitted, 0).sum(), number)
-    # Where the mean is not whole, a count equal to the quotient is below it.
+    # If the mean is not an integer, a count equal to the quotient is below the mean.
     below = (counts < quotient) | ((counts == quotient) & (remainder > 0))
     step = jnp.where(counts > quotient, -1, jnp.where(below, 1, 0)).astype(bias.dtype)
     if recentre == "step":
@@ -370,8 +370,8 @@ def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) ->
     Raises:
         ValueError: the loads are not [E], or the mask has another shape.
 
-    Differs from the reference: the loads themselves are not looked at. Where all are 0, or one is NaN, max_over_mean
-    and entropy are NaN, and where a traced mask admits no expert.
+    Differs from the reference: the function does not check the values of the loads. max_over_mean and entropy are NaN
+    if all loads are 0, if one is NaN, or if a traced mask admits no expert.
     """
     if load.ndim != 1 or not load.size:
         raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")

@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     """Where each assignment sits in the experts' buffers.
 
     Attributes:
-        slot: [T, k] integers, place in the queue of the chosen expert, from 0; C where no slot is asked for
+        slot: [T, k] integers, place in the queue of the chosen expert, from 0; C where the assignment asks for no slot
         kept: [T, k] bool, slot < C
         token: [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -117,7 +117,7 @@ def dispatch(
         `Placement`.
 
     Raises:
-        ValueError: the order is unknown, the priority is missing, not wanted or of another shape, or the mask has
+        ValueError: the order is unknown, the priority is missing, unexpected or of another shape, or the mask has
             another shape.
 
     Differs from the reference: an index out of range cannot raise under jit; its assignment gets no slot. A NaN
@@ -199,7 +199,7 @@ def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
 def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array:
     """Return [T, k], the rank of each assignment among the assignments of its expert, the largest priority first."""
     num_tokens, k = expert.shape
-    index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # in the order "choice", in which the sort leaves equals
+    index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # in the order "choice", which the stable sort keeps for ties
     keys = expert.T.reshape(-1), -canonical_zero(priority).T.reshape(-1)
     by_expert, _, source = jax.lax.sort((*keys, index), num_keys=2)
     start = jnp.searchsorted(by_expert, jnp.arange(num_experts + 1, dtype=expert.dtype)).astype(jnp.int32)
@@ -409,7 +409,7 @@ def routed_ffn(
     if asked is not None or traced:
         num_real = num_tokens if asked is None else asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
-    if by_rows or traced:  # a buffer for as many slots as one expert alone would have is large
+    if by_rows or traced:  # a buffer with the slots that a single admitted expert would have is large
         _, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
         output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:
@@ -473,7 +473,7 @@ def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
     slot = _queue_position(queue, num_experts)
     load = one_hot(queue, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]
     last_block = jnp.cumsum(-(-load // rows_per_block))  # [E], one past the last block of each expert
-    # The entry past the experts is for those without a slot: their row is past the end.
+    # The extra entry is for assignments without a slot: their row is past the end.
     first_block = jnp.append(last_block - (-(-load // rows_per_block)), num_blocks)  # [E + 1]
     row = first_block[queue] * rows_per_block + slot  # [T, k]
     expert_of_block = jnp.searchsorted(last_block, jnp.arange(num_blocks), side="right", method="compare_all")

@@ -46,13 +46,13 @@ class Routing(NamedTuple):
 
     Attributes:
         expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
-        gate: [T, k], what the output of each chosen expert is multiplied by
+        gate: [T, k], the factor of each chosen expert's output
         load: [E], share of the T*k assignments that each expert received; sums to 1
         plan: [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of the others
             1/(T k) at each chosen expert; sums to 1
         residual: [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 
-    Differs from the reference: integers are int32, the rest float32 at least.
+    Differs from the reference: integers are int32, the rest at least float32.
     """
 
     expert: jax.Array
@@ -69,11 +69,11 @@ class ExpertChoice(NamedTuple):
     of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
 
     Attributes:
-        token: [E, C] integers, the tokens of each expert, highest score first; distinct but for padding
-        gate: [E, C], what the output of the expert for each of its tokens is multiplied by
-        experts_per_token: [T] integers, how many experts took each token; sums to E C
+        token: [E, C] integers, the tokens of each expert, highest score first; distinct except for padding
+        gate: [E, C], the factor of the expert's output for each of its tokens
+        experts_per_token: [T] integers, the number of experts that took each token; sums to E C
 
-    Differs from the reference: integers are int32, the gate float32 at least.
+    Differs from the reference: integers are int32, the gate at least float32.
     """
 
     token: jax.Array
@@ -217,7 +217,7 @@ def _own_rows(values: jax.Array, number: int, axis_name) -> jax.Array:
 def canonical_zero(values: jax.Array) -> jax.Array:
     """Return `values` with every -0.0 replaced by +0.0, so that no sort can tell them apart.
 
-    Differs from the reference: adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0.
+    Differs from the reference: jit would remove an addition of 0.0, and `lax.top_k` ranks +0.0 above -0.0.
     """
     return jnp.where(values == 0, jnp.zeros((), values.dtype), values)
 
@@ -228,18 +228,18 @@ def check_finite(name: str, values) -> np.ndarray:
     Raises:
         ValueError: an entry is NaN or infinite; the message names the first one.
 
-    Differs from the reference: for concrete arrays alone, outside jit.
+    Differs from the reference: checks only concrete arrays, outside jit.
     """
     values = np.asarray(values)
     bad = np.argwhere(~np.isfinite(values))
-    if len(bad):  # a lone number gives one empty index
+    if len(bad):  # a scalar gives one empty index
         where = tuple(int(i) for i in bad[0])
         raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
     return values
 
 
 _LONG = 32
-"""Numbers in a row from which two maxima are faster than an argmax; measured."""
+"""Row length from which two maxima are faster than an argmax; measured."""
 
 
 def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
@@ -252,8 +252,8 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
     Returns:
         [T, k] integers; the entries of a row are distinct.
 
-    Differs from the reference: int32. At k = 1 an argmax (lowest index on ties) is cheaper than `lax.top_k`, and for
-    long rows two maxima, which XLA on CPU takes of many numbers at a time, are cheaper still. A NaN does not raise.
+    Differs from the reference: int32. At k = 1 an argmax (lowest index on ties) is faster than `lax.top_k`. For long
+    rows two maxima are faster still, since XLA on CPU vectorises them. A NaN does not raise.
     """
     num_columns = scores.shape[-1]
     if k == 1 and _LONG <= num_columns < 1 << 24:  # beyond that, a float32 does not hold every index

@@ -73,7 +73,7 @@ def psum(x: jax.Array, *, axis_name=None) -> jax.Array:
 
     Args:
         x: [n, ...].
-        axis_name: the mapped axis of the devices, or a tuple of axes; x is then [...], what one device holds.
+        axis_name: the mapped axis of the devices, or a tuple of axes; x is then [...], the data of one device.
 
     Returns:
         [n, ...].
@@ -170,7 +170,7 @@ def ragged_all_to_all(
         output_offsets: [n, n] integers.
         recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
             transposed. A device needs it to know how many rows to expect.
-        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
+        axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
     Returns:
@@ -190,7 +190,7 @@ def ragged_all_to_all(
         begin, size, into = (
             jax.lax.all_gather(v, axis)[:, i, None] for v in (input_offsets, send_sizes, output_offsets)
         )
-        behind = jnp.arange(len(output)) - into  # [n, rows'], how far behind the first row of each sender
+        behind = jnp.arange(len(output)) - into  # [n, rows'], offset from the first row of each sender
         ours = (behind >= 0) & (behind < size)
         sender = ours.argmax(axis=0)
         row = jnp.take_along_axis(begin + behind, sender[None], axis=0)[0]
@@ -215,7 +215,7 @@ def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", a
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
         buffers: [n, E, C, d], the inputs from each device for each expert.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
-        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
+        axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
 
     Returns:
         [n, E, C, d], the outputs for each device.
@@ -263,9 +263,9 @@ def routed_ffn_on_devices(
         priority: [n, T, k], see `experts.routed_ffn`.
         mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
-        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
-        group_axes: the axes that the group "global" is spread over, `axis_name` if None.
-        ragged: where nothing may be dropped, and in the group "global", send by `ragged_all_to_all`.
+        axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
+        group_axes: the axes of the group "global", `axis_name` if None.
+        ragged: use `ragged_all_to_all` without a capacity, and in the group "global".
         native: see `ragged_all_to_all`.
 
     Returns:
@@ -318,7 +318,7 @@ def _on_one_of_many(
     else:
         kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over)
     if slots == in_group or (ragged and over is not None):
-        own = len(params["up"])  # below: how many rows a device can be sent
+        own = len(params["up"])  # below: the largest number of rows that a device can receive
         most = min(n * num_tokens * min(k, own), own * slots * (n if over is None else 1))
         output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
     else:
@@ -388,8 +388,8 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     sizes = (to == jnp.arange(n)[:, None]).sum(axis=1, dtype=jnp.int32)  # [n]
     expected = all_to_all(sizes, axis_name=axis_name)
     begin, into = (jnp.cumsum(v) - v for v in (sizes, expected))
-    there = all_to_all(into, axis_name=axis_name)  # where our rows begin on each device
-    back = all_to_all(begin, axis_name=axis_name)  # and where those of each device came from
+    there = all_to_all(into, axis_name=axis_name)  # the start of our rows on each device
+    back = all_to_all(begin, axis_name=axis_name)  # and the origin of each device's rows
 
     def swap(rows, output, *sizes):
         return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)

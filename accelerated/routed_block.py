@@ -38,7 +38,7 @@ class Policy(NamedTuple):
 
     Attributes:
         logits: [T, E G]
-        value: [T], the baseline's guess of the reward
+        value: [T], the baseline's estimate of the reward
     """
 
     logits: jax.Array
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
 
     Attributes:
         routing: of the tokens of the group
-        auxiliary: what it adds to the training loss
+        auxiliary: its term of the training loss
         bias: [E G], for the next batch; None for a router without
         policy: RL-R only
     """
@@ -68,7 +68,7 @@ class BlockOutput(NamedTuple):
         output: [b, S, d]
         routing: None for a Mixture of Tokens, which selects nothing
         dropped_fraction: share of assignments without a slot; in expert choice, of tokens that no expert chose
-        auxiliary: what the router adds to the training loss
+        auxiliary: the router's term of the training loss
         bias: [E G], for the next batch; None for a router without
         policy: RL-R only
     """
@@ -111,15 +111,15 @@ def routed_block(
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
-        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
-        spread: how tokens, experts and hidden units are spread over devices; None if all are here.
+        base_method: the assignment method of BASE, see `routers.base.balanced_assignment`.
+        spread: the sharding of tokens, experts and hidden units over devices; None without sharding.
 
     Returns:
         `BlockOutput`.
 
     Raises:
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or an expert
-            mask goes with experts that are spread.
+            mask is given with sharded experts.
 
     Differs from the reference: router logits have at least float32, the experts use the dtype of x. If no token is
     real, loads and losses are NaN.
@@ -275,9 +275,9 @@ def decide(
         mask: [T] bool, see `routed_block`.
         expert_mask: see `routed_block`.
         base_method: see `routed_block`.
-        spread: see `routed_block`. The group is that of the device, or that of all devices, as `spread.group` says. A
-            bias is one for all devices: the mean of what quantile balancing finds on each of them, or what it finds
-            for all tokens; of top_k it follows from the loads of all devices.
+        spread: see `routed_block`. The group is the tokens of one device or of all devices (`spread.group`). All
+            devices share one bias. For quantile balancing it is the mean of the devices' biases, or the bias for all
+            tokens; for top_k it follows from the loads of all devices.
 
     Returns:
         `Decision`.

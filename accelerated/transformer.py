@@ -33,12 +33,11 @@ from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 _SHARED_DRAWS = 1 << 20
-"""Up to so many initial weights are drawn by a program that other models share; more take longer to draw than it takes
-to compile a program."""
+"""Up to this many initial weights, models share one compiled program; more take longer to draw than to compile."""
 
 _WRITTEN_OUT = 4
-"""Loops of so many steps at most are written out: XLA on CPU copies what a loop keeps for the backward pass, which
-takes a fifth of the time of a step, and a model of four blocks compiles no slower without the loop."""
+"""Loops of at most this many steps are unrolled. In a loop, XLA on CPU copies the data kept for the backward pass,
+which takes a fifth of the time of a step. A model of four blocks compiles no slower without the loop."""
 
 
 class Output(NamedTuple):
@@ -48,8 +47,8 @@ class Output(NamedTuple):
         logits: [b, S, V]
         routing: [n_r, T, ...] with T = b S; None for a dense model and for mixtures
         dropped_fraction: [n_r], share of assignments without a slot, or of tokens that no expert chose
-        auxiliary: [n_r], what each router adds to the training loss; that of RL-R is known to `loss` only
-        bias: [n_r, E G], what this batch leaves for the next, see `carry_bias`; None without a bias
+        auxiliary: [n_r], each router's term of the training loss; `loss` adds the term of RL-R
+        bias: [n_r, E G], the bias for the next batch, see `carry_bias`; None without a bias
         policy: RL-R: logits [n_r, T, E G] and value [n_r, T]
     """
 
@@ -65,8 +64,8 @@ class Credit(NamedTuple):
     """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`.
 
     Attributes:
-        reward: [b, S], log-probability of the right next token, or the sum of those from there on
-        advantage: [n_r, b S], reward less what the block's baseline had guessed
+        reward: [b, S], log-probability of the true next token, or the sum from this position to the end
+        advantage: [n_r, b S], reward minus the estimate of the block's baseline
     """
 
     reward: jax.Array
@@ -77,7 +76,7 @@ class Loss(NamedTuple):
     """The training loss and its parts.
 
     Attributes:
-        total: what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
+        total: the training objective: the cross-entropy plus the sum of `output.auxiliary`
         cross_entropy: nats per token
         output: of the forward pass
         credit: of RL-R in training
@@ -93,7 +92,7 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     """Draw initial parameters.
 
     Args:
-        key: a JAX key. (Weights of the oracle, drawn by NumPy, have the same distribution; those of one twin run in the
+        key: a JAX key. (The oracle draws weights with NumPy from the same distribution. Weights of one twin run in the
             other.)
         config: the model.
 
@@ -204,8 +203,8 @@ def attention(
         causal: position i depends on positions up to i only; otherwise on all.
         mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
-        axis_name: a mapped axis over which the heads are spread: `params` has those of this member, and what all of
-            them give is added up; None if all are here.
+        axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads, and the function
+            sums the outputs of all members; None without sharding.
 
     Returns:
         [b, S, d].
@@ -281,13 +280,14 @@ def apply(
         table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
         held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
         mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of the others.
-        compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
-            that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
-        base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
-        spread: how tokens, experts, heads and hidden units are spread over devices, inside `jax.shard_map`; parameters
-            and tokens are then those of one device. None if all are here.
-        rematerialise: a backward pass has the input of each block alone, and computes the rest of the block again.
-        attention: by what attention is computed: "own", or a key of `attention_kernels.KERNELS`.
+        compute_dtype: dtype of the matrix products, their results, and the residual stream, such as `jnp.bfloat16`;
+            None uses the dtype of the parameters. Router logits, the softmax of attention, norms and the loss stay in
+            float32.
+        base_method: the assignment method of BASE in training, see `routers.base.balanced_assignment`.
+        spread: the sharding of tokens, experts, heads and hidden units over devices, inside `jax.shard_map`; pass the
+            parameters and tokens of one device. None without sharding.
+        rematerialise: store only the input of each block for the backward pass, and recompute the rest of the block.
+        attention: the attention kernel: "own", or a key of `attention_kernels.KERNELS`.
 
     Returns:
         `Output`. With the masked objective its logits predict the tokens themselves, else the next tokens.
@@ -484,7 +484,7 @@ def loss(
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
         compute_dtype: see `apply`.
         base_method: see `apply`.
-        spread: see `apply`. The loss is then that of the tokens of one device; that of the batch is the mean over the
+        spread: see `apply`. The loss then covers the tokens of one device; the loss of the batch is the mean over the
             devices.
         rematerialise: see `apply`.
         attention: see `apply`.
@@ -528,7 +528,7 @@ def _task(tokens, config, hidden, mask):
 def _policy_loss(output, log_probability, config, held_credit, mask, axis_name):
     """See reference."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
-    reward = reward if held_credit is None else held_credit.reward  # a constant: `policy_terms` sees to that
+    reward = reward if held_credit is None else held_credit.reward  # `policy_terms` makes it a constant
     advantage = None if held_credit is None else held_credit.advantage
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
     weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}

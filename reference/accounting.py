@@ -211,7 +211,7 @@ def count(
     attention_flops = 2 * attention + ((4 * S + 6) if rotary else 6 * S) * a + 3 * S * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
     if router_type == "Dense":
-        num_experts = k = flop_increase  # the table counts a wide FFN as so many experts that are all used
+        num_experts = k = flop_increase  # the table counts a wide FFN as this many experts, all used
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)

@@ -35,7 +35,7 @@ SAME = 1.001
 class Information(NamedTuple):
     """The information that the expert of a token gives about a label of the token, such as its id or its position."""
 
-    bits: float  # mutual information of label and expert, as counted; few tokens make it too large
+    bits: float  # estimated mutual information of label and expert; too large for few tokens
     baseline: float  # bits, the same for shuffled labels: mean over the shuffles
     spread: float  # bits, standard deviation over the shuffles
 

@@ -54,7 +54,9 @@ DROP_ORDERS = ("choice", "token", "priority")
 class Placement(NamedTuple):
     """Where each assignment sits in the experts' buffers."""
 
-    slot: np.ndarray  # [T, k] integers, place in the queue of the chosen expert, from 0; C where no slot is asked for
+    slot: (
+        np.ndarray
+    )  # [T, k] integers, place in the queue of the chosen expert, from 0; C where the assignment asks for no slot
     kept: np.ndarray  # [T, k] bool, slot < C
     token: np.ndarray  # [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -137,7 +139,7 @@ def dispatch(
     asked = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
-    asked_before = np.zeros(num_experts, dtype=np.int64)  # how many have asked each expert so far
+    asked_before = np.zeros(num_experts, dtype=np.int64)  # assignments that asked each expert so far
     for t, choice in _queue(asked, order, priority):
         e = expert[t, choice]
         slot[t, choice] = asked_before[e]
@@ -176,7 +178,7 @@ def _queue(asked, order, priority):
     if priority.shape != asked.shape:
         raise InputError(f"priority has shape {priority.shape}; {asked.shape} is needed")
     priority = check_finite("priority", np.where(asked, priority, 0))
-    return sorted(pairs, key=lambda pair: -priority[pair])  # stable, so equal ones stay in the order "choice"
+    return sorted(pairs, key=lambda pair: -priority[pair])  # stable sort: ties stay in the order "choice"
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ class Routing(NamedTuple):
     """
 
     expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
-    gate: np.ndarray  # [T, k], what the output of each chosen expert is multiplied by
+    gate: np.ndarray  # [T, k], the factor of each chosen expert's output
     load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
     plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of
     # the others 1/(T k) at each chosen expert; sums to 1
@@ -61,9 +61,9 @@ class ExpertChoice(NamedTuple):
     of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
     """
 
-    token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct but for padding
-    gate: np.ndarray  # [E, C], what the output of the expert for each of its tokens is multiplied by
-    experts_per_token: np.ndarray  # [T] integers, how many experts took each token; sums to E C
+    token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct except for padding
+    gate: np.ndarray  # [E, C], the factor of the expert's output for each of its tokens
+    experts_per_token: np.ndarray  # [T] integers, the number of experts that took each token; sums to E C
 
 
 def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
@@ -220,7 +220,7 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     bad = np.argwhere(~np.isfinite(values))
-    if len(bad):  # a lone number gives one empty index
+    if len(bad):  # a scalar gives one empty index
         where = tuple(int(i) for i in bad[0])
         raise InputError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
     return values
@@ -274,4 +274,4 @@ def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None 
 
 def one_hot(indices: np.ndarray, size: int) -> np.ndarray:
     """Return [..., size] float64 with a 1 at each index."""
-    return np.eye(size)[indices]  # row i of the unit matrix has its 1 at place i
+    return np.eye(size)[indices]  # row i of the identity matrix has its 1 in column i

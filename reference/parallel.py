@@ -205,7 +205,7 @@ def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") 
     """
     n, num_experts = buffers.shape[:2]
     own = num_experts // n
-    arrived = all_to_all(buffers)  # [n, E, C, d]: row j E/n + e came from device j for the e-th expert that lives here
+    arrived = all_to_all(buffers)  # [n, E, C, d]: row j E/n + e came from device j for the e-th expert of this device
     outputs = np.zeros(buffers.shape)
     for i in range(n):
         for row in range(num_experts):
@@ -270,9 +270,9 @@ def routed_ffn_on_devices(
         priority = gate
     # PLACE
     kept = _kept(expert, num_experts, capacity_factor, group, order, priority, asked).reshape(expert.shape)
-    busy = [i for i in range(n) if kept[i].any()]  # `dispatch` wants at least one assignment
+    busy = [i for i in range(n) if kept[i].any()]  # `dispatch` needs at least one assignment
     placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
-    x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T, of zeros, is an empty place
+    x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T of zeros is an empty place
     buffers = np.zeros((n, num_experts, num_tokens, x.shape[2]))
     for i in busy:
         buffers[i] = x_or_zero[i][placements[i].token]

@@ -3,7 +3,7 @@
     SCORE    logits = x · router                                                (not for HASH)
     SELECT   which experts work on which tokens, and with which gate            `decide`, or the groups below
     PLACE, COMBINE                                                              `experts.routed_ffn`
-    LOSS     what the router adds to the training loss                          `BlockOutput.auxiliary`
+    LOSS     the router's term of the training loss                          `BlockOutput.auxiliary`
 
 There are three kinds of routers. The first kind (hash to reinforce) assigns experts to tokens; all b·S tokens of the
 batch are one group, sequence by sequence. In expert choice the experts choose tokens of a group, and in a Mixture of
@@ -49,14 +49,14 @@ class Policy(NamedTuple):
     """The data of a block that the loss of RL-R needs."""
 
     logits: np.ndarray  # [T, E G]
-    value: np.ndarray  # [T], the baseline's guess of the reward
+    value: np.ndarray  # [T], the baseline's estimate of the reward
 
 
 class Decision(NamedTuple):
     """The decision of a router of the first kind for a group."""
 
     routing: Routing  # of the tokens of the group
-    auxiliary: float = 0.0  # what it adds to the training loss
+    auxiliary: float = 0.0  # its term of the training loss
     bias: np.ndarray | None = None  # [E G], for the next batch; None for a router without
     policy: Policy | None = None  # RL-R only
 
@@ -67,7 +67,7 @@ class BlockOutput(NamedTuple):
     output: np.ndarray  # [b, S, d]
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
     dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that no expert chose
-    auxiliary: float  # what the router adds to the training loss
+    auxiliary: float  # the router's term of the training loss
     bias: np.ndarray | None  # [E G], for the next batch; None for a router without
     policy: Policy | None  # RL-R only
 
@@ -130,7 +130,7 @@ def _token_choice_block(params, x, tokens, config, training, *, noise, table, he
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
-        # A second expert that GShard's draw left out has gate 0 and asks for no slot; nor does padding.
+        # A second expert dropped by GShard's draw has gate 0 and asks for no slot; nor does padding.
         asks = routing.gate != 0
     options = {"order": config.drop_order, "mask": asks, "expert_mask": expert_mask, "activation": config.activation}
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
@@ -151,7 +151,7 @@ def _mixture_block(params, x, config, training, mask, expert_mask):
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * np.exp(params["log_temperature"])
     output = np.zeros(groups.shape)
-    for i in np.flatnonzero(real.any(axis=1)):  # a group of padding alone keeps its zeros
+    for i in np.flatnonzero(real.any(axis=1)):  # a group of only padding keeps its zeros
         output[i] = mixture_of_tokens(params, groups[i], temperature, mask=real[i], **options).output
     return BlockOutput(ungroup(output), None, 0.0, 0.0, None, None)
 

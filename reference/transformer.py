@@ -65,22 +65,22 @@ class Output(NamedTuple):
     logits: np.ndarray  # [b, S, V]
     routing: Routing | ExpertChoice | None  # [n_r, T, ...] with T = b S; None for a dense model and for mixtures
     dropped_fraction: np.ndarray  # [n_r], share of assignments without a slot, or of tokens that no expert chose
-    auxiliary: np.ndarray  # [n_r], what each router adds to the training loss; that of RL-R is known to `loss` only
-    bias: np.ndarray | None  # [n_r, E G], what this batch leaves for the next, see `carry_bias`; None without a bias
+    auxiliary: np.ndarray  # [n_r], each router's term of the training loss; `loss` adds the term of RL-R
+    bias: np.ndarray | None  # [n_r, E G], the bias for the next batch, see `carry_bias`; None without a bias
     policy: Policy | None  # RL-R: logits [n_r, T, E G] and value [n_r, T]
 
 
 class Credit(NamedTuple):
     """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`."""
 
-    reward: np.ndarray  # [b, S], log-probability of the right next token, or the sum of those from there on
-    advantage: np.ndarray  # [n_r, b S], reward less what the block's baseline had guessed
+    reward: np.ndarray  # [b, S], log-probability of the true next token, or the sum from this position to the end
+    advantage: np.ndarray  # [n_r, b S], reward minus the estimate of the block's baseline
 
 
 class Loss(NamedTuple):
     """The training loss and its parts."""
 
-    total: float  # what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
+    total: float  # the training objective: the cross-entropy plus the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
     output: Output  # of the forward pass
     credit: Credit | None  # of RL-R in training
@@ -296,7 +296,7 @@ def attention(
         logits = np.einsum("bhic,bhjc->bhij", rotary(query), rotary(key))
     else:
         relative = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
-        # Row m - first of `relative` is the key of distance m. A distance below `first` is not seen; any row will do.
+        # Row m - first of `relative` is the key of distance m. A distance below `first` is masked; any row will do.
         by_pair = relative[:, np.maximum(distance, first) - first]  # [H, S, S, c], relative₍ᵢ₋ⱼ₎ at (i, j)
         by_content = np.einsum("bhic,bhjc->bhij", query, key)
         logits = by_content + np.einsum("bhic,hijc->bhij", query, by_pair)
@@ -343,7 +343,7 @@ def apply(
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise InputError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
-    routed, special = [], 0  # special: how many blocks so far were routed or wide
+    routed, special = [], 0  # special: the number of routed or wide blocks so far
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     for i in range(config.blocks):
         block = _at(params["blocks"], i)
@@ -470,7 +470,7 @@ def loss(
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     output = apply(params, inputs, config, **options)
-    log_total = log_sum_exp(output.logits, axis=-1)  # [b, S], of the sum that softmax divides by
+    log_total = log_sum_exp(output.logits, axis=-1)  # [b, S], log of the denominator of the softmax
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
     log_probability = np.where(counted, of_target - log_total, 0)
     cross_entropy, credit = float(-log_probability.sum() / counted.sum()), None

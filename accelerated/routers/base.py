@@ -58,16 +58,16 @@ from ..notation import (
 from .sinkhorn import _count_real, gate_values
 
 METHODS = ("host", "auction")
-"""How a balanced assignment can be found."""
+"""Methods for the balanced assignment."""
 
 EPSILON = 2.0**-8
 """Default increment of the auction, as a share of the largest difference of two scores of a token (our choice)."""
 
 _SLICE = 2**16
-"""Bytes that are handed to the host in one piece. What is larger (from 100 kB in JAX 0.10) is copied by another thread
-of the pool that also runs the callback: with one core, or as many callbacks at once as threads, both wait for ever."""
+"""Bytes passed to the host in one piece. JAX copies larger pieces (from 100 kB in JAX 0.10) in another thread of the
+pool that also runs the callback. With one core, or as many callbacks at once as threads, both deadlock."""
 
-_SHRINK = 4.0  # how much smaller the increment gets each time
+_SHRINK = 4.0  # the factor by which the increment shrinks each time
 
 
 class Assignment(NamedTuple):
@@ -76,8 +76,8 @@ class Assignment(NamedTuple):
     Attributes:
         expert: [T, k] integers, the experts of each token, largest score first; distinct within a row
         objective: sum of the scores of the chosen experts
-        prices: [E] in units of the scores, the least of them 0
-        gap: dual_bound of the prices less the objective: at least 0 but for rounding, 0 at an optimum
+        prices: [E] in units of the scores, the smallest is 0
+        gap: dual_bound of the prices minus the objective: at least 0 up to rounding, 0 at an optimum
 
     Differs from the reference: expert is int32. With method "auction" the gap is the gap of an approximate optimum.
     """
@@ -106,10 +106,11 @@ def balanced_assignment(
             count nowhere: T above is the number of real tokens, and only their scores must be finite.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
-            "auction" stays on the device and is exact up to a stated increment; of equally good assignments it finds
-            any.
-        epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. It is
-            raised to what can be told apart from the prices: 4 E times the spread times the precision of the scores.
+            "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
+            return any.
+        epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. The
+            program raises it to the resolution of the prices if needed: 4 E times the spread times the precision of the
+            scores.
 
     Returns:
         `Assignment`. Ties: of equally good assignments, the one that gives token 0 the lowest expert in any of them,
@@ -196,8 +197,8 @@ def base_router(
         method: see `balanced_assignment`.
         epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
-            are spread; None if all are here. Each member gathers the scores of all and solves the same problem. T and
-            load are those of all; each member returns its own rows.
+            are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load
+            cover all members; each member returns its own rows.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
@@ -251,7 +252,7 @@ def _column(mask: jax.Array | None):
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
     """Return the assignment of the compiled loops."""
-    from ..kernels.assignment import assign  # brings numba, which takes a fifth of a second that no other router needs
+    from ..kernels.assignment import assign  # imports numba: a fifth of a second that no other router needs
 
     num_tokens, num_experts = scores.shape
     words = scores.dtype.itemsize // 4
@@ -315,7 +316,7 @@ def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float |
     num_tokens, num_experts = scores.shape
     if num_experts == k:
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
-    scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
+    scores = scores - scores.max(axis=1, keepdims=True)  # a common offset then costs no digits
     spread = -_among(scores, admitted, 0).min()
     expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts), admitted)
     lowest = _among(price, admitted, jnp.inf).min()
@@ -393,7 +394,7 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
     num_experts = len(price)
     k = expert.shape[1]
     value = scores - price
-    if k == 1:  # faster than top_k; a token that bids holds nothing
+    if k == 1:  # faster than top_k; a bidding token has no expert
         choice = jnp.argmax(value, axis=1, keepdims=True).astype(jnp.int32)
         own = value.max(axis=1, keepdims=True)
         others = jnp.where(jnp.arange(num_experts, dtype=jnp.int32) == choice, -jnp.inf, value)

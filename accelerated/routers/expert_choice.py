@@ -58,8 +58,9 @@ def expert_choice_router(
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
-    Differs from the reference: logits below float32 are raised to float32. One that is not finite does not raise: all
-    gates are NaN. With a mask the shapes stay those of T tokens, and with a traced mask of experts those of one expert.
+    Differs from the reference: logits below float32 are converted to float32. A non-finite logit does not raise: all
+    gates are NaN. With a mask the shapes are the shapes for T tokens, and with a traced expert mask the shapes for one
+    expert.
     """
     _check_group("logits", logits)
     logits, valid, admitted = _prepared(logits, 1, mask, expert_mask)
@@ -114,8 +115,8 @@ def expert_choice_ffn(
         choice: of the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
-        axis_name: a mapped axis over which the experts are spread: `params` has those of this member, and the tokens
-            travel, see `parallel.run_experts`; None if all experts are here.
+        axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts, and the members
+            exchange tokens, see `parallel.run_experts`; None without sharding.
 
     Returns:
         [T, d]; 0 for a token that no expert took.

@@ -31,7 +31,7 @@ from ..notation import (
 )
 
 _ENTRIES = 2**24
-"""Distances that are held at a time."""
+"""Number of distances in memory at a time."""
 
 
 def hash_layer(
@@ -51,7 +51,7 @@ def hash_layer(
     Raises:
         ValueError: E < 1, ids that are not integers, or a mask of another shape or, not traced, with nothing in it.
 
-    Differs from the reference: a negative id wraps, like any remainder. With a mask that has no real token, plan and
+    Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
     """
     if num_experts < 1:
@@ -86,8 +86,7 @@ def table_router(
     Raises:
         ValueError: see `fixed_router`.
 
-    Differs from the reference: an id or an expert that is out of range gets a gate that is NaN, on which a training
-    loop stops.
+    Differs from the reference: an id or an expert out of range gets a NaN gate, which stops a training loop.
     """
     # A negative index would count from the end.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
@@ -120,9 +119,9 @@ def fixed_router(
         ValueError: the gate is unknown, a mask has another shape, or one that is not traced admits fewer than k
             experts.
 
-    Differs from the reference: an index that is out of range gets a gate that is NaN; repeated ones in a row are not
-    looked for. With a mask that has no real token, plan and loads are NaN, and with a traced one of fewer than k
-    experts all gates.
+    Differs from the reference: an index out of range gets a NaN gate; the function does not check for repeated experts
+    in a row. With a mask without real tokens, plan and loads are NaN; with a traced mask of fewer than k experts, all
+    gates are NaN.
     """
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
@@ -251,8 +250,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     Raises:
         ValueError: the counts are not integers >= 0, or k is out of range.
 
-    Differs from the reference: the experts are sorted for a token only if fewer than k are near the emptiest: about V E
-    steps.
+    Differs from the reference: the function sorts the experts for a token only if fewer than k are near the emptiest:
+    about V E steps.
     """
     counts = np.asarray(counts)
     _check_k(k, num_experts)
@@ -293,8 +292,8 @@ def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: i
     Raises:
         ValueError: an entry is not finite.
 
-    Differs from the reference: distances come from one matrix product, so rounding decides between
-    two equally near centres unless the numbers are whole.
+    Differs from the reference: distances come from one matrix product, so rounding decides between two equally near
+    centres, except for integers.
     """
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     centres = check_finite("centres", np.asarray(centres, np.float64))
@@ -377,7 +376,7 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
         tables: [2, V] integers in [0, E), such as two columns of `random_table`.
         num_experts: E.
 
-    Differs from the reference: an id that is not in the tables gets expert -1.
+    Differs from the reference: an id not in the tables gets expert -1.
     """
     tables, vocab_size = jnp.asarray(tables), tables.shape[1]
     inside = (token_ids >= 0) & (token_ids < vocab_size) & (previous >= 0) & (previous < vocab_size)

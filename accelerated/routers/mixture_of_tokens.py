@@ -66,15 +66,15 @@ def mixing_weights(
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: the logits are not [g, E], the temperature is not one number above 0, or a mask has another shape.
+        ValueError: the logits are not [g, E], the temperature is not a number above 0, or a mask has another shape.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
     Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
 
-    Differs from the reference: float32 at least. The weights of an expert with a logit that is not finite are NaN, and
-    all weights where a traced temperature is not above 0 or a traced mask admits no expert. Where no token is real the
-    weights are 0.
+    Differs from the reference: at least float32. The weights of an expert with a non-finite logit are NaN. All weights
+    are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is real, the weights
+    are 0.
     """
     logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=0)
     if one_hot:
@@ -112,8 +112,8 @@ def emit_weights(
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
-    Differs from the reference: see `mixing_weights`; over the experts, the weights of a token with a logit that is not
-    finite are NaN.
+    Differs from the reference: see `mixing_weights`; with "experts", the weights of a token with a non-finite logit are
+    NaN.
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
@@ -121,7 +121,7 @@ def emit_weights(
         return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask, expert_mask=expert_mask)
     logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=1)
     taking = real if admitted is None else real & admitted
-    divided = _among(_divided(logits.T, temperature, taking.T).T, admitted, -jnp.inf)  # but for a constant in each row
+    divided = _among(_divided(logits.T, temperature, taking.T).T, admitted, -jnp.inf)  # up to a constant in each row
     return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
 
 
@@ -195,8 +195,8 @@ def mixture_of_tokens(
         mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
         expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
             others.
-        axis_name: a mapped axis over which the experts are spread: up, down and linear are of those of this member, and
-            the mixtures travel, see `parallel.run_experts`; None if all experts are here.
+        axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts, and
+            the members exchange mixtures, see `parallel.run_experts`; None without sharding.
 
     Returns:
         `MixtureOutput`.
@@ -206,11 +206,11 @@ def mixture_of_tokens(
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
-    Differs from the reference: controller and weights are computed in float32 at least, the rest in the dtype of x. A
-    group without a real token gets 0.
+    Differs from the reference: controller and weights use at least float32, the rest the dtype of x. A group without a
+    real token gets 0.
     """
     if mask is not None:
-        x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times what stands in the padding need not be 0
+        x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times a padded value may be NaN
     wide = jnp.promote_types(x.dtype, jnp.float32)
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH

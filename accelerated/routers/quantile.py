@@ -56,8 +56,8 @@ def quantile_bias(
         mask: [T] bool, True for a real token; the function ignores the others, and T is the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
             The bias of the others does not change (our choice).
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are spread: each member takes the
-            step on its own tokens, and the mean of the biases is what the step gives.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are sharded: each member takes the
+            step on its own tokens, and the result is the mean of the biases.
 
     Returns:
         [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
@@ -66,8 +66,8 @@ def quantile_bias(
     Raises:
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has another shape.
 
-    Differs from the reference: float32 at least. An entry that is not finite, or a traced mask of fewer than k experts,
-    makes the whole new bias NaN; a group without a real token leaves the bias as it is.
+    Differs from the reference: at least float32. A non-finite entry, or a traced mask of fewer than k experts, makes
+    the whole new bias NaN; a group without a real token does not change the bias.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])
@@ -110,8 +110,8 @@ def quantile_router(
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here. T, load and residual are then those of all; each member returns its own rows.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding. T, load and residual then cover all members; each member returns its own rows.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -123,7 +123,7 @@ def quantile_router(
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
 
-    Differs from the reference: a logit that is not finite makes the gate of its token NaN, and such a bias all gates.
+    Differs from the reference: a non-finite logit makes the gate of its token NaN, and a non-finite bias all gates.
     Choice and bias carry no gradient.
     """
     _check_group("logits", logits)
@@ -169,7 +169,7 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:
     """Return the middle between the rank-th and the next largest entry along the last axis."""
-    # On CPU top_k is twenty times as fast as to sort, but XLA sorts after all where it sees that only two are used.
+    # On CPU top_k is twenty times as fast as a sort, but XLA sorts anyway if it sees that only two entries are used.
     ordered = jax.lax.optimization_barrier(jax.lax.top_k(values, rank + 1)[0])
     return (ordered[..., -2] + ordered[..., -1]) / 2
 

@@ -44,7 +44,7 @@ class PolicyTerms(NamedTuple):
         baseline: [], mean squared difference of reward and value
         entropy: [], mean over tokens, in nats
         balance: [], 1 when all experts have the same load
-        advantage: [T], what the policy term used; a constant for the gradient; 0 for padding
+        advantage: [T], the advantage in the policy term; a constant for the gradient; 0 for padding
     """
 
     loss: jax.Array
@@ -88,8 +88,8 @@ def reinforce_router(
 
     Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
-    Differs from the reference: float32 at least. A row of logits that is not finite gets gates and a plan that are NaN,
-    and one of noise gates. No gradient goes through any field.
+    Differs from the reference: at least float32. A non-finite row of logits gets NaN gates and a NaN plan; a non-finite
+    row of noise gets NaN gates. No field carries a gradient.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
@@ -136,7 +136,7 @@ def log_policy(
     Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
     lower index.
 
-    Differs from the reference: float32 at least. A row that is not finite gives NaN.
+    Differs from the reference: at least float32. A non-finite row gives NaN.
     """
     _check_group("logits", logits)
     logits = _nan_or_finite(logits, k, expert_mask)
@@ -156,7 +156,7 @@ def _nucleus(logits, k, nucleus):
     probability = softmax(ordered)
     before = jnp.cumsum(probability, axis=1) - probability
     size = jnp.maximum((before < nucleus).sum(axis=1, keepdims=True), k)  # [T, 1]
-    # The last member separates the rest; comparing with it needs no permutation back.
+    # Compare with the last member of the nucleus; this needs no inverse permutation.
     lowest, last = (jnp.take_along_axis(values, size - 1, axis=1) for values in (ordered, order))
     inside = (logits > lowest) | ((logits == lowest) & (jnp.arange(num_experts) <= last))
     return inside | jnp.isnan(logits)
@@ -185,9 +185,9 @@ def log_probability(
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
-    Differs from the reference: float32 at least. A row that is not finite gives NaN, and an expert that is out of range
-    or repeated is not looked for; a masked one has −∞. Entries are picked by a comparison, whose gradient, unlike that
-    of a gather, is no scatter.
+    Differs from the reference: at least float32. A non-finite row gives NaN. The function does not check for an expert
+    that is out of range or repeated; a masked one gives −∞. It selects entries by comparison, since the gradient of a
+    gather would be a scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     k = expert.shape[1]
@@ -218,7 +218,7 @@ def policy_entropy(
     Raises:
         ValueError: see `log_policy`.
 
-    Differs from the reference: float32 at least. A row that is not finite gives NaN.
+    Differs from the reference: at least float32. A non-finite row gives NaN.
     """
     log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
     finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, as 1 log 1 is, in the gradient too
@@ -240,7 +240,7 @@ def state_value(params: dict, x: jax.Array) -> jax.Array:
 
     Source: Clark et al. 2022, from the released parameter counts; ReLU is our choice.
 
-    Differs from the reference: nothing raises: what is not finite is carried into the value.
+    Differs from the reference: nothing raises; non-finite inputs propagate to the value.
     """
     return jax.nn.relu(jax.lax.stop_gradient(x) @ params["hidden"]) @ params["out"]
 
@@ -254,7 +254,7 @@ def reward_to_go(reward: jax.Array) -> jax.Array:
     Returns:
         The same shape.
 
-    Differs from the reference: float32 at least. Nothing raises: what is not finite is carried into the sums.
+    Differs from the reference: at least float32. Nothing raises; non-finite rewards propagate to the sums.
     """
     return jax.lax.cumsum(_at_least_float32(reward), axis=reward.ndim - 1, reverse=True)
 
@@ -295,8 +295,8 @@ def policy_terms(
         mask: [T] bool, True for a real token; means are over the real tokens.
         expert_mask: [E] bool, the experts that could be drawn; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
-            are spread; None if all are here. The balance loss is then that of all tokens, the same on every member; the
-            other terms are means over a member's own tokens.
+            are sharded; None without sharding. The balance loss then covers all tokens and is the same on every member;
+            the other terms are means over a member's own tokens.
 
     Returns:
         `PolicyTerms`.
@@ -308,8 +308,8 @@ def policy_terms(
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.
 
-    Differs from the reference: float32 at least. Logits, values or rewards that are not finite make the loss so, and a
-    mask without a real token makes it NaN; an expert that is out of range or repeated is not looked for.
+    Differs from the reference: at least float32. Non-finite logits, values or rewards make the loss non-finite, and a
+    mask without a real token makes it NaN. The function does not check for an expert that is out of range or repeated.
     """
     _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):

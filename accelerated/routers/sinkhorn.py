@@ -62,7 +62,7 @@ class SinkhornPlan(NamedTuple):
 
     Attributes:
         plan: [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
-        column_potential: [E], the potentials g; only their differences mean anything
+        column_potential: [E], the potentials g; only their differences matter
         residual: max over e of |E * (column sum) - 1|
         sweeps: column steps taken
         converged: residual <= tolerance
@@ -118,8 +118,8 @@ def sinkhorn_plan(
         num_sweeps: take exactly this many column steps, for any residual (overrides the three above).
         mask: [T] bool, True for a real token; T is then the number of real ones.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here. T is then the number of all of them, and each member returns its own rows.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding. T is then the number of tokens on all members, and each member returns its own rows.
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
@@ -140,7 +140,7 @@ def sinkhorn_plan(
 
     def with_logarithms(state):
         g, plan, _, sweeps, steps, _ = state
-        # Without the barrier the shifted logits would be stored for loops that hardly ever run.
+        # Without the barrier XLA would store the shifted logits for loops that rarely run.
         again, _ = jax.lax.optimization_barrier((prepared[0], plan))
         group = _group(again, *prepared[1:], mask, axis_name)
         g, plan, residual, sweeps = _log_sweeps(group, g, sweeps, unfinished)
@@ -152,7 +152,7 @@ def sinkhorn_plan(
     done = precise & ~unfinished(residual, sweeps)
     if num_sweeps is None:
         done &= residual <= tolerance
-    # A loop of at most one round, which vmap, unlike a cond, does not run where no group needs it.
+    # A loop of at most one round: vmap skips it if no group needs it, but would always run a cond.
     state = g, plan, residual, sweeps, jnp.int32(0), done
     g, plan, residual, sweeps, steps, _ = jax.lax.while_loop(lambda s: ~s[5], with_logarithms, state)
     return SinkhornPlan(plan, g, residual, sweeps, residual <= tolerance, steps)
@@ -181,8 +181,8 @@ def sinkhorn_router(
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
         held: a routing of the same group whose selection is used instead of a new one.
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
-            all are here. T, load and residual are then those of all; each member returns its own rows.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
+            without sharding. T, load and residual then cover all members; each member returns its own rows.
 
     Returns:
         `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
@@ -294,7 +294,7 @@ def _scaling_sweeps(group: _Group, unfinished):
 
     Args:
         group: the tokens.
-        unfinished: from the residual and the number of sweeps to whether another sweep is wanted.
+        unfinished: a function of the residual and the number of sweeps; True means another sweep.
 
     Returns:
         g [E], the plan [T, E], its residual, the number of sweeps, and whether all entries of the plan are precise.
@@ -313,7 +313,7 @@ def _scaling_sweeps(group: _Group, unfinished):
         allowed = (new > safe).all() & (new < 1 / safe).all()  # not so where one is NaN
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
-    # Each round has the u of its own and the next one's; the first is no sweep, but has one copy of the products less.
+    # Each round has its own u and the next one; the first round is no sweep, but saves one copy of the products.
     u = jnp.ones(kernel.shape[1], kernel.dtype)  # of a masked expert it stays 1
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
     u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
@@ -380,7 +380,7 @@ def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None)
     values = group.logits + g
     if temperature is not None:
         values = values / temperature
-    # What overflows or gets lost in exp is taken off first; it is the same for a whole row and cancels.
+    # Subtract a shift that avoids overflow and underflow in exp; it is constant in a row and cancels.
     plan = jnp.exp(values - values.max(axis=1, keepdims=True))
     plan = _masked_rows(plan / (plan.sum(axis=1, keepdims=True) * group.count), group.real)
     mass = _total(plan.sum(axis=0), group.axis_name)

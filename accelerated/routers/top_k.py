@@ -86,9 +86,9 @@ def top_k_router(
     Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
     the lower index.
 
-    Differs from the reference: logits below float32 are raised to float32. One that is not finite does not raise: the
-    gates of its token are NaN, and all gates where such a bias or a traced mask of fewer than k experts is given, of
-    the whole layer or of the smallest groups. With a mask that has no real token, plan and loads are NaN.
+    Differs from the reference: logits below float32 are converted to float32. A non-finite logit does not raise: the
+    gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with fewer than k experts
+    in the layer or in the smallest groups. With a mask without real tokens, plan and loads are NaN.
     """
     _check_group("logits", logits)
     if bias is not None:
@@ -247,7 +247,7 @@ def gshard_router(
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
-    Differs from the reference: see `top_k_router`. A uniform outside [0, 1) is taken as it is, and one that is NaN
+    Differs from the reference: see `top_k_router`. The function does not check the range of uniforms, and a NaN uniform
     reaches the gates.
     """
     _check_group("logits", logits)

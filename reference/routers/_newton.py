@@ -38,8 +38,8 @@ All of this is our choice.
 
 import numpy as np
 
-_WARM = 16.0  # what the rows span at the first temperature
-_CLOSE = 1.0  # the reach of a step at which the next temperature is due
+_WARM = 16.0  # span of the rows at the first temperature
+_CLOSE = 1.0  # the reach of a step below which the next temperature starts
 _GROUND = 16.0  # weight of the links to the ground, in units of the rounding error of a mass
 
 

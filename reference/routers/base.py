@@ -87,8 +87,8 @@ class Assignment(NamedTuple):
 
     expert: np.ndarray  # [T, k] integers, the experts of each token, largest score first; distinct within a row
     objective: float  # sum of the scores of the chosen experts
-    prices: np.ndarray  # [E] in units of the scores, the least of them 0
-    gap: float  # dual_bound of the prices less the objective: at least 0 but for rounding, 0 at an optimum
+    prices: np.ndarray  # [E] in units of the scores, the smallest is 0
+    gap: float  # dual_bound of the prices minus the objective: at least 0 up to rounding, 0 at an optimum
 
 
 def balanced_assignment(
@@ -144,7 +144,7 @@ def balanced_assignment(
     values, unit = _whole_numbers(scores)
     holds = [set(row) for row in top_k_indices(values, k).tolist()]  # the experts of each token
     places = -(-num_tokens * k // num_experts)  # T k / E, rounded up
-    # One more token takes the places that are left over, if any are; all experts are worth 0 to it.
+    # An extra token with score 0 at every expert takes the unused places, if there are any.
     values = [*values.tolist(), [0] * num_experts]
     holds.append(set(range(places * num_experts - num_tokens * k)))
     _balance(values, holds, [places] * num_experts)
@@ -247,7 +247,7 @@ def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
     """
     exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
     bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
-    exponent = max(exponent, bits - 1022)  # the unit has to be a normal number
+    exponent = max(exponent, bits - 1022)  # the unit must be a normal number
     return np.rint(np.ldexp(scores, bits - exponent)).astype(np.int64), float(np.ldexp(1.0, exponent - bits))
 
 

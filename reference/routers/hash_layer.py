@@ -308,7 +308,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
         raise InputError("uniforms have to be at least 0 and below 1")
-    num_left = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
+    num_left = num_experts - np.arange(uniforms.shape[1])  # remaining experts at each choice
     picks = np.minimum((uniforms * num_left).astype(np.int64), num_left - 1)  # a product can round up
     return _without_repeats(picks, num_experts)
 

@@ -71,7 +71,7 @@ class PolicyTerms(NamedTuple):
     baseline: float  # [], mean squared difference of reward and value
     entropy: float  # [], mean over tokens, in nats
     balance: float  # [], 1 when all experts have the same load
-    advantage: np.ndarray  # [T], what the policy term used; a constant for the gradient; 0 for padding
+    advantage: np.ndarray  # [T], the advantage in the policy term; a constant for the gradient; 0 for padding
 
 
 def reinforce_router(
@@ -194,7 +194,7 @@ def _nucleus(logits, k, nucleus):
     if not 0 < nucleus <= 1:
         raise InputError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
     inside = np.ones(logits.shape, dtype=bool)
-    if nucleus == 1:  # the sum of all probabilities may be rounded to 1 before the last one
+    if nucleus == 1:  # the cumulative sum may round to 1 before the last expert
         return inside
     order = top_k_indices(logits, num_experts)
     for t, probability in enumerate(softmax(logits)):
@@ -240,7 +240,7 @@ def log_probability(
         return log_probability(np.asarray(logits)[:, admitted], _column_numbers(expert, admitted), nucleus)
     logits, expert = check_finite("logits", logits), np.asarray(expert)
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
-    expert_counts(expert, logits.shape[1])  # says so when an index is out of range
+    expert_counts(expert, logits.shape[1])  # raises if an index is out of range
     inside = _nucleus(logits, expert.shape[1], nucleus)
     total = np.zeros(len(logits))
     for t, row in enumerate(logits):

@@ -88,7 +88,7 @@ class SinkhornPlan(NamedTuple):
     """The plan and its quality."""
 
     plan: np.ndarray  # [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
-    column_potential: np.ndarray  # [E], the potentials g; only their differences mean anything
+    column_potential: np.ndarray  # [E], the potentials g; only their differences matter
     residual: float  # max over e of |E * (column sum) - 1|
     sweeps: int  # column steps taken
     converged: bool  # residual <= tolerance
@@ -173,7 +173,7 @@ def sinkhorn_plan(
     if num_sweeps is None:
         g, sweeps = _sweep(logits, tolerance, max_sweeps)
     else:
-        g, sweeps = _sweep(logits, -math.inf, num_sweeps)  # no residual is so small, so that none ends the sweeps early
+        g, sweeps = _sweep(logits, -math.inf, num_sweeps)  # no residual is this small, so the sweeps do not end early
     log_plan, _, residual = _row_step(logits, g)
     newton_steps = 0
     if num_sweeps is None and residual > tolerance and max_newton > 0:
@@ -203,7 +203,7 @@ def _row_step(logits: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """
     num_tokens, num_experts = logits.shape
     values = logits + g
-    # A shift of a row changes nothing. With its maximum at 0, large logits do not round the sums.
+    # Shifting a row changes nothing. With its maximum at 0, large logits do not add rounding errors to the sums.
     values = values - values.max(axis=1, keepdims=True)
     log_plan = values - log_sum_exp(values, axis=1)[:, None] - np.log(num_tokens)
     log_mass = log_sum_exp(log_plan, axis=0)
@@ -262,7 +262,7 @@ def sinkhorn_router(
         if training:
             solved = sinkhorn_plan(logits, num_sweeps=num_sweeps)
             plan, residual = solved.plan, solved.residual
-            # aₜ is the same for a whole row, so z + g orders its experts as the plan does, and does not underflow.
+            # aₜ is constant in a row, so z + g has the same order of experts as the plan, and does not underflow.
             expert = top_k_indices(logits + solved.column_potential, k)  # [T, k]
         else:
             expert = top_k_indices(logits, k)
