@@ -1,8 +1,8 @@
 """Minimise the sum of Huber terms of a smooth law, from all starts, in compiled loops.
 
-Private to the fast twin; `routelaws.reference.laws._descent` says what is minimised and why the steps are as they are.
-The loops are in `kernels/law_terms.py`, what the laws predict, and `kernels/law_descent.py`, the search. Starts are
-independent of each other, so threads share them out. Both ends of all intervals are sought together as well.
+Private to the fast twin; `routelaws.reference.laws._descent` explains the objective and the steps. The compiled loops
+are in `kernels/law_terms.py` (predictions) and `kernels/law_descent.py` (search). Starts are independent of each other,
+so threads share them. One search finds both ends of all intervals together.
 """
 
 import math
@@ -30,7 +30,7 @@ LEAST_RISE = 1e-20
 
 
 class Form(NamedTuple):
-    """What a law tells about itself."""
+    """The interface of a law."""
 
     names: tuple[str, ...]
     positive: tuple[bool, ...]
@@ -66,7 +66,7 @@ def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None
 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:
-    """Return the least of what all starts [s, p] end at."""
+    """Return the best end of the searches from all starts [s, p]."""
     theta, value, _ = _follow(problem, np.asarray(starts, dtype=np.float64), STEPS)
     best = int(np.argmin(value))
     if not math.isfinite(value[best]):
@@ -76,14 +76,14 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 
 
 def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, wanted=None, stiffness=None) -> tuple:
-    """Return θ [s, p], the sums of the table [s] and what was asked [s] at the ends of all starts.
+    """Return θ [s, p], the sums of the table [s] and the targets [s] at the ends of all starts.
 
     Args:
         problem: the table.
         starts: [s, p].
         most: [2], steps of each half.
         asked: None; or numbers of coefficients [s]; or points [s, columns], logs, centred.
-        wanted: [s], what is asked is held near this value.
+        wanted: [s], the value near which the target is fixed.
         stiffness: [s], the weight of that.
     """
     count, columns = len(starts), len(problem.centres)
@@ -108,7 +108,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
 
 
 def _table(problem: Problem, one_more: bool) -> tuple:
-    """Return logs, log losses, weights and deltas of the rows; with the place of one more row if that is wanted."""
+    """Return logs, log losses, weights and deltas of the rows; with space for one more row if needed."""
     rows, more = problem.log_loss.size, int(one_more)
     return (
         np.pad(problem.logs, ((0, 0), (0, more))),
@@ -146,7 +146,7 @@ def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np
     for j in range(theta.size):
         values[j] = coefficient(form.law, centres, j, theta, turn[j])
     positive = np.array(form.positive)
-    with np.errstate(over="ignore", invalid="ignore"):  # of coefficients that ran away beyond all numbers
+    with np.errstate(over="ignore", invalid="ignore"):  # of diverged coefficients
         values = np.where(positive, np.exp(np.where(positive, values, 0.0)), values)
         return values, np.where(positive[:, None], values[:, None] * turn, turn)
 
@@ -186,7 +186,7 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     _, values, right = np.linalg.svd(J[:, free] / scale, full_matrices=False)
     kept = values > 1e-15 * values[0]
     found = np.full((theta.size, theta.size), np.nan)
-    with np.errstate(over="ignore", invalid="ignore"):  # of coefficients that ran away beyond all numbers
+    with np.errstate(over="ignore", invalid="ignore"):  # of diverged coefficients
         root = turn[np.ix_(free, free)] @ (right[kept].T / values[kept] / scale[:, None])
         found[np.ix_(free, free)] = variance * root @ root.T
     return found
@@ -284,7 +284,7 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
 
 
 def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is asked of each lane, [lanes], at θ [lanes, p], and its derivatives [lanes, p].
+    """Return the target of each lane, [lanes], at θ [lanes, p], and its derivatives [lanes, p].
 
     A coefficient above 0 counts by its logarithm.
     """

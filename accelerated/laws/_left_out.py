@@ -1,11 +1,11 @@
-"""Errors of rows left out, without a fit for each fold: the short cuts of `held_out.py`, one for each kind of law.
+"""Errors of held-out rows without a fit for each fold: the short cuts of `held_out.py`, one per type of law.
 
-For a law that is linear throughout the error follows from the one fit to all rows: with H the matrix that takes the
-measured log10 L to the fitted ones, the rows of a fold are off by (I - H)⁻¹ times their residuals, I - H taken at those
-rows. The bounded laws are fitted under weights, all folds in one compiled call (`fit_weighted`).
+For a linear law the errors follow from one fit to all rows. Let H be the matrix that maps the measured log10 L to the
+fitted ones. Then the errors of a fold are (I - H)⁻¹ times its residuals, with I - H restricted to its rows. For the
+bounded laws, one compiled call fits all folds with weights (`fit_weighted`).
 
-Each takes `refit(out)`, the errors of a fold by a fit to all other rows, for folds that the short cut cannot judge; the
-columns, [n] each; the loss, [n]; and the folds, a list of row numbers each. It returns the errors, [n].
+The arguments of each short cut: `refit(out)`, the errors of a fold by a fit to all other rows, for ill-conditioned
+folds; the columns, [n] each; the loss, [n]; and the folds, a list of row numbers each. It returns the errors, [n].
 """
 
 import math
@@ -18,7 +18,7 @@ from routelaws.reference.laws.utilisation import FLOOR
 
 from .fitting import fit_weighted, predict_curves
 
-_DOUBTFUL = 1e-3  # least eigenvalue of I - H, by which rounding is divided, below which a fold is fitted by itself
+_DOUBTFUL = 1e-3  # least eigenvalue of I - H, which divides rounding; below it a fold has its own fit
 
 
 def by_hat_matrix(

@@ -1,9 +1,9 @@
-"""Levenberg's and Marquardt's method, all starts of a fit at once in one compiled loop.
+"""The Levenberg-Marquardt method, all starts of a fit at once in one compiled loop.
 
 See `routelaws.reference.laws._levenberg` for the method. Here the starts are a mapped axis, the derivatives come from
-JAX, and the rows are padded to a multiple of 32 with a weight of 0, so that tables of nearly one length share one
-compiled loop. Everything is float64, whatever the process has set. The reference says why the laws of accuracy have
-this search and the laws of the loss that of `_descent.py`.
+JAX, and the rows are padded to a multiple of 32 with a weight of 0, so tables of similar length share one
+compiled loop. Everything is float64, for any setting of the process. The reference explains why the laws of accuracy
+use this search and the laws of the loss use `_descent.py`.
 """
 
 import functools
@@ -23,14 +23,14 @@ _PADDING = 32
 
 
 def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
-    """Return the best minimum that is reached from any of the starts.
+    """Return the best minimum reached from any start.
 
     Args:
         law: (model, data), or a model of the reference. A model is a function of this package's files, (θ [p], data)
             -> prediction [n], compiled once; data are arrays with the rows first, [n, ...], or a tuple of these.
         target: [n].
         starts: [s, p].
-        delta: of Huber's terms; infinite for least squares.
+        delta: of the Huber terms; infinite for least squares.
 
     Raises:
         ArithmeticError: no start has a finite sum.
@@ -100,7 +100,7 @@ def _going(state):
 
 
 def _huber_sum(residual, weight, delta):
-    """Return the weighted sum of Huber's terms."""
+    """Return the weighted sum of Huber terms."""
     size = jnp.abs(residual)
     outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
     return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))

@@ -1,4 +1,4 @@
-"""See `_smooth.py` of the reference: the table that these laws want, and the report of a fit.
+"""Checked tables and the report of a fit: see `_smooth.py` of the reference.
 
 Private to the fast twin. The loops are imported with the first fit.
 """
@@ -22,7 +22,7 @@ def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
 
 
 def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
-    """Return what is reported about the best of all starts: the fields of `additive.AdditiveFit`, in their order."""
+    """Return the report of the best start: the fields of `additive.AdditiveFit`, in their order."""
     from . import _descent
 
     form = form() if callable(form) else form

@@ -1,8 +1,8 @@
 """Laws that add terms: an irreducible loss, and powers of size, tokens and other columns.
 
-Imported from `routelaws.reference.laws.additive`. The search differs: compiled loops, shared out over threads,
-follow all starts of a fit and find both ends of all intervals by false position (`_descent.py`). They take some seconds
-to compile, once on a machine.
+Imported from `routelaws.reference.laws.additive`. The search differs: compiled loops on several threads follow all
+starts of a fit and find both ends of all intervals by false position (`_descent.py`). They take some seconds to
+compile, once per machine.
 """
 
 import math
@@ -18,7 +18,7 @@ from . import _smooth
 
 
 def _form(law: AdditiveLaw):
-    """Return what `_descent.py` wants to know of a law.
+    """Return the law in the interface of `_descent.py`.
 
     The design X of the reference, rows by terms by unknowns, is never made: the loops get the indices of the
     unknowns that are the multiplier and the exponents of a term.
@@ -58,7 +58,7 @@ def _places(law: AdditiveLaw) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-    """Return θ [s, p]: every way to share the loss out over the terms, with every guess of the exponents.
+    """Return θ [s, p]: every way to share the loss between the terms, with every guess of the exponents.
 
     Args:
         law: the law.

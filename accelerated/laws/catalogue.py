@@ -1,7 +1,7 @@
 """Every law as one record, so that code can loop over laws.
 
-Imported from `routelaws.reference.laws.catalogue`. The records here call fast twins, and laws of users are registered
-apart. `SHORT_CUTS` lists the laws that need no fit for each row that is left out.
+Imported from `routelaws.reference.laws.catalogue`. The records here call fast twins, and `register` keeps its
+own list. `SHORT_CUTS` lists the laws that need no fit for each held-out row.
 """
 
 import types

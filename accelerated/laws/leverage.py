@@ -1,6 +1,6 @@
 """Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
 
-Imported from `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy looks about the best
+Imported from `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy refines the best
 point of a coarse scan.
 """
 

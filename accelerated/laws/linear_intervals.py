@@ -2,8 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.linear_intervals`.
 
-What differs here: the intervals of coefficients come from the covariance of the fit, and N_c and N_cutoff from the
-tangents of Fieller's theorem, with sizes counted from their mean.
+What differs here: the intervals of coefficients come from the covariance of the fit. The intervals of N_c and N_cutoff
+come from the tangents of Fieller's theorem, with sizes relative to their mean.
 """
 
 import math
@@ -94,7 +94,7 @@ def bilinear_intervals(
     if steep and c < 0:
         low = high = math.inf
     elif not steep:
-        # With an interaction of 0 the best slope is that of the regression of the slope on c.
+        # With an interaction of 0 the best slope comes from the regression of the slope on c.
         low, high = (high if slope < c * slopes[0, 1] / slopes[1, 1] else -math.inf), math.inf
     found = _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
     return [*found, Range("N_cutoff", None, cutoff(fit.coefficients), _power(low + mean), _power(high + mean), "")]

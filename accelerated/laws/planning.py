@@ -88,7 +88,7 @@ def fine_grained_optimum(
 
 
 def _lowest_point(function: Callable, low: float, high: float) -> float:
-    """Return where a function with one low point has it, between `low` and `high`; an end where it is there."""
+    """Return the only minimum of a function between `low` and `high`; it may be an end."""
     from scipy.optimize import minimize_scalar
 
     if not low < high:

@@ -46,17 +46,17 @@ PLACE = {
     "a": (), "b": (), "c": (), "d": (), "E_start": (), "E_max": (), "N_cutoff": (), "slope": ("N",),
     "gain": ("N", "E"), "prediction": ("N", "E"), "observation": ("N", "E"), "effective_parameters": ("N", "E"),
 }  # fmt: skip
-"""The names of quantities, and which of N and E each is taken at."""
+"""The names of quantities, and which of N and E each needs."""
 
 _POWERS = ("N_cutoff", "effective_parameters", "prediction", "observation")
-"""What this file has as log10."""
+"""The quantities that are log10 in this file."""
 
 
 class Solved(NamedTuple):
     """The least-squares problem of one shape (step 2)."""
 
     residual: float  # RSS
-    limit: float  # what is allowed, or RSS where the shape is rejected
+    limit: float  # the allowed residual sum, or RSS if the shape is rejected
     solution: np.ndarray  # [4] β̂
     root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so that hᵀ(XᵀX)⁻¹h = |rootᵀh|²
 
@@ -69,13 +69,12 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
     def at(t: float, w: float) -> tuple[float, float, float, float]:
         return at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
 
-    # Shapes that are rejected come behind all others (False < True), the worse the further: so the search is led to
-    # those that are allowed.
+    # Rejected shapes sort after all others (False < True), the worst last. This leads the search to allowed shapes.
     def low_end(t: float, w: float) -> tuple[bool, float]:
         residual, _, end, _ = at(t, w)
         return (True, residual) if residual > limit or math.isnan(end) else (False, end)
 
-    def high_end(t: float, w: float) -> tuple[bool, float]:  # less its sign, since `minimise` finds the least
+    def high_end(t: float, w: float) -> tuple[bool, float]:  # with a minus sign, since `minimise` finds the least
         residual, _, _, end = at(t, w)
         return (True, residual) if residual > limit or math.isnan(end) else (False, -end)
 
@@ -91,10 +90,10 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
 
 
 def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
-    """Return the residual sum of one shape, and the best value, the low end and the high end of what is allowed there.
+    """Return the residual sum of one shape, and the best value, the low end and the high end of its allowed values.
 
-    Values are in the units of the quantity, but for those of `_POWERS`. Where the shape is rejected (a residual sum
-    above the limit) both ends are the best value.
+    Values are in the units of the quantity, except for `_POWERS`. If the shape is rejected (a residual sum above the
+    limit), both ends are the best value.
     """
     solved = _solve(rows, limit, rise, bend)
     if quantity.name in ("E_start", "E_max"):
@@ -143,9 +142,9 @@ def _variance(solved: Solved, h: np.ndarray) -> float:
 def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
     """Return the value furthest from the best one, to the side of `step`, whose least residual sum is allowed.
 
-    The steps double until a value is not allowed; then what lies between is halved until no number of float64 is left.
+    The steps double until a value is rejected. Then bisection continues until no number of float64 lies between.
     """
-    if solved.limit == solved.residual:  # nothing but the least-squares solution is allowed
+    if solved.limit == solved.residual:  # only the least-squares solution is allowed
         return best
     inside, outside = best, best + step
     while least(outside) <= solved.limit:
@@ -161,7 +160,7 @@ def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, 
 
 
 def _both_ends(solved: Solved, least: Callable[[float], float], best: float) -> tuple[float, float]:
-    """Return the last value that is allowed below the best one and above it."""
+    """Return the last allowed value below the best one and above it."""
     step = 1 + abs(best)  # near the linear limit a best value may be 1e20, which a step of 1 would not change
     return _last_allowed(solved, least, best, -step), _last_allowed(solved, least, best, step)
 
@@ -186,7 +185,7 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
 
 
 def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]:
-    """Return the best value of (y·β)/(x·β) and both ends, which are infinite where x·β = 0 is allowed.
+    """Return the best value of (y·β)/(x·β) and both ends, which are infinite if x·β = 0 is allowed.
 
     Example:
         The two rows of `least_sum` with a smaller limit: the second unknown by the first is 3, and is allowed while
@@ -243,7 +242,7 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
 
 
 def _span(rows: Rows, rise: float, bend: float) -> np.float64:
-    """Return how many decades Ê grows from E = 1 to the largest E of the table."""
+    """Return the decades by which Ê grows from E = 1 to the largest E of the table."""
     top = rows.extra_experts.max()
     return np.log1p(rise * top / (1 + bend * top)) / math.log(10)
 
@@ -259,11 +258,11 @@ def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
 def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float, float, float]:
     """Return the best n at which gain·β + n interaction·β rises to 0, and its ends.
 
-    Only with an interaction above 0 does the sum rise with n, and n is -gain/interaction. So a law is a point of a
-    plane, with the interaction to the right and -gain upwards, and n is the slope at which a point on the right is seen
-    from the origin: the ends are found as angles. Straight up n is ∞. If that is allowed, laws further to the left are,
-    which never rise to 0, and there is no high end. Straight down n is -∞, and if that is allowed, there is no end on
-    either side. If nothing on the right is allowed, no law rises to 0, and both ends are infinite.
+    The sum rises with n only if the interaction is above 0; then n is -gain/interaction. Draw a law as a point of a
+    plane, with the interaction to the right and -gain upwards. Then n is the slope of the line from the origin to a
+    point on the right, and the search finds the ends as angles. Straight up n is ∞. If straight up is allowed, so are
+    laws further to the left, which never rise to 0, and there is no high end. Straight down n is -∞; if it is allowed,
+    there is no end on either side. If no point on the right is allowed, no law rises to 0, and both ends are infinite.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))

@@ -40,7 +40,7 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def need_rows(rows: int, coefficients: int, law: str) -> None:
-    """Raise InputError unless there is one row more than coefficients, so that there is a residual to judge by."""
+    """Raise InputError unless there is one row more than coefficients: a residual needs it."""
     if rows <= coefficients:
         raise InputError(
             f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
@@ -49,7 +49,7 @@ def need_rows(rows: int, coefficients: int, law: str) -> None:
 
 
 def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Solve for the columns of `design` and say how well.
+    """Solve the least-squares problem and return the solution with its covariance and residual.
 
     Args:
         design: [n, p].
@@ -60,7 +60,7 @@ def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, n
         (designᵀ design)⁻¹; and the mean squared residual.
     """
     inverse = np.linalg.pinv(design)
-    # A second step on the residual takes away the rounding of the first one.
+    # A second step on the residual removes the rounding of the first.
     solution = inverse @ target
     solution = solution + inverse @ (target - design @ solution)
     squares = float(np.sum((target - design @ solution) ** 2))
@@ -69,13 +69,13 @@ def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, n
 
 
 def independent(design: np.ndarray) -> bool:
-    """Return whether the columns of `design` can be told apart: their directions span as many dimensions as columns."""
+    """Return whether the columns of `design` are linearly independent, up to rounding."""
     length = np.linalg.norm(design, axis=0)
     return bool(np.all(length > 0)) and np.linalg.matrix_rank(design / length, tol=INDEPENDENT) == design.shape[1]
 
 
 def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
-    """Return the effective number of what is `extra` above its least: `start` at 0, rising, and below `limit`.
+    """Return the effective number for `extra` above the least: `start` at 0, rising, and below `limit`.
 
     1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit), as in the equations of Ê and B̂; the limit may be math.inf.
     """
@@ -90,9 +90,9 @@ def bilinear(coefficients: tuple[float, float, float, float], n: np.ndarray, e: 
 
 
 def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
-    """Return 10^x at which level + slope · x falls to a loss; `never` where the slope is not below 0.
+    """Return 10^x at which level + slope · x falls to a loss; `never` if the slope is not below 0.
 
-    What is beyond the range of float64 is inf or 0.
+    Values beyond the range of float64 are inf or 0.
 
     Example:
         From 10^0.3 a slope of -0.1 takes one decade to come down to 10^0.2.
@@ -105,7 +105,7 @@ def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: flo
 
 
 def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.ndarray, start: float) -> np.ndarray:
-    """Return 10^m at which (m, e = start) has the loss of (n, e): what a model with experts is worth without them.
+    """Return 10^m at which (m, e = start) has the loss of (n, e): the dense equivalent of a model with experts.
 
     Setting both losses equal leaves (a + c start) m = (a + c e) n + b (e - start). a + c start must not be 0.
     """

@@ -50,20 +50,20 @@ OUTER_SHARE = (1.0, 1e-3)  # of the weight of a row beyond delta, in each half
 WORTH = (1e-6, 1e-14)  # a step that is to lower the sum by a smaller share than this ends each half
 ROUNDING = 1e-16  # a residual of 0 may come out as large as this
 REACHED = 1e-6  # relative excess over the best objective up to which a start has reached it
-ABSENT = -700.0  # ln of a multiplier whose term is not there: exp of it is 0 beside every other term
-PROMISE = 1e-6  # share of the sum that one more step may promise where a search has ended
-GONE = 1e-7  # what an unknown does to ln L̂ in any row, below which it has left the law
-FAINT = 1e-12  # what an unknown does to all rows together, below which a step leaves it where it is
+ABSENT = -700.0  # ln of an absent multiplier: its exp is negligible relative to every other term
+PROMISE = 1e-6  # share of the sum by which one more step may lower it after convergence
+GONE = 1e-7  # effect of an unknown on ln L̂ in any row, below which it has vanished
+FAINT = 1e-12  # effect of an unknown on all rows together, below which a step does not move it
 LONGEST = 3.0  # change of one unknown in one step
-FAR = 40.0  # how far an interval is followed, in units of ln: what is still allowed there has no end
+FAR = 40.0  # limit of an interval, in units of ln: an end beyond it counts as open
 
 
 class Form(NamedTuple):
-    """What a law tells about itself. Unknowns are counted from the middle of a table, its `centres`."""
+    """The interface of a law. Unknowns are relative to the middle of a table, its `centres`."""
 
     names: tuple[str, ...]  # [p] the coefficients
-    positive: tuple[bool, ...]  # [p] above 0, so that its logarithm is what has an interval
-    limits: tuple[float, ...]  # [p] what a coefficient is once it has left the law
+    positive: tuple[bool, ...]  # [p] above 0, so the interval is of its logarithm
+    limits: tuple[float, ...]  # [p] the value of a coefficient that has vanished
     bind: Callable  # (columns, centres) -> the model, θ [p] -> ln L̂ [n] and J [n, p]
     natural: Callable  # (θ [p], centres) -> coefficients [p]
     internal: Callable  # (coefficients [p], centres) -> θ [p], the inverse of `natural`
@@ -90,14 +90,14 @@ class Found(NamedTuple):
 
 
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres: np.ndarray) -> Problem:
-    """Return the sum that a table asks to minimise."""
+    """Return the sum to minimise for a table."""
     delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
     ones = np.ones(len(loss))
     return Problem(form.bind(columns, centres), np.log(loss), ones, delta * ones)
 
 
 def huber_sum(problem: Problem, theta: np.ndarray) -> float:
-    """Return S(θ); infinite where the law is not a number of float64."""
+    """Return S(θ); infinite if the law is not a finite float64."""
     residual = problem.model(theta)[0] - problem.log_loss
     total = float(np.sum(problem.weight * terms(residual, problem.delta)))
     return total if math.isfinite(total) else math.inf
@@ -110,7 +110,7 @@ def slopes(problem: Problem, theta: np.ndarray) -> np.ndarray:
 
 
 def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return θ and S where the search from `start` ends (see the top of this file)."""
+    """Return θ and S at the end of the search from `start` (see the top of this file)."""
     theta, value = start, huber_sum(problem, start)
     for most, outer, worth in zip(STEPS, OUTER_SHARE, WORTH, strict=True):  # the first half, and the second
         damping, more = 1e-4, 2.0
@@ -138,7 +138,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:
-    """Return the least of what all starts [s, p] end at."""
+    """Return the best end of the searches from all starts [s, p]."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         ends = [descend(problem, start) for start in np.asarray(starts, dtype=np.float64)]
     theta, value = min(ends, key=lambda end: end[1])
@@ -149,9 +149,9 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 
 
 def ended(problem: Problem, theta: np.ndarray) -> bool:
-    """Return whether the search has come to its end at θ: one more step, without damping, promises next to nothing.
+    """Return whether the search has converged at θ: one more step, without damping, would hardly lower S.
 
-    Of exact losses the residuals are rounding, some units in the last place each, and no step is to lower these.
+    The residuals of exact losses are rounding, some units in the last place each; no step needs to lower them.
     """
     predicted, J = problem.model(theta)
     residual = predicted - problem.log_loss
@@ -163,14 +163,14 @@ def ended(problem: Problem, theta: np.ndarray) -> bool:
 
 
 def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return [p]: whether an unknown has left the law, so that no row says anything about it."""
+    """Return [p]: whether an unknown has vanished, so that no row depends on it."""
     return np.abs(problem.model(theta)[1]).max(axis=0) < GONE
 
 
 def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
-    """Return θ with the multipliers that have left the law just inside it: so small that no row tells the difference.
+    """Return θ with vanished multipliers set just above 0: so small that no row shows the difference.
 
-    From 0, which is ln = `ABSENT` or less, no step leads back, and an interval of such a multiplier begins there.
+    No step leads back from 0 (ln = `ABSENT` or less), and the search for the interval of the multiplier starts there.
     """
     theta = np.array(theta)
     for j in np.flatnonzero(gone(problem, theta) & np.array(form.positive)):
@@ -181,10 +181,10 @@ def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
 
 
 def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
-    """Return the variance that (JᵀJ)⁻¹ is multiplied by, and the share of the rows within δ.
+    """Return the factor of (JᵀJ)⁻¹, a variance, and the share of the rows within δ.
 
-    Huber (1981, Robust Statistics, section 7.6), as `fitting._error_variance`: Σ clipped²/(n - p) · (K/m)², with m that
-    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. With no row within δ nothing can be said: NaN.
+    Huber (1981, Robust Statistics, section 7.6), as `fitting._error_variance`: Σ clipped²/(n - p) · (K/m)², with m this
+    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. NaN with no row within δ.
     """
     residual = problem.model(theta)[0] - problem.log_loss
     rows, unknowns = residual.size, theta.size
@@ -196,17 +196,17 @@ def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
 
 
 def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.ndarray:
-    """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for those that have left the law.
+    """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for vanished coefficients.
 
-    `error_variance` times (JᵀJ)⁻¹ is that of θ. What a small change of θ does to the coefficients is found by
-    differences (`turns`). A statement about small errors: the intervals of `_profile.py` do without.
+    The covariance of θ is `error_variance` times (JᵀJ)⁻¹. Central differences give the derivatives of the coefficients
+    by θ (`turns`). The covariance is valid for small errors; the intervals of `_profile.py` do not use it.
     """
     free = ~gone(problem, theta)
     variance, _ = error_variance(problem, theta)
     J = problem.model(theta)[1][:, free]
     scale = np.linalg.norm(J, axis=0)
     inverse = np.linalg.pinv(J / scale) / scale[:, None]
-    with np.errstate(invalid="ignore"):  # inf - inf, of what has left the law
+    with np.errstate(invalid="ignore"):  # inf - inf, of vanished coefficients
         change = turns(lambda t: form.natural(t, centres), theta)[np.ix_(free, free)]
     found = np.full((theta.size, theta.size), np.nan)
     found[np.ix_(free, free)] = variance * (change @ inverse) @ (change @ inverse).T

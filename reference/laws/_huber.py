@@ -51,12 +51,12 @@ def check_delta(delta: float, unit: str) -> float:
 
 
 def clipped(residual: np.ndarray, delta: float) -> np.ndarray:
-    """Return the derivative of Huber's term: the residual, cut off at -delta and delta."""
+    """Return the derivative of the Huber term: the residual, clipped at -delta and delta."""
     return np.clip(residual, -delta, delta)
 
 
 def terms(residual: np.ndarray, delta: float) -> np.ndarray:
-    """Return Huber's term of each residual.
+    """Return the Huber term of each residual.
 
     Example:
         >>> terms(np.array([0.0, 0.5, 1.0, -3.0]), 1.0).tolist()
@@ -107,4 +107,4 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
     raise ArithmeticError(f"the sum of Huber terms still falls after {ROUNDS} steps at rise {rise}, bend {bend}")
 
 
-# What this file does not do: say which part of the domain to search (`fitting.py`).
+# What this file does not do: choose the part of the domain to search (`fitting.py`).

@@ -34,7 +34,7 @@ _NO_LOWER = 1e-14  # relative fall of the sum in one step; below it the search h
 
 
 class Minimum(NamedTuple):
-    """The best point that the starts have led to."""
+    """The best minimum over all starts."""
 
     parameters: np.ndarray  # [p]
     objective: float  # sum of the terms
@@ -43,13 +43,13 @@ class Minimum(NamedTuple):
 
 
 def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
-    """Return the best minimum that is reached from any of the starts.
+    """Return the best minimum reached from any start.
 
     Args:
-        model: θ [p] -> prediction [n] and its derivatives [n, p]; NaN and infinite values are steps not to take.
+        model: θ [p] -> prediction [n] and its derivatives [n, p]; the search rejects steps to NaN or infinite values.
         target: [n].
         starts: [s, p].
-        delta: of Huber's terms; infinite for least squares.
+        delta: of the Huber terms; infinite for least squares.
 
     Raises:
         ArithmeticError: no start has a finite sum.
@@ -62,7 +62,7 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
 
 
 def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float) -> Minimum:
-    """Return the minimum that one start leads to.
+    """Return the minimum reached from one start.
 
     Example:
         A line through the origin, from far away: the slope is Σxy/Σx² = 14/14.
@@ -78,9 +78,9 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
             break
         weight = delta / np.maximum(np.abs(here.residual), delta) if math.isfinite(delta) else np.ones_like(target)
         curvature = here.jacobian.T @ (weight[:, None] * here.jacobian)
-        size = np.maximum(np.diag(curvature), np.finfo(float).tiny)  # a parameter without any effect stays where it is
+        size = np.maximum(np.diag(curvature), np.finfo(float).tiny)  # a parameter without effect does not move
         pull = here.jacobian.T @ (weight * here.residual)
-        # Counted in units in which the diagonal is 1, so that parameters of any size are solved for equally well.
+        # In units in which the diagonal is 1, so parameters of any size are solved equally well.
         scale = np.sqrt(size)
         damped = curvature / np.outer(scale, scale) + damping * np.eye(scale.size)
         step = np.linalg.solve(damped, pull / scale) / scale
@@ -127,8 +127,8 @@ def power_terms(features: np.ndarray) -> Callable:
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
     """Return the covariance of the parameters, s² (JᵀJ)⁻¹ with s² the residual sum over n - p degrees of freedom.
 
-    NaN under Huber's criterion, where this is no statement about the noise, without degrees of freedom left, and where
-    the derivatives of some parameters depend on each other.
+    It is NaN for a Huber fit, where the formula does not estimate the noise; with no degree of freedom left; and if the
+    derivatives of some parameters are linearly dependent.
     """
     rows, unknowns = minimum.jacobian.shape
     length = np.linalg.norm(minimum.jacobian, axis=0)
@@ -144,7 +144,7 @@ def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
 
 
 def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Minimum:
-    """Return what the law is at these parameters; the sum is infinite where it is not a number."""
+    """Return the state of the search at these parameters; the sum is infinite where the law is NaN."""
     with np.errstate(all="ignore"):  # a step too far is found out by its sum
         prediction, jacobian = model(parameters)
         residual = target - prediction

@@ -36,11 +36,11 @@ LEAST_RISE = 1e-20  # times the rows: what rounding of exact losses may do to S
 
 
 def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantile: float) -> tuple[float, float, float]:
-    """Return the value of a target at the best fit, and the least and the greatest value that is allowed.
+    """Return the value of a target at the best fit, and its least and greatest allowed values.
 
     Args:
         problem: the sum.
-        begin: [p] each: where it is least, and other allowed places to begin from.
+        begin: [p] each: the minimum, and other allowed starting points.
         target: θ -> f and its derivatives [p].
         quantile: q.
     """
@@ -58,7 +58,7 @@ def far_end(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
 def _end(
     problem: Problem, theta: np.ndarray, begin: np.ndarray, target: Callable, quantile: float, sign: int
 ) -> tuple[float, np.ndarray]:
-    """Return the last value that is allowed on one side of `begin`, and θ there; `theta` is where the sum is least."""
+    """Return the last allowed value on one side of `begin`, and θ there; `theta` is the minimum of the sum."""
     limit, reach, stiffness = _limits(problem, theta, target, quantile)
     if math.isnan(limit):
         return sign * math.inf, begin
@@ -83,7 +83,7 @@ def _end(
 
 
 def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:
-    """Return what the sum may be, the first step outward (what a straight law would allow), and the stiffness."""
+    """Return the limit of the sum, the first step outward (the end for a linear law), and the stiffness."""
     variance, share = error_variance(problem, theta)
     rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
     J, turn = problem.model(theta)[1], target(theta)[1]
@@ -96,7 +96,7 @@ def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
 
 
 def _held(problem: Problem, target: Callable, value: float, stiffness: float) -> Problem:
-    """Return the sum with one more row, which says that the target is `value`."""
+    """Return the sum with one more row, whose target is `value`."""
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         predicted, J = problem.model(theta)

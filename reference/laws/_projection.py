@@ -23,19 +23,19 @@ from ..errors import InputError
 from ..notation import check_finite
 
 SCAN = 49  # points of the scan of a line
-CANDIDATES = 3  # low points of a scan that are narrowed down
+CANDIDATES = 3  # low points of a scan to refine
 GOLDEN = (math.sqrt(5) - 1) / 2  # the share of an interval that a step of golden section keeps, 0.618
 STEPS = 37  # of them: 2/48 · 0.618³⁷ = 8e-10 is left of the interval around a point of the scan
 STRAIGHT = 1e-14  # rise·top and bend·top below which rounding of the losses hides that ψ is no straight line
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
-LEAST_ROWS = 7  # one more than the coefficients, so that there is a residual to judge by
+LEAST_ROWS = 7  # one more than the coefficients: a residual needs it
 LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top: two more values are needed to fix rise and bend
 LEAST_CELLS = 6  # different (N, E): one for each coefficient
-INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they are taken to depend on each other
+INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they count as dependent
 
 
 class Words(NamedTuple):
-    """What a complaint about a table calls its columns and the two coefficients that are searched."""
+    """The names of the columns and of the two nonlinear coefficients in error messages."""
 
     size: str = "size"
     sizes: str = "sizes"
@@ -49,7 +49,7 @@ ROUTED_WORDS = Words()
 
 
 class Rows(NamedTuple):
-    """A checked table, in the units the fit works in."""
+    """A checked table, in the units of the fit."""
 
     log_size: np.ndarray  # [n] log10 N
     extra_experts: np.ndarray  # [n] x = E - 1
@@ -69,14 +69,14 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a count with its noun, as messages say it: 1 row, 2 rows."""
+    """Return a count with its noun, for messages: 1 row, 2 rows."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
-    """Return the table in logarithms. Raises ValueError as `fit_routed` says, in the words given."""
+    """Return the table in logarithms. Raises ValueError as `fit_routed`, with the given words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -125,12 +125,12 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 
 
 def shape(t: float, w: float, top: float) -> tuple[float, float]:
-    """Map a point of the unit square onto (rise, bend) of the domain, all of which is reached (`fitting.py`, step 1).
+    """Map a point of the unit square onto (rise, bend); the map covers the whole domain (`fitting.py`, step 1).
 
-    t stands for 1/E_start and w for E_start/E_max, both of which run from 0 to 1. Equal steps of t and w are to be
-    equal ratios of E_start and of E_max - a law with E_start = 2 differs from one with 1 as one with 20 from one with
-    10 - but not for ever: what happens above the largest x of the table, or below 1, no row can tell. The function
-    g(v) = (1 + top)^v - 1, which is straight at first and then exponential, does that:
+    t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. Equal steps of t and w should be equal
+    ratios of E_start and of E_max: laws with E_start = 1 and 2 differ as much as laws with 10 and 20. But no row shows
+    the range above the largest x of the table, or below 1. The function g(v) = (1 + top)^v - 1 has these properties: it
+    is nearly linear at first and then exponential.
 
         1/E_start = g(t)/top        E_start/E_max = g(w)/(g(w) + g(1 - w))
 
@@ -144,7 +144,7 @@ def shape(t: float, w: float, top: float) -> tuple[float, float]:
     both = stretch(w) + stretch(1 - w)
     ratio, rest = stretch(w) / both, stretch(1 - w) / both  # rest = 1 - ratio, without cancellation
     rise, bend = inverse_start * rest**2, inverse_start * rest * ratio
-    # So near to the linear limit no loss can tell it from the limit itself.
+    # So close to the linear limit, losses cannot distinguish it from the limit itself.
     return (0.0, 0.0) if max(rise, bend) * top < STRAIGHT else (rise, bend)
 
 
@@ -157,9 +157,9 @@ def expert_curve(extra_experts: np.ndarray, rise: float, bend: float, top: float
 
 
 def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
-    """Return what the four linear unknowns multiply (`fitting.py`, step 2): 1, n, ψ and ψ·n, [rows, 4].
+    """Return the factors of the four linear unknowns (`fitting.py`, step 2): 1, n, ψ and ψ·n, [rows, 4].
 
-    n is log10 N less its mean over the table: sizes counted from there keep the columns from being nearly alike.
+    n is log10 N minus its mean over the table, which keeps the columns from being nearly collinear.
     """
     offset = rows.log_size - rows.log_size.mean()
     psi = expert_curve(rows.extra_experts, rise, bend, rows.extra_experts.max())
@@ -188,8 +188,7 @@ def minimise(
 ) -> tuple[float, float, float]:
     """Return (t, w, value) at the least value of `function` over a rectangle; see the top of this file.
 
-    Only the order of the values counts, so that they may be infinite, or tuples, which Python orders by their first
-    entries, and by the next ones where those are equal.
+    Only the order of the values matters, so they may be infinite or tuples.
 
     Example:
         A narrow slanted valley.
@@ -207,7 +206,7 @@ def minimise(
 
 
 def least_on_line(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Return (value, point) at the least value of a function from `low` to `high`: a scan, and its low points narrowed.
+    """Return (value, point) at the least value of a function from `low` to `high`: scan, then refine the low points.
 
     Example:
         >>> value, point = least_on_line(lambda x: min((x - 0.2) ** 2 + 0.01, (x - 0.8) ** 2), 0.0, 1.0)
@@ -218,7 +217,7 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
         return function(low), low
     points = np.linspace(low, high, SCAN).tolist()
     values = [function(point) for point in points]
-    # A point is low if neither neighbour is below; at an end of the line the point itself stands for the one missing.
+    # A point is low if neither neighbour is below; at an end of the line it is its own missing neighbour.
     left, right = [max(k - 1, 0) for k in range(SCAN)], [min(k + 1, SCAN - 1) for k in range(SCAN)]
     lows = [k for k in range(SCAN) if values[k] <= min(values[left[k]], values[right[k]])]
     found = []
@@ -228,10 +227,10 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
 
 
 def _narrow_down(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Return (value, point) at the least value between `low` and `high`, where there is one low point: golden section.
+    """Return (value, point) at the only minimum between `low` and `high`, by golden-section search.
 
-    Two points inside divide the interval, and the part beyond the higher of the two is given up. Both divide it by the
-    golden ratio, so that the point that stays divides what is left in the same way, and each step asks for one new
+    Two inner points divide the interval, and each step drops the part beyond the higher of the two. Both divide it by
+    the golden ratio. So the remaining point divides the new interval in the same way, and each step needs one new
     value.
     """
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)

@@ -47,7 +47,7 @@ def points_of(names: tuple[str, ...], at: Sequence) -> list[tuple]:
 
 
 def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
-    """Return what is reported about the best of all starts: the fields of `additive.AdditiveFit`, in their order."""
+    """Return the report of the best start: the fields of `additive.AdditiveFit`, in their order."""
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
     starts = _begin(form, columns, centres, problem, starts)
@@ -79,7 +79,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         form: the law.
         columns, loss: the checked table.
         huber, level: as `additive.additive_intervals`.
-        points: None, or columns of one row each, as `points_of` gives them.
+        points: None, or columns of one row each, from `points_of`.
     """
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
@@ -98,7 +98,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     found = []
     for i, (name, positive, target) in enumerate(asked):
         value, low, high = _profile.profile(problem, begin, target, quantile)
-        if positive:  # what is profiled is the logarithm
+        if positive:  # the profile is of the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
         if points is None and away[i]:
@@ -143,7 +143,7 @@ def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | No
 
 
 def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms; the largest term is taken off before exp.
+    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms; the largest term is subtracted before exp.
 
     Example:
         >>> total, shares = log_sum(np.log([[1.0, 3.0]]) + 1000.0)
@@ -157,11 +157,11 @@ def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
-    """Return ln of what each term may be in the middle of a table: some ways to share the mean loss between terms.
+    """Return ln of each term in the middle of a table, for several ways to share the mean loss between terms.
 
-    A floor, which is then the last term, has a fifth, a half or four fifths of it, or is not there: c = 0 is the edge
-    of the law, which a search in ln c comes near to and never reaches. The other terms have equal parts of the rest;
-    where they are two, also one part and four. Our choice.
+    A floor, always the last term, has a fifth, a half or four fifths of the loss, or is absent: c = 0 is the edge of
+    the law, which a search in ln c approaches but never reaches. The other terms have equal parts of the rest; two
+    terms also have parts of one to four. Our choice.
     """
     others = terms - 1 if floor else terms
     parts = [(1, 1), (1, 4), (4, 1)] if others == 2 else [(1,) * others]

@@ -34,10 +34,10 @@ from .hoffmann import HoffmannCoefficients
 from .joint import VOCABULARY, JointCoefficients
 
 GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""The G that `fine_grained_optimum` tries, those of the paper."""
+"""The G that `fine_grained_optimum` tries, as in the paper."""
 
 EXPERT_COUNTS = (1, 2, 4, 8, 16, 32)
-"""The E that `joint_optima` tries, those of the paper's runs."""
+"""The E that `joint_optima` tries, as in the paper's runs."""
 
 LEAST_WIDTH = 64.0
 """The narrowest model that is looked at: one block."""

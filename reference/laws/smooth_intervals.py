@@ -85,7 +85,7 @@ def smooth_prediction(
 
 
 def words(positive: bool, value: float, low: float, high: float) -> str:
-    """Return in words how far the data pin a coefficient down; the words are those of `uncertainty.verdict`.
+    """Return the verdict on a coefficient, in the words of `uncertainty.verdict`.
 
     Example:
         >>> words(True, 1.8, 1.7, 1.9), words(True, 400.0, 100.0, 2000.0), words(False, 0.3, -0.1, 0.7)
