@@ -1,7 +1,7 @@
-"""`python -m routelaws.conformance --backend my.module`: which functions compute what the reference says.
+"""`python -m routelaws.conformance --backend my.module`: find the functions that compute what the reference computes.
 
-Exit codes: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect, 2 the run is
-impossible.
+Exit codes: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect, 2 the suite cannot
+run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import typing
 from routelaws.conformance.engine.names import full_names, public_functions
 
 QUICK_COMPILE = "--xla_backend_optimization_level=0"
-"""For what is compiled outside of `harness`: operations that are not inside a compiled function."""
+"""For operations outside of a compiled function, which `harness` does not compile."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,15 +28,21 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="NAME",
         help="module, module:attribute, transformers:CLASS, or an entry point of group routelaws.backends; repeatable; "
-        "without it ROUTELAWS_BACKEND, else routelaws.accelerated",
+        "default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
     )
-    add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test these functions alone")
-    add("--require", action="append", metavar="FUNCTION[,...]", default=[], help="fail where one of these is not there")
+    add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test only these functions")
+    add(
+        "--require",
+        action="append",
+        metavar="FUNCTION[,...]",
+        default=[],
+        help="fail if one of these is missing",
+    )
     add(
         "--profile",
         choices=("quick", "default", "nightly"),
         default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
-        help="8, 40 or 400 examples of a property; quick leaves the slow tests out",
+        help="8, 40 or 400 examples per property; quick skips the slow tests",
     )
     add(
         "--shuffle",
@@ -46,13 +52,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="SEED",
         help="run the tests in random order; the report names the seed, which repeats that order",
     )
-    add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
+    add("--time-limit", type=float, metavar="SECONDS", help="time limit of one call; default: 60")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
     add("--export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
-    add("--known-failures", metavar="FILE", help="functions that may fail: a text with `path: reason` in each line")
-    add("--strict", action="store_true", help="fail where a known failure is right")
-    add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
+    add("--known-failures", metavar="FILE", help="text file of functions that may fail, one `path: reason` per line")
+    add("--strict", action="store_true", help="fail if a known failure is right")
+    add("--suite-version", metavar="X", help="fail if another version of the suite is installed")
     add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
     add("--list", action="store_true", help="print the names of the functions and stop")
     add(
@@ -60,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FUNCTION[,...]",
         default=[],
-        help="print the reference's source of a function, with the record that it returns, and stop",
+        help="print the source of a reference function and of the record that it returns, and stop",
     )
     add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
     return found
@@ -79,9 +85,9 @@ def main(arguments=None) -> int:
 
 
 def _compile_quickly(folder: str) -> None:
-    """Compile our own twin in the least time, and what two tests or processes ask for once.
+    """Compile our own twin as fast as possible, and share compiled programs between tests and processes.
 
-    How a stranger's own functions are compiled is the stranger's affair. JAX reads these when it is imported.
+    These settings are for our own functions only. JAX reads them when it is imported.
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -97,7 +103,7 @@ def _run(options, names) -> int:
         from routelaws.conformance.engine import backends, runner
         from routelaws.conformance.engine.options import Options
     except ModuleNotFoundError as error:
-        print(f"{error.name} is not installed; the suite needs the extra routelaws[conformance]", file=sys.stderr)
+        print(f"{error.name} is not installed; install it with: pip install 'routelaws[conformance]'", file=sys.stderr)
         return 2
     try:
         if options.list:

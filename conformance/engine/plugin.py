@@ -139,7 +139,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("routelaws", "conformance of a backend with routelaws.reference")
     add = group.addoption
     add("--routelaws-backend", action="append", metavar="NAME", help="module[:attribute] or entry point; repeatable")
-    add("--routelaws-require", action="append", metavar="FUNCTION", help="fail where this function is not there")
+    add("--routelaws-require", action="append", metavar="FUNCTION", help="fail if this function is missing")
     add("--routelaws-only", action="append", metavar="FUNCTION", help="run only the tests that ask for this function")
     add("--routelaws-time-limit", type=float, metavar="SECONDS", help="for one call")
     add("--routelaws-profile", choices=PROFILES, help="how many examples")
@@ -148,7 +148,7 @@ def pytest_addoption(parser):
     add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
     add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
     add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in an order drawn from this number")
-    add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
+    add("--routelaws-strict", action="store_true", help="fail if a known failure is right")
 
 
 def no_local_modules(file) -> bool:

@@ -1,16 +1,15 @@
-"""What a run says about each function: a table, JSON and one page of HTML, made of its ledger.
+"""The report of a run on each function: a table, JSON and one page of HTML, made from its ledger.
 
 Verdicts of a function:
 
     right               it computes what the reference computes, in the dialect that the row names
-    differs             it computes something else that can be meant: the row has the nearest dialect and the first
-                        difference
-    defect              it breaks a rule of every design; `kind` says which (`DEFECTS`)
-    not askable         it declined every call, or the answers that were left fit several dialects
-    missing             it is not there; a failure where `--require` names it
-    not asked           it is there, and no test of this run called it
-    expected            it fails, and the list of known failures says so
-    unexpectedly right  the list of known failures says that it fails, and it does not; a failure with `--strict`
+    differs             it computes another legitimate design: the row has the nearest dialect and the first difference
+    defect              it breaks a rule of every design; `kind` names the rule (`DEFECTS`)
+    not askable         it declined every call, or its answers fit several dialects
+    missing             the backend does not have it; a failure if `--require` names it
+    not asked           the backend has it, but no test of this run called it
+    expected            it fails, as the list of known failures expects
+    unexpectedly right  the list of known failures expects a failure, but it passes; a failure with `--strict`
 
 Exit codes of a report: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect.
 """
@@ -43,28 +42,28 @@ DEFECTS = {
     "out of range": "an index names no expert, or one expert twice",
     "idle": "an expert never runs, or never gets a gradient",
     "padding": "padded tokens take slots or change the result of real tokens",
-    "no gradient": "a gradient that has to arrive is zero or missing",
+    "no gradient": "a required gradient is zero or missing",
     "documentation": "it computes another design than it documents",
     "form": "the shape or the kind of numbers of a result is wrong",
-    "wrong": "the value contradicts the definition, of which there is one alone",
+    "wrong": "the value contradicts the only definition",
 }
 """Kinds of defects, from the one that explains most to the one that explains least."""
 KINDS = (*DEFECTS, "dialect")
 DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
-"""Functions of which there are several legitimate designs: a value that is not ours differs, and is no defect."""
+"""Functions with several legitimate designs: another value than ours differs, but is not a defect."""
 CUT = 900
 """Characters of a message that the terminal shows; JSON and HTML have all of it."""
 FAULTS = 5
-"""Faults of one function that the terminal shows besides the first; JSON and HTML have all of them."""
+"""Faults of one function that the terminal shows after the first; JSON and HTML have all of them."""
 STRICT = ("missing", "unexpectedly right")
-"""Wrong only where that was asked for, which `Row.failed` then says."""
+"""Failures only with `--require` or `--strict`; `Row.failed` is then not 0."""
 
 
 def slack_lines(slack) -> list[str]:
-    """Return what to say of bounds that are too slack to find anything."""
+    """Return the lines on bounds that are too slack to find a fault."""
     if not slack:
         return []
-    head = f"slack bounds: {len(slack)}, none of which was used by more than {SLACK_SHARE:g} of it"
+    head = f"slack bounds: {len(slack)}; every check used at most {SLACK_SHARE:g} of its bound"
     return [head, *(f"    {one.bound:40} worst share {one.share:.1e} in {one.checks} checks" for one in slack)]
 
 
@@ -268,18 +267,18 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     left_out = _left_out(ledger, backend.name, path)
     row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
     if left_out and row.share is None and (backend.name, path) not in ledger.compared:
-        words = f"{examples} calls were answered, but each of their tests had to leave others out" * bool(examples)
+        words = f"{examples} calls were answered, but every test also needs calls that were declined" * bool(examples)
         row = row._replace(verdict="not askable", detail=words)
     if path not in backend.functions:
         if path in backend.require:
-            return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, and it is not there", "")
+            return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, but missing", "")
         row = row._replace(verdict="missing")
     if troubles:
         row = _blamed(row, troubles)
         if path in expected:
             row = row._replace(verdict="expected", detail=f"{expected[path]} ({row.kind}: {row.detail})")
     elif path in expected and examples:
-        words = f"was expected to fail ({expected[path]}), and nothing failed"
+        words = f"was expected to fail ({expected[path]}), but nothing failed"
         row = row._replace(verdict="unexpectedly right", detail=words)
     finding = ledger.findings.get((backend.name, path))
     row = _found(row, finding) if finding else row

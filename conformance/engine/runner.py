@@ -68,7 +68,7 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
 
     Returns:
         The exit code, and a report for each backend: 0 when nothing differs, 3 when something differs and nothing is a
-        defect, 1 when something is a defect, 2 when the run is impossible.
+        defect, 1 when something is a defect, 2 when the suite cannot run.
     """
     arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q"]
     arguments += ["-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
