@@ -158,7 +158,7 @@ def auxiliary_loss(
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
-        held: an earlier result whose `share` is used instead of the share of `expert`.
+        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
@@ -219,7 +219,7 @@ def sequence_loss(
         sequence_length: S, which divides T.
         dialect: see `auxiliary_loss`.
         score: see `auxiliary_loss`.
-        held: an earlier result whose `share` is used instead of the share of `expert`.
+        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 

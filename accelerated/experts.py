@@ -57,7 +57,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         num_tokens: T.
         num_experts: E.
         k: experts per token.
-        capacity_factor: c > 0; infinity for as many slots as tokens.
+        capacity_factor: c > 0; infinity for one slot per token.
 
     Raises:
         ValueError: c <= 0 or NaN, or there is no expert.
@@ -108,8 +108,8 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
-            tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
+        order: which assignments come first: "choice", all first choices before any second, and earlier tokens; "token",
+            earlier tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
         priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
@@ -213,7 +213,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def silu(x: jax.Array) -> jax.Array:
-    """Return x σ(x) = x / (1 + exp(−x)), written so that nothing overflows."""
+    """Return x σ(x) = x / (1 + exp(−x)), in a form that cannot overflow."""
     return jax.nn.silu(x)
 
 
@@ -287,7 +287,7 @@ def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: j
     """Return [T, d], the gated sum of the outputs that each token's experts computed for it.
 
     Args:
-        outputs: [E, C, d], what each expert computed in each slot.
+        outputs: [E, C, d], the output of each expert in each slot.
         expert: [T, k].
         placement: where the assignments sit.
         gate: [T, k].
@@ -332,7 +332,7 @@ def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -
 
 
 class RoutedOutput(NamedTuple):
-    """What a routed FFN returns.
+    """The result of a routed FFN.
 
     Attributes:
         output: [T, d]

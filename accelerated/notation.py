@@ -39,7 +39,7 @@ from .errors import InputError
 
 
 class Routing(NamedTuple):
-    """What a router decided for one group of tokens.
+    """The decision of a router for one group of tokens.
 
     Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
     whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
@@ -63,7 +63,7 @@ class Routing(NamedTuple):
 
 
 class ExpertChoice(NamedTuple):
-    """What a router decided for one group in which the experts choose their tokens.
+    """The decision of a router for one group in which the experts choose their tokens.
 
     `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
     of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
@@ -267,12 +267,12 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
 
 
 def softmax(logits: jax.Array) -> jax.Array:
-    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum so that nothing overflows."""
+    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum to avoid overflow."""
     return jax.nn.softmax(logits, axis=-1)
 
 
 def log_sum_exp(logits: jax.Array, axis: int) -> jax.Array:
-    """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
+    """Return log Σ exp(z) over `axis`, shifted by the maximum to avoid overflow."""
     return jax.nn.logsumexp(logits, axis=axis)
 
 

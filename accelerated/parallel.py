@@ -82,7 +82,7 @@ def psum(x: jax.Array, *, axis_name=None) -> jax.Array:
 
 
 def all_gather(x: jax.Array, *, axis_name=None) -> jax.Array:
-    """Give every device the rows of all devices, those of device 0 first.
+    """Give every device the rows of all devices, the rows of device 0 first.
 
     Args:
         x: [n, m, ...].

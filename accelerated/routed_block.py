@@ -62,7 +62,7 @@ class Decision(NamedTuple):
 
 
 class BlockOutput(NamedTuple):
-    """What a routed block returns.
+    """The result of a routed block.
 
     Attributes:
         output: [b, S, d]
@@ -108,7 +108,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens whose selection is used instead of a new one.
+        held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE, see `routers.base.balanced_assignment`.

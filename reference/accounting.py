@@ -1,8 +1,8 @@
 """The size and cost of a model: N, P, F and B of any configuration.
 
-Clark et al. 2022 report the dense parameter count N, the total parameter count P and the FLOPs of the forward pass of
-one training step for each of 223 runs. The formulas below give all three exactly for all these runs. With n_r =
-routing_frequency * num_blocks routed blocks and a = num_heads * kqv_size:
+For each of 223 runs, Clark et al. 2022 report the dense parameter count N, the total parameter count P and the forward
+FLOPs of one training step. The formulas below give all three exactly for all these runs. With n_r = routing_frequency *
+num_blocks routed blocks and a = num_heads * kqv_size:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
     P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router

@@ -38,8 +38,8 @@ masked experts have share and probability 0. E is the number of admitted experts
 balance: pass this E to `value_at_balance`. A function that takes experts rejects a masked expert; a function that takes
 counts ignores the count of a masked expert.
 
-Not in this file: noise on the logits, and weights of the losses. Nothing here routes, so nothing leaks from later
-tokens. Use the bias from the counts of one batch for the next batch.
+Not in this file: noise on the logits, and weights of the losses. These functions do not route, so no later token leaks.
+Use the bias from the counts of one batch for the next batch.
 """
 
 import math
@@ -67,7 +67,7 @@ SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
-"""What has its mean taken away in `update_bias`: nothing, the signs of one step, or the new bias."""
+"""The quantity whose mean `update_bias` subtracts: nothing, the signs of one step, or the new bias."""
 
 
 class AuxiliaryLoss(NamedTuple):
@@ -136,7 +136,7 @@ def mean_probability(
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Raises:
-        ValueError: a logit is not finite, the score is unknown, or a mask has another shape or nothing in it.
+        ValueError: a logit is not finite, the score is unknown, or a mask has another shape or is all False.
 
     Example:
         >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
@@ -180,7 +180,7 @@ def auxiliary_loss(
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
-        held: an earlier result whose `share` is used instead of the share of `expert`.
+        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
 
@@ -189,7 +189,7 @@ def auxiliary_loss(
 
     Raises:
         ValueError: a logit is not finite, an index is out of range or of a masked expert, the dialect or the score is
-            unknown, or a mask has another shape or nothing in it.
+            unknown, or a mask has another shape or is all False.
 
     Example:
         Two tokens in balance, then three tokens out of balance with a loss below 1:
@@ -242,7 +242,7 @@ def sequence_loss(
         sequence_length: S, which divides T.
         dialect: see `auxiliary_loss`.
         score: see `auxiliary_loss`.
-        held: an earlier result whose `share` is used instead of the share of `expert`.
+        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
@@ -341,7 +341,7 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: n
         expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has another shape or nothing in it.
+        ValueError: a logit is not finite, or a mask has another shape or is all False.
 
     Example:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
@@ -385,7 +385,7 @@ def update_bias(
 
     Raises:
         ValueError: the counts are not integers >= 0, the rate is negative or NaN, `recentre` is unknown, or the mask
-            has another shape or nothing in it.
+            has another shape or is all False.
 
     Example:
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0).tolist()
@@ -424,7 +424,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         `LoadStatistics`.
 
     Raises:
-        ValueError: a load is negative or not finite, all are 0, or the mask has another shape or nothing in it.
+        ValueError: a load is negative or not finite, all are 0, or the mask has another shape or is all False.
 
     Example:
         >>> found = load_statistics(np.array([2, 2, 0, 0]))

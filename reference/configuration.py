@@ -39,8 +39,8 @@ ROUTERS = (
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
 )  # fmt: skip
-"""What a hash model looks up: the token's id in a table (modulo, random, balanced, clustered, dispersed), its id in
-several (multi), the id of the token before (previous), the position, or the pair of this token and the one before
+"""What a hash model looks up: the token's id in one table (modulo, random, balanced, clustered, dispersed) or in
+several (multi), the id of the previous token (previous), the position, or the pair of this token and the previous one
 (bigram).
 
 balanced needs counts of the tokens, clustered and dispersed their embeddings, and random, multi and bigram uniforms:

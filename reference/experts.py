@@ -71,7 +71,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         num_tokens: T.
         num_experts: E.
         k: experts per token.
-        capacity_factor: c > 0; infinity for as many slots as tokens.
+        capacity_factor: c > 0; infinity for one slot per token.
 
     Raises:
         ValueError: c <= 0 or NaN, or there is no expert.
@@ -103,8 +103,8 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
-            tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
+        order: which assignments come first: "choice", all first choices before any second, and earlier tokens; "token",
+            earlier tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
         priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
@@ -113,7 +113,7 @@ def dispatch(
 
     Raises:
         ValueError: an expert index is out of range, the order is unknown, the priority is missing, unexpected, not
-            finite or of another shape, or the mask has another shape or nothing in it.
+            finite or of another shape, or the mask has another shape or is all False.
 
     Example:
         Three tokens want expert 0, which has two slots:
@@ -150,7 +150,7 @@ def dispatch(
 
 
 def _asked(mask, shape):
-    """Return [T, k] bool, who asks for a slot, from a mask [T], a mask [T, k] or None."""
+    """Return [T, k] bool, the assignments that ask for a slot, from a mask [T], a mask [T, k] or None."""
     if mask is None:
         return np.ones(shape, dtype=bool)
     mask = _as_bool(mask)
@@ -187,7 +187,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """Return x σ(x) = x / (1 + exp(−x)), written so that nothing overflows."""
+    """Return x σ(x) = x / (1 + exp(−x)), in a form that cannot overflow."""
     return x * np.exp(-np.logaddexp(0, -x))
 
 
@@ -247,7 +247,7 @@ def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate:
     """Return [T, d], the gated sum of the outputs that each token's experts computed for it.
 
     Args:
-        outputs: [E, C, d], what each expert computed in each slot.
+        outputs: [E, C, d], the output of each expert in each slot.
         expert: [T, k].
         placement: where the assignments sit.
         gate: [T, k].
@@ -287,7 +287,7 @@ def kept_gates(gate: np.ndarray, kept: np.ndarray, *, renormalise: bool = False)
 
 
 class RoutedOutput(NamedTuple):
-    """What a routed FFN returns."""
+    """The result of a routed FFN."""
 
     output: np.ndarray  # [T, d]
     dropped_fraction: float  # share of the assignments that asked for a slot and found none

@@ -40,7 +40,7 @@ from .errors import InputError
 
 
 class Routing(NamedTuple):
-    """What a router decided for one group of tokens.
+    """The decision of a router for one group of tokens.
 
     Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
     whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
@@ -55,7 +55,7 @@ class Routing(NamedTuple):
 
 
 class ExpertChoice(NamedTuple):
-    """What a router decided for one group in which the experts choose their tokens.
+    """The decision of a router for one group in which the experts choose their tokens.
 
     `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
     of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
@@ -130,7 +130,7 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
 
 
 def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
-    """Return experts as numbers of their columns among those of the admitted [E'].
+    """Return experts as column numbers among the admitted experts [E'].
 
     Raises:
         ValueError: an expert is not among them.
@@ -182,7 +182,7 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
 
 
 def _check_group(name: str, values: np.ndarray) -> None:
-    """Raise InputError unless values are those of one group of tokens, [T, E], with one of each at least."""
+    """Raise InputError unless values are [T, E] for one group, with at least one token and one expert."""
     if np.ndim(values) != 2:
         raise InputError(
             f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
@@ -247,13 +247,13 @@ def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum so that nothing overflows."""
+    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum to avoid overflow."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 
 def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
-    """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
+    """Return log Σ exp(z) over `axis`, shifted by the maximum to avoid overflow."""
     top = logits.max(axis=axis, keepdims=True)
     return np.squeeze(top, axis) + np.log(np.exp(logits - top).sum(axis=axis))
 

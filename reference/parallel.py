@@ -63,7 +63,7 @@ def psum(x: np.ndarray) -> np.ndarray:
 
 
 def all_gather(x: np.ndarray) -> np.ndarray:
-    """Give every device the rows of all devices, those of device 0 first.
+    """Give every device the rows of all devices, the rows of device 0 first.
 
     Args:
         x: [n, m, ...].

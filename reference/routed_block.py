@@ -3,7 +3,7 @@
     SCORE    logits = x · router                                                (not for HASH)
     SELECT   which experts work on which tokens, and with which gate            `decide`, or the groups below
     PLACE, COMBINE                                                              `experts.routed_ffn`
-    LOSS     the router's term of the training loss                          `BlockOutput.auxiliary`
+    LOSS     the router's term of the training loss                             `BlockOutput.auxiliary`
 
 There are three kinds of routers. The first kind (hash to reinforce) assigns experts to tokens; all b·S tokens of the
 batch are one group, sequence by sequence. In expert choice the experts choose tokens of a group, and in a Mixture of
@@ -62,7 +62,7 @@ class Decision(NamedTuple):
 
 
 class BlockOutput(NamedTuple):
-    """What a routed block returns."""
+    """The result of a routed block."""
 
     output: np.ndarray  # [b, S, d]
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
@@ -97,7 +97,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens whose selection is used instead of a new one.
+        held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
 

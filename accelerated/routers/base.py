@@ -190,7 +190,7 @@ def base_router(
         k: experts per token, 1 <= k <= E.
         training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
         gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
@@ -208,7 +208,7 @@ def base_router(
             another shape.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
+    are equally good. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
 
     Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
     """

@@ -45,7 +45,7 @@ def expert_choice_router(
         logits: [T, E], finite; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
-        held: a choice for the same group whose selection is used instead of a new one.
+        held: a choice for the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. C is computed from their number.
         expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0
             with gate 0 in every slot.

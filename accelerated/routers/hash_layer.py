@@ -49,7 +49,7 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, or a mask of another shape or, not traced, with nothing in it.
+        ValueError: E < 1, ids that are not integers, or a mask that has another shape or, not traced, is all False.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
@@ -186,8 +186,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
       which gets the most frequent token of every run. So the loads of all k choices together are at least as even as
       the loads at k = 1.
 
-    The first step separates the most frequent tokens: the k experts of a token are about E / k apart, and if k < E, no
-    two of the E tokens in the first run have the same set of experts.
+    The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
+    of the E tokens in the first run have the same set of experts.
 
     Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
     only the numbers of token ids are even. A single batch can be uneven. There are at most E (E − 1) / 2 different sets

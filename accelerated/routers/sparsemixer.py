@@ -27,7 +27,7 @@ def sparsemixer_router(
     Args:
         logits: [T, E], finite, E >= 2; the raw router logits z.
         jitter: ε >= 0; half the relative distance up to which experts are near.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 

@@ -70,7 +70,7 @@ def top_k_router(
         group_score: the score of a group: the sum of score and bias over its "two_best" experts, or of its "best"
             expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. The groups stay
             the groups of the whole layer; the router skips a group without an admitted expert.
@@ -199,7 +199,7 @@ def switch_router(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
@@ -235,7 +235,7 @@ def gshard_router(
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
-        held: a routing of the same group whose selection, including dropped second experts, is used.
+        held: a routing of the same group; the router reuses its selection, including dropped second experts.
         mask: see `top_k_router`; the uniforms of padded tokens may be anything.
         expert_mask: see `top_k_router`.
 

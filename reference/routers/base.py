@@ -22,8 +22,8 @@ the assignment is still the best one for its loads. When all loads are T/E, it i
 *Ties.* There can be many best assignments. The program returns the one that gives token 0 the lowest expert in any of
 them, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
 expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. To compare
-sums exactly, the program rounds scores to integer multiples of a power of two, which is at most 2⁻⁴⁹ of the largest
-score for up to 127 experts. Sums of integers are exact.
+sums exactly, the program rounds scores to integer multiples of a power of two, since sums of integers are exact. For up
+to 127 experts this power is at most 2⁻⁴⁹ of the largest score.
 
 *The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices,
 
@@ -44,8 +44,8 @@ the set. To break ties, the program compares sets in lexicographic order of thei
 of a token in decreasing order of score, equal scores by index.
 
 *Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
-which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ places, and the program adds one token with
-score 0 at every expert, which takes the unused places, at most one at each expert. In the bound, n = ⌊T k/E⌋:
+which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ places. The program adds one token with score
+0 at every expert, which takes the unused places, at most one at each expert. In the bound, n = ⌊T k/E⌋:
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
@@ -203,7 +203,7 @@ def base_router(
         k: experts per token, 1 <= k <= E.
         training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
         gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
@@ -216,7 +216,7 @@ def base_router(
             experts may be chosen.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
+    are equally good. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
 
     Example:
         >>> z = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
@@ -252,7 +252,7 @@ def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
-    """Move tokens along cheapest chains, in place, until every expert has as many as wanted.
+    """Move tokens along cheapest chains, in place, until every expert has the wanted number.
 
     On entry `holds` must be a best assignment for its own loads; on return it is one for the wanted loads.
 

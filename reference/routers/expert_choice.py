@@ -61,7 +61,7 @@ def expert_choice_router(
         logits: [T, E], finite; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
-        held: a choice for the same group whose selection is used instead of a new one.
+        held: a choice for the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. C is computed from their number.
         expert_mask: [E] bool, the experts that choose; None for all. E is their number below. The others have token 0
             with gate 0 in every slot.
@@ -70,7 +70,7 @@ def expert_choice_router(
         `ExpertChoice`.
 
     Raises:
-        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has another shape or nothing in it.
+        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has another shape or is all False.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 

@@ -21,19 +21,19 @@ adds the table entries of two tokens modulo E (`bigram_experts`): with random ta
 expert.
 
 How even are the loads? Most vocabularies are sorted roughly by frequency, so neighbouring ids are about equally
-frequent, and the remainder spreads them over the experts, for each of the k choices. No table is perfectly even. The
-most frequent token has a share p of the text, often a tenth, and always the same k experts, so the largest load is at
-least p E / k times the mean. A balanced table is the most even, over the counted corpus but not over each batch. A
-random table is even only in expectation. A dispersed table balances the number of token ids, not their frequency. A
-clustered table is as even as its clusters.
+frequent. The remainder spreads them over the experts, for each of the k choices. No table is perfectly even. The most
+frequent token has a share p of the text, often a tenth, and always the same k experts. So the largest load is at least
+p E / k times the mean. A balanced table is the most even, over the counted corpus but not over each batch. A random
+table is even only in expectation. A dispersed table balances the number of token ids, not their frequency. A clustered
+table is as even as its clusters.
 
 MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
 hash names. The output is a sum over k of k E narrow experts, without a gate: `multi_hash` numbers them.
 
 Sources and our choices: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH". Our
-choices are the remainder as the default (docs/choices.md), the mean over k > 1 experts of full width, which keeps the
-size of the output, the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the id before the
-first token, and the round-robin order in `dispersed_table`. The exact form of MultiHash is our reading.
+choices: the remainder as the default (docs/choices.md); the mean over k > 1 experts of full width, which keeps the size
+of the output; the steps of `modulo_table` and `balanced_table`; the sum modulo E of the bigram; the id before the first
+token; the round-robin order in `dispersed_table`. The exact form of MultiHash is our reading.
 
 Masked experts (`expert_mask`): the next admitted expert takes over the tokens of a pruned expert; all other tokens keep
 the experts that they were trained with. A table built for only the n admitted experts is more even:
@@ -99,7 +99,7 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, a negative id, or a mask of another shape or with nothing in it.
+        ValueError: E < 1, ids that are not integers, a negative id, or a mask that has another shape or is all False.
 
     Example:
         >>> hash_layer(np.array([0, 1, 5, 7]), 4).expert.ravel().tolist()
@@ -258,8 +258,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
       which gets the most frequent token of every run. So the loads of all k choices together are at least as even as
       the loads at k = 1.
 
-    The first step separates the most frequent tokens: the k experts of a token are about E / k apart, and if k < E, no
-    two of the E tokens in the first run have the same set of experts.
+    The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
+    of the E tokens in the first run have the same set of experts.
 
     Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
     only the numbers of token ids are even. A single batch can be uneven. There are at most E (E − 1) / 2 different sets

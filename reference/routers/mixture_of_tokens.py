@@ -62,7 +62,7 @@ from ..notation import (
 )
 
 EMITS = ("mixing", "experts")
-"""Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
+"""The axis of the softmax for the weights of the redistribution: over the group as in mixing, or over the experts."""
 
 
 class MixtureOutput(NamedTuple):
@@ -94,8 +94,8 @@ def mixing_weights(
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has another shape or nothing in
-            it.
+        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has another shape or is all
+            False.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 

@@ -91,7 +91,7 @@ def reinforce_router(
         k: experts per token, 1 <= k <= E.
         gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
         nucleus: see `log_policy`.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token; all are if None.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 

@@ -122,7 +122,7 @@ def sinkhorn_plan(
         large as the logits.
 
     Raises:
-        ValueError: a logit of a real token is not finite, or a mask has another shape or nothing in it.
+        ValueError: a logit of a real token is not finite, or a mask has another shape or is all False.
 
     Example:
         Two tokens that both prefer expert 0, the first one more strongly. Each expert gets half of the mass:
@@ -231,7 +231,7 @@ def sinkhorn_router(
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
 
     Returns:
         `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.

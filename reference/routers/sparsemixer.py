@@ -9,9 +9,9 @@ Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as in the rel
 The second choice and its gate ignore the first expert. So the two gates do not sum to 1: a gate is 1 if no other expert
 is within 2 ε, and 1/2 if one equal expert is.
 
-Not in this file: training. SparseMixer draws the choices from these gates in training, and estimates the router's
-gradient by Heun's method with a custom backward pass, which differs from the gradient of this formula. This project
-trains no model with it.
+Not in this file: training. In training SparseMixer draws the choices from these gates. A custom backward pass estimates
+the router's gradient by Heun's method, which differs from the gradient of this formula. This project trains no model
+with it.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def sparsemixer_router(
     Args:
         logits: [T, E], finite, E >= 2; the raw router logits z.
         jitter: ε >= 0; half the relative distance up to which experts are near.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 

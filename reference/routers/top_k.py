@@ -88,7 +88,7 @@ def switch_router(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
@@ -96,7 +96,7 @@ def switch_router(
         `Routing` with k = 1.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has another shape or nothing in it.
+        ValueError: a logit is not finite, or a mask has another shape or is all False.
 
     Example:
         >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
@@ -152,7 +152,7 @@ def top_k_router(
         group_score: the score of a group: the sum of score and bias over its "two_best" experts, or of its "best"
             expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
-        held: a routing of the same group whose selection is used instead of a new one.
+        held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. T is their number below.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. The groups stay
             the groups of the whole layer; the router skips a group without an admitted expert.
@@ -334,7 +334,7 @@ def gshard_router(
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
-        held: a routing of the same group whose selection, including dropped second experts, is used.
+        held: a routing of the same group; the router reuses its selection, including dropped second experts.
         mask: see `top_k_router`; the uniforms of padded tokens may be anything.
         expert_mask: see `top_k_router`.
 
