@@ -58,14 +58,14 @@ class Solved(NamedTuple):
     residual: float  # RSS
     limit: float  # the allowed residual sum, or RSS if the shape is rejected
     solution: np.ndarray  # [4] β̂
-    root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so that hᵀ(XᵀX)⁻¹h = |rootᵀh|²
+    root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so hᵀ(XᵀX)⁻¹h = |rootᵀh|²
 
 
 def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, float, float]:
     """Return (best value, low end, high end) in the units of the quantity (step 5)."""
     _, value, low, high = at_shape(rows, quantity, limit, fit.curve.rise, fit.curve.bend)
 
-    @functools.cache  # the searches for both ends go over much the same shapes
+    @functools.cache  # the searches for both ends try many of the same shapes
     def at(t: float, w: float) -> tuple[float, float, float, float]:
         return at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
 
@@ -78,9 +78,9 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
         residual, _, _, end = at(t, w)
         return (True, residual) if residual > limit or math.isnan(end) else (False, -end)
 
-    for _, t_range, w_range in _FACES:  # the edges of the domain by themselves too: an end often lies on one
+    for _, t_range, w_range in _FACES:  # also search each edge of the domain: an end often lies on one
         _, _, (rejected, end) = minimise(low_end, t_range, w_range)
-        low = low if rejected else np.fmin(low, end)  # fmin and fmax take the number where the other one is NaN
+        low = low if rejected else np.fmin(low, end)  # fmin and fmax return the number if the other is NaN
         _, _, (rejected, end) = minimise(high_end, t_range, w_range)
         high = high if rejected else np.fmax(high, -end)
     if quantity.name in _POWERS:
@@ -112,7 +112,7 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
 def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
     """Return the least-squares problem of one shape, with columns X = Q · triangle."""
     unit, triangle = np.linalg.qr(columns(rows, rise, bend))
-    mean = rows.log_loss.mean()  # taken off, and put on the intercept at the end, so that fewer digits cancel
+    mean = rows.log_loss.mean()  # subtracted here, added to the intercept at the end: fewer digits cancel
     scores = unit.T @ (rows.log_loss - mean)
     residual = float(np.sum((rows.log_loss - mean - unit @ scores) ** 2))
     root = np.linalg.inv(triangle)
@@ -218,7 +218,7 @@ def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float)
         dense = (0, 0) if name == "gain" else (1, n)
         return linear_ends(solved, (*dense, psi, psi * n), noise=float(name == "observation"))
     ends = linear_ends(solved, (0, 0, 0, 1) if name == "c" else (0, 0, 1, n))
-    with np.errstate(divide="ignore", invalid="ignore"):  # in the linear limit, where the span is 0, the sign is left
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the linear limit the span is 0 and only the sign remains
         return ends / _span(rows, rise, bend)
 
 
@@ -233,7 +233,7 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
     # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
     with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
-        value, *ends = math.inf * linear_ends(solved, -routed)  # the sign of each is what counts
+        value, *ends = math.inf * linear_ends(solved, -routed)  # only the signs matter
     if taken_at == 0:
         ends += list(linear_ends(solved, dense))
     elif taken_at > 0:
@@ -294,7 +294,7 @@ def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]
         return math.nan, 1.0, math.inf
     both = rise + bend  # 1/E_start - 1/E_max
     if name == "E_start":
-        own = max(rise / both**2, 1.0)  # 1 but for rounding, on that edge
+        own = max(rise / both**2, 1.0)  # 1 up to rounding, on that edge
     else:
         own = rise / (both * bend) if bend > 0 else math.inf
     return own, own, own

@@ -47,7 +47,7 @@ from ._huber import check_delta, clipped, terms
 
 STEPS = (200, 3000)  # at most, of the first and of the second half of the search
 OUTER_SHARE = (1.0, 1e-3)  # of the weight of a row beyond delta, in each half
-WORTH = (1e-6, 1e-14)  # a step that is to lower the sum by a smaller share than this ends each half
+WORTH = (1e-6, 1e-14)  # each half ends if a step would lower the sum by a smaller share
 ROUNDING = 1e-16  # a residual of 0 may come out as large as this
 REACHED = 1e-6  # relative excess over the best objective up to which a start has reached it
 ABSENT = -700.0  # ln of an absent multiplier: its exp is negligible relative to every other term
@@ -67,8 +67,8 @@ class Form(NamedTuple):
     bind: Callable  # (columns, centres) -> the model, θ [p] -> ln L̂ [n] and J [n, p]
     natural: Callable  # (θ [p], centres) -> coefficients [p]
     internal: Callable  # (coefficients [p], centres) -> θ [p], the inverse of `natural`
-    centres: Callable  # columns -> centres, of the table that is fitted
-    starts: Callable  # (columns, centres, ln L) -> [s, p], θ to begin from
+    centres: Callable  # columns -> centres, of the table of the fit
+    starts: Callable  # (columns, centres, ln L) -> [s, p], θ of the starts
 
 
 class Problem(NamedTuple):
@@ -85,8 +85,8 @@ class Found(NamedTuple):
 
     theta: np.ndarray  # [p]
     value: float  # S
-    starts: int  # how many there were
-    reached: int  # how many ended within REACHED of the least
+    starts: int  # number of starts
+    reached: int  # number that ended within REACHED of the least
 
 
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres: np.ndarray) -> Problem:
@@ -118,12 +118,12 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             predicted, J = problem.model(theta)
             residual = predicted - problem.log_loss
             scale = np.sqrt(np.sum(problem.weight[:, None] * J**2, axis=0)) + FAINT
-            unit = J / scale  # columns of length 1, so that the diagonal of JᵀJ is 1
+            unit = J / scale  # columns of length 1, so the diagonal of JᵀJ is 1
             pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
             v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
             step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
-            # The end; of NaN too, which is not greater. With more damping any step is short, and promises little.
+            # The end, also for NaN, which is not greater. With more damping every step is short and hardly lowers S.
             if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
                 break
             trial = theta - np.clip(step / scale, -LONGEST, LONGEST)
@@ -163,7 +163,7 @@ def ended(problem: Problem, theta: np.ndarray) -> bool:
 
 
 def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return [p]: whether an unknown has vanished, so that no row depends on it."""
+    """Return [p]: whether an unknown has vanished, and no row depends on it."""
     return np.abs(problem.model(theta)[1]).max(axis=0) < GONE
 
 

@@ -36,7 +36,7 @@ import numpy as np
 from ..errors import InputError
 from ._projection import Rows, columns
 
-ROUNDS = 200  # of Newton steps; 5 to 25 are used as a rule
+ROUNDS = 200  # of Newton steps; typically 5 to 25
 LENGTHS = 0.5 ** np.arange(24)  # of a step
 LEVEL = 1e-7  # of |clipped(r)|: Qᵀ clipped(r) below this is 0; the sum is then within some 1e-14 of its least value
 ROUNDING = 1e-15  # log10: a residual of 0 may come out as large as this, and counts as 0 too
@@ -78,7 +78,7 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         The smallest sum, and the residuals [n] there.
 
     Raises:
-        ArithmeticError: the derivatives did not reach 0, which would be a fault of this file.
+        ArithmeticError: the derivatives did not reach 0, a bug of this file.
 
     Example:
         Two sizes and E of 1 and 2: four groups of five rows, which four unknowns can follow one by one. The first row
@@ -92,7 +92,7 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
     """
     unit, _ = np.linalg.qr(columns(rows, rise, bend))  # Q
     target = rows.log_loss - rows.log_loss.mean()
-    residual = target - unit @ (unit.T @ target)  # least squares to begin
+    residual = target - unit @ (unit.T @ target)  # start from least squares
     for _ in range(ROUNDS):
         pull = clipped(residual, delta)
         slopes = unit.T @ pull

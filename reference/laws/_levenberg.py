@@ -116,7 +116,7 @@ def power_terms(features: np.ndarray) -> Callable:
     def model(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         exponents = features @ parameters  # [n, terms]
         top = exponents.max(axis=1)
-        parts = np.exp(exponents - top[:, None])  # 1 at the largest, so that nothing overflows
+        parts = np.exp(exponents - top[:, None])  # 1 at the largest: no overflow
         total = parts.sum(axis=1)
         shares = parts / total[:, None]
         return top + np.log(total), np.einsum("nj,njp->np", shares, features)
@@ -145,7 +145,7 @@ def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
 
 def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Minimum:
     """Return the state of the search at these parameters; the sum is infinite where the law is NaN."""
-    with np.errstate(all="ignore"):  # a step too far is found out by its sum
+    with np.errstate(all="ignore"):  # the sum reveals a step that is too long
         prediction, jacobian = model(parameters)
         residual = target - prediction
         total = float(np.sum(residual**2)) / 2 if math.isinf(delta) else float(np.sum(terms(residual, delta)))

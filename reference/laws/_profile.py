@@ -30,7 +30,7 @@ import numpy as np
 
 from ._descent import FAR, Problem, descend, error_variance, huber_sum
 
-HALVINGS = 30  # of the bracket of an end, which is at most as wide as the interval
+HALVINGS = 30  # of the bracket of an end, at most as wide as the interval
 STIFFNESS = 1e4  # weight of the added row: f is then off by a ten-thousandth of a standard error or so
 LEAST_RISE = 1e-20  # times the rows: what rounding of exact losses may do to S
 
@@ -90,7 +90,7 @@ def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
     scale = np.linalg.norm(J, axis=0) + 1e-150
     # √(turn · (JᵀJ)⁻¹ turn), the error of the target where the errors of the rows have variance 1, times √(2 rise)
     reach = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
-    if reach == 0 or reach > FAR / 8:  # 0 where no row says anything about the target
+    if reach == 0 or reach > FAR / 8:  # 0 if no row depends on the target
         reach = FAR / 8
     return huber_sum(problem, theta) + rise, reach, STIFFNESS * rise / reach**2
 

@@ -213,7 +213,7 @@ def additive_intervals(
 
 
 class _Unknowns:
-    """A law in the unknowns θ of the search: exponents as they are, and for each multiplier its logarithm, centred.
+    """A law in the unknowns θ of the search: exponents, and for each multiplier its centred logarithm.
 
     Its methods are the interface of `_descent.py`. `columns` is a tuple of arrays [n], one for each column
     of the law; `centres` [columns] holds the mean logarithm of each, in nats; θ is [p].
@@ -252,23 +252,23 @@ class _Unknowns:
         return self.design([np.array([-centre]) for centre in centres])[0]
 
     def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """Return the law's own coefficients [p] of θ."""
+        """Return the coefficients [p] of the law from θ."""
         values = np.array(theta, dtype=np.float64)
         values[self.levels] = np.exp(self.at_one(centres) @ theta)
         return values
 
     def internal(self, coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """Return θ of the law's own coefficients [p], the inverse of `natural`."""
+        """Return θ from the coefficients [p] of the law, the inverse of `natural`."""
         theta = np.array(coefficients, dtype=np.float64)
         theta[self.levels] = np.log(theta[self.levels])
-        # X · θ at a run of 1 is ln of the multipliers; without the 1 of each multiplier it is what the exponents add.
+        # X · θ at a run of 1 is ln of the multipliers; without the 1 of each multiplier, only the exponents contribute.
         by_exponents = self.at_one(centres)
         by_exponents[np.arange(len(self.levels)), self.levels] = 0.0
         theta[self.levels] -= by_exponents @ theta
         return theta
 
     def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-        """Return θ [s, p]: every way to share the loss out over the terms, with every guess of the exponents."""
+        """Return θ [s, p]: every way to share the loss between the terms, with every guess of the exponents."""
         _, exponents = self.law.terms[-1]
         floor, found = not exponents, []  # a last term without exponents is a floor
         for shares in _smooth.share_out(len(self.law.terms), floor, log_loss):
@@ -296,7 +296,7 @@ def _form(law: AdditiveLaw) -> Form:
 
 
 def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """Return the table; ValueError unless it can determine the law, as `fit_additive` says."""
+    """Return the table; ValueError unless it can determine the law, as in `fit_additive`."""
     return _smooth.check_table(
         law.name, dict(zip(law.columns, columns, strict=True)), loss, len(law.coefficients._fields)
     )

@@ -3,7 +3,7 @@
 The fit minimises the mean squared difference between predicted and measured log10 loss (Clark et al. 2022, arXiv
 2202.01169; its root is their RMSLE). The authors' notebook minimises over all six coefficients from 500 random starts.
 We ran it five times for each of the three routers. The best of 500 starts ended 0.04 to 4.5 % above the least known
-value, and none of the 7,500 starts came within a ten-thousandth of it (`make bench BENCH="--only law-fits"` runs such
+value. None of the 7,500 starts came within a ten-thousandth of it (`make bench BENCH="--only law-fits"` runs such
 starts). We do not know where the authors' own runs ended. This file splits the problem instead:
 
 1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is exactly

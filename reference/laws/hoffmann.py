@@ -106,7 +106,7 @@ PUBLISHED = {
         "from memory; the paper was not at hand",
     ),
 }
-"""Printed coefficients. Those of Hoffmann et al. miss the points that the second fit is of by 21 % in the objective."""
+"""Printed coefficients. Those of Hoffmann et al. fit the points of the second fit 21 % worse in the objective."""
 
 
 def predict_hoffmann(

@@ -221,7 +221,7 @@ def joint_intervals(
 
 
 def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCABULARY) -> np.ndarray:
-    """Return all parameters of a model, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
+    """Return the number of all parameters, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
 
     Args:
         d_model: d, above 0; any number, though models have multiples of 64.
@@ -266,7 +266,7 @@ def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.n
 
 
 def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.ndarray]:
-    """Return the table; ValueError unless it can determine the law, as `fit_joint` says."""
+    """Return the table; ValueError unless it can determine the law, as in `fit_joint`."""
     values = dict(zip(_COLUMNS, (active_parameters, tokens, num_experts), strict=True))
     columns, loss = _smooth.check_table("joint", values, loss, 11)
     count = np.unique(columns[2]).size
@@ -289,7 +289,7 @@ def _bind(columns: tuple, centres: np.ndarray):
         psi = np.log1p(rise * x / (1 + bend * x))
         by_rise = rise * x / (1 + bend * x + rise * x)
         by_bend = -by_rise * bend * x / (1 + bend * x)
-        in_size = np.stack([one, n, psi, psi * n], axis=1)  # what (ln a, α, δ, γ) multiply
+        in_size = np.stack([one, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
         in_data = np.stack([one, d, psi, psi * d], axis=1)
         predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * one], axis=1))
         # How much each term changes with ψ is δ + γ n, and ω + ζ d.
@@ -314,7 +314,7 @@ def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
     for (level, power, gain, turn), centre in zip((theta[:4], theta[4:8]), centres, strict=True):
         log = level - gain * s - power * centre + turn * s * centre
         found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
-    with np.errstate(over="ignore", divide="ignore"):  # an E_max that has left the law
+    with np.errstate(over="ignore", divide="ignore"):  # a vanished E_max
         E_max = rise / (both * bend)
     return np.array([*found, E_start, E_max, np.exp(theta[10])])
 

@@ -321,7 +321,7 @@ def leverage_prediction(
 def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
     """Return the derivatives [n, 5] of log10 EL in (a, d, γ, β, ln A_start).
 
-    With x = A + s and s = (1/A_start - 1/A_max)⁻¹, so that 1/Â = 1/x + 1/A_max, ln Â changes by Â s²/(x² A_start) per
+    With x = A + s and s = (1/A_start - 1/A_max)⁻¹, 1/Â = 1/x + 1/A_max. Then ln Â changes by Â s²/(x² A_start) per
     unit of ln A_start.
     """
     start, limit = coefficients[4:]

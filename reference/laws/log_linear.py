@@ -208,7 +208,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         ValueError: an entry is out of its range.
 
     Example:
-        With a slope of -0.1, ten experts lower the loss from 10^0.3 to 10^0.2.
+        With a slope of -0.1, ten experts lower the loss from 10^0.3 (at E = 1) to 10^0.2.
 
         >>> law = SeparableCoefficients(0.0, -0.1, 0.3)
         >>> print(experts_for_loss(1e8, np.array([10**0.31, 10**0.2]), law).round(6))
@@ -329,7 +329,7 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or size and num_experts cannot be
-            told apart (one size, one E, or one growing exactly with the other).
+            separated (one size, one E, or both rising in step).
 
     Example:
         >>> law = SeparableCoefficients(-0.08, -0.03, 1.1)
@@ -347,7 +347,7 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or size, num_experts and their
-            product cannot be told apart.
+            product cannot be separated.
 
     Example:
         >>> law = BilinearCoefficients(-0.08, -0.1, 0.008, 1.1)
@@ -364,7 +364,7 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
     far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
     d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, from (size, gain, interaction, level) to
-    (a, b, c, d), and moves the covariance as well. The separable law has no interaction and no c.
+    (a, b, c, d), and converts the covariance too. The separable law has no interaction and no c.
     """
     log_size, log_experts, log_loss = check_columns(
         dense_parameters=dense_parameters, num_experts=num_experts, loss=loss

@@ -6,7 +6,7 @@ For every candidate run:
 2. Fit the law again, to the table and this row.
 3. Compute the interval of the number again.
 
-The result lists the run with the narrowest interval first. The added row fits perfectly, so the estimated scatter of
+The result lists the run with the narrowest interval first. The added row fits perfectly. So the estimated scatter of
 the rows about the law is slightly too small, by the same factor for every candidate. Compare candidates; do not rely on
 the width itself. The method ignores cost: a run that is nearly as good may cost a tenth.
 
