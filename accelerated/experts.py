@@ -377,8 +377,8 @@ def routed_ffn(
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0; `params` lacks up or down, or its shapes and those of x, expert and gate do not fit each
-            other; or see `dispatch` and `expert_ffn`.
+        ValueError: c <= 0; `params` lacks up or down, or the shapes of `params`, x, expert and gate are inconsistent;
+            or see `dispatch` and `expert_ffn`.
 
     Differs from the reference: if no assignment asks for a slot, the dropped fraction is NaN. A NaN gate makes the
     output of its token NaN, with or without a slot. An expert out of range gets no slot and counts as dropped. The
@@ -443,7 +443,7 @@ def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:
-    """Raise InputError unless the parameters and arrays of `routed_ffn` fit each other."""
+    """Raise InputError unless the shapes of the parameters and arrays of `routed_ffn` are consistent."""
     missing = [name for name in ("up", "down") if name not in params]
     if missing:
         raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")

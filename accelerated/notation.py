@@ -123,7 +123,7 @@ def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
 
 
 def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Return [T, n] with zeros in the rows of padding, so that nothing that is there can reach a gradient."""
+    """Return [T, n] with zeros in the rows of padding, so that padded values cannot reach a gradient."""
     return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
 
 

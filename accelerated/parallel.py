@@ -43,18 +43,18 @@ _DEVICES = "devices"  # the axis of a vmap over all devices
 
 
 class Spread(NamedTuple):
-    """How a model is spread over the axes of a mesh, for what runs inside `jax.shard_map` with all axes manual.
+    """The sharding of a model over the axes of a mesh, for code inside `jax.shard_map` with all axes manual.
 
-    Each device has whole sequences, and means are over its own tokens: their mean over the devices is that of the whole
-    batch. So the loss of a device, divided by the number of devices, is its share of the loss. Padding would give the
-    devices different weights; a mask is refused.
+    Each device has whole sequences and computes means over its own tokens; the mean of the devices' means is the mean
+    of the whole batch. So the loss of a device, divided by the number of devices, is its share of the loss. Padding
+    would give the devices different weights, so a mask is an error.
 
     Attributes:
-        batch: the axes over which sequences are spread, the slowest first
-        experts: the axis over which experts are spread; one of `batch`
-        model: the axis over which attention heads and hidden units are spread; None if there is none
-        group: one of `GROUPS`: whose tokens a router balances
-        ragged: send by `ragged_all_to_all` where nothing may be dropped
+        batch: the axes over which sequences are sharded, the slowest first
+        experts: the axis over which experts are sharded; one of `batch`
+        model: the axis over which attention heads and hidden units are sharded; None if there is none
+        group: one of `GROUPS`: the tokens that a router balances
+        ragged: use `ragged_all_to_all` without a capacity
     """
 
     batch: tuple[str, ...]
@@ -64,7 +64,7 @@ class Spread(NamedTuple):
     ragged: bool = False
 
     def balanced_over(self) -> tuple[str, ...] | None:
-        """Return the axes over which the tokens of a balancing group are spread; None if a device has all of them."""
+        """Return the axes over which the tokens of a balancing group are sharded; None if a device has all of them."""
         return self.batch if self.group == "global" else None
 
 

@@ -8,12 +8,13 @@ LONGEST_WORD, LONGEST_LINE = 240, 2000
 
 
 class InputError(ValueError):
-    """Raised for input that is wrong; its message says what, where, and what is allowed.
+    """Raised for wrong input; the message says what is wrong, where, and what is allowed.
 
-    A message is one line. One about a table with several things wrong has a line for each of the first of them.
+    A message is one line. For a table with several errors it has one line for each of the first errors.
 
     Args:
-        lines: of the message, mostly one. Names in them may hold anything, so each is made one printable line.
+        lines: of the message, mostly one. Each is converted to one printable line, since names may contain any
+            character.
     """
 
     def __init__(self, *lines: object):

@@ -13,8 +13,8 @@ exchange of one expert for another would gain a token more than epsilon, so
 
 up to rounding, and `gap` bounds the actual loss, which is far less. With integer scores the auction is exact if this
 bound on the loss is below 1. The increment starts large and shrinks; after each change the bidding restarts from the
-current prices. Where E does not divide T k, every expert offers ⌈T k/E⌉ places, and one extra bidder, with equal scores
-at all experts, takes one place at each of the E − T k mod E cheapest. Among equally good assignments the auction may
+current prices. Where E does not divide T k, every expert offers ⌈T k/E⌉ places. One extra bidder, with equal scores at
+all experts, takes one place at each of the E − T k mod E cheapest. Among equally good assignments the auction may
 return any.
 
 Proof: let the value of an expert to a token be its score minus the price, or minus the token's bid if it has the

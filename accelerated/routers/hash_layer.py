@@ -311,7 +311,8 @@ def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: i
 
 
 def _pieces(embeddings, centres):
-    """Yield (rows, |c|² − 2 x·c [rows, clusters]): the squared distances but for |x|², which decides nothing."""
+    """Yield (rows, |c|² − 2 x·c [rows, clusters]): the squared distances without |x|², which does not change the
+    order."""
     norms, rows = (centres**2).sum(axis=1), max(1, _ENTRIES // len(centres))
     for start in range(0, len(embeddings), rows):
         piece = slice(start, start + rows)

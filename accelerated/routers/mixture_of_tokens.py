@@ -152,7 +152,7 @@ def _divided(logits, temperature, real):
     """Return logits / temperature but for a constant in each column, 0 in the padding.
 
     Shifted before the division too: a compiler may fuse division and shift, so that the largest quotient is shifted by
-    a rounding of itself, and what is left of 1e10 then overflows in the exponential.
+    its rounded value. The rest, for a quotient of 1e10, then overflows in the exponential.
     """
     top = jax.lax.stop_gradient(logits).max(axis=0, where=real, initial=-jnp.inf)
     temperature = jnp.asarray(temperature, logits.dtype)
