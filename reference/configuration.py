@@ -387,7 +387,7 @@ class ModelConfig:
         if self.router == "top_k":
             self._check_top_k()
         if self.drop_order == "priority" and self.router in UNGATED:
-            raise InputError(f"drop_order is 'priority'; {self.router} has no gates to go by, allowed: choice, token")
+            raise InputError(f"drop_order is 'priority'; {self.router} has no gates; allowed: choice, token")
         if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
             raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
@@ -406,7 +406,7 @@ class ModelConfig:
         if self.sample_second and not usual:
             raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
         if self.sample_second and (self.gate_scale, self.expert_groups) != (1, 1):
-            raise InputError("sample_second goes with gate_scale 1 and expert_groups 1")
+            raise InputError("sample_second needs gate_scale 1 and expert_groups 1")
         groups = self.expert_groups, self.groups_per_token, self.group_score
         if _groups_of_experts(self.expert_count, *groups) is not None:
             size = self.expert_count // self.expert_groups
@@ -416,9 +416,9 @@ class ModelConfig:
         """Check the groups: an expert of expert choice takes k g / E tokens of a group, and a mixture has no k."""
         if self.router == "mixture_of_tokens":
             if self.k != 1:
-                raise InputError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+                raise InputError(f"k is {self.k}; mixture_of_tokens does not choose experts; use 1")
             if self.grouping == "sequence" and self.objective == "causal":
-                raise InputError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
+                raise InputError("grouping is 'sequence'; mixtures of neighbours need objective 'masked'")
             return
         if self.groups_by_position(training=False) and self.k * self.group_size % self.experts:
             raise InputError(

@@ -109,7 +109,7 @@ def accuracy_groups(
     """
     chosen = np.ones(len(table.flops), bool) if rows is None else row_mask(_frame(table), rows)
     if not chosen.any():
-        raise InputError(f"rows {rows!r}: no row of the table is so; {len(chosen)} rows are there")
+        raise InputError(f"rows {rows!r}: no row matches; the table has {len(chosen)} rows")
     columns = {"flops": table.flops, "parameters": table.parameters, "tokens": table.tokens}
     if loss is not None and "loss" not in law.beside:
         raise InputError(f"--loss {loss}: the law {law.name} goes through no loss; two-stage laws do")

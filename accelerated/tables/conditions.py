@@ -154,7 +154,7 @@ class _Evaluation:
         """Return where the whole expression holds."""
         found = self.value(tree)
         if found.kind != "truth" or np.shape(found.data) != (len(self.frame),):
-            self.fail(tree, "gives no true or false for each row; needed: a condition such as seed == 42, or: clark")
+            self.fail(tree, "is not true or false for each row; needed: a condition such as seed == 42, or: clark")
         return found.data
 
     def value(self, node: ast.expr) -> _Value:
@@ -251,7 +251,7 @@ class _Evaluation:
         word, function = _CONDITIONS[type(node.op)]
         self.styles.add(word in "&|~")
         if len(self.styles) > 1:
-            self.fail(node, "signs and words together bind differently; needed: and, or, not alone, or &, |, ~ alone")
+            self.fail(node, "mixes signs and words, which bind differently; needed: only and, or, not, or only &, |, ~")
         found = None
         for part in parts:
             value = self.value(part)

@@ -62,7 +62,7 @@ def read_events(path, files: list[Path]) -> Log:
         if branch.abandoned:
             restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
-        raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: some")
+        raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: at least one")
     return Log(STEP, rows, settings, restart_remarks(path, restarts))
 
 

@@ -129,7 +129,7 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
         runs = ", ".join(dict.fromkeys(spread))
         remarks.append(
             f"{path}: __MIN and __MAX differ from the value of {runs}: it is a mean over runs of a group or over"
-            " neighbouring steps, not what one evaluation gave"
+            " neighbouring steps, not the value of one evaluation"
         )
     return Log(axis, rows, {}, remarks)
 

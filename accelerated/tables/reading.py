@@ -209,7 +209,7 @@ def _names(path: Path, header: str) -> list[str]:
     for i, name in enumerate(names):
         if name in names[:i]:
             places = f"{names.index(name) + 1} and {i + 1}"
-            raise InputError(f"{path}: column {name} stands twice in the header, at {places}; needed: each name once")
+            raise InputError(f"{path}: column {name} appears twice in the header, at {places}; needed: each name once")
     return names
 
 
@@ -252,7 +252,7 @@ def _json_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
         if len(pairs) > len(dict(pairs)):
             names = [name for name, _ in pairs]
             name = next(name for i, name in enumerate(names) if name in names[:i])
-            problems.add(row, None, f"the key {name} stands twice", "each key once")
+            problems.add(row, None, f"the key {name} appears twice", "each key once")
             continue
         rows.append(row)
         kept.append(dict(pairs))

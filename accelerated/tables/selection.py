@@ -142,7 +142,7 @@ def none_chosen(frame, rows: str) -> str:
     said, names = f"rows {rows!r}", sorted(names_in(rows))
     if rows == "clark":
         said, names = f"{said} (routing_frequency 0.5, k 1, seed 42)", CLARK_COLUMNS
-    said += f": no row of the table is so; {len(frame)} rows are there"
+    said += f": no row matches; the table has {len(frame)} rows"
     for name in names:
         numbers = frame[name].dtype.kind in "iuf"
         if not numbers or rows == "clark":

@@ -267,7 +267,7 @@ def test_where_tokamax_cannot_be_had_a_command_ends_with_one_line(small_fields, 
     ("fields", "said"),
     [
         ({"attention": "flash"}, "^attention is 'flash'; allowed: auto, own, tokamax$"),
-        ({"attention": "tokamax", "mesh": "data=1"}, "which runs on one device; mesh data=1 is given"),
+        ({"attention": "tokamax", "mesh": "data=1"}, "which runs on one device; leave out mesh data=1"),
     ],
 )
 def test_what_a_run_cannot_ask_for(fields, said):

@@ -307,7 +307,7 @@ def test_event_files_that_cannot_be_taken(here, monkeypatch):
     Path("logs").mkdir()
     assert refused("logs") == "logs: is a folder without results.csv, so it holds no finished run or sweep"
     write_events(Path("logs/a"), [])
-    assert refused("logs") == "logs: no scalar in 1 event file; needed: some"
+    assert refused("logs") == "logs: no scalar in 1 event file; needed: at least one"
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
     assert refused("logs") == ("logs: event files need the package tensorboard: pip install 'routelaws[tensorboard]'")
 
@@ -336,7 +336,7 @@ def test_pieces_that_contradict_each_other(here):
         "other.csv: val/loss of run a at step 5 is 3.25, but 3.5 in one.csv; needed: one value"
     )
     assert refused([one, panel("tokens.csv", losses={"a": {5: 3.5}}, axis="tokens")]) == (
-        "tokens.csv: its rows go by tokens, those of one.csv by step; needed: one"
+        "tokens.csv: its axis is tokens, but step in one.csv; needed: one axis"
     )
     assert refused([one, one]) == "one.csv: is given twice"
 

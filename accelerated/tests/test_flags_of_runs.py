@@ -406,7 +406,7 @@ def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
     assert "--process-id 5 is out of range; use 0 to 1" in told(*out, *words)
     words = ("--coordinator", "nowhere", "--processes", "2", "--process-id", "1")
     assert "--coordinator nowhere: HOST:PORT of process 0 is needed" in told(*out, *words)
-    assert "mesh data=2 has 2 places" in told(*out, *words_of(SMALL | {"mesh": "data=2"}))
+    assert "mesh data=2 needs 2 devices" in told(*out, *words_of(SMALL | {"mesh": "data=2"}))
 
 
 @of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")
@@ -442,7 +442,7 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, 
     questions = [{"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}]
     (tmp_path / "quiz.jsonl").write_text("\n".join(map(json.dumps, questions)))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
-    assert "--group-size 1 takes each alone" in told(*words)
+    assert "would see each other; use --group-size 1" in told(*words)
     found = object_of(*words, "--group-size", "1", "--table", tmp_path / "table.csv")
     (params, model), tokenizer = oracle(lender, group_size=1), Tokenizer((lender / "tokenizer.model").read_bytes())
     end = tokenizer.encode(" mi nu")

@@ -221,7 +221,7 @@ def test_what_cannot_be_spread_is_named(fields, message):
 def test_a_mesh_of_other_devices_is_refused():
     """Before the text is read: the corpus here does not exist."""
     config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
-    with pytest.raises(InputError, match=r"mesh data=4 has 4 places, and the devices that JAX sees are 1 \(cpu\)"):
+    with pytest.raises(InputError, match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\)"):
         run_of(config, Path("out"))
 
 

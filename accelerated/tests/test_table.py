@@ -258,9 +258,9 @@ def test_a_query_is_applied_before_the_last_evaluation():
 @pytest.mark.parametrize(
     ("rows", "loss", "message"),
     [("seed ==", "loss_c4", "rows 'seed ==': "), ("sede == 42", "loss_c4", "'sede': no column.*close: seed"),
-     ("seed + 1", "loss_c4", "no true or false"), ("True", "loss_c4", "this value is not allowed"),
-     ("seed == 7", "loss_c4", "rows 'seed == 7': no row of the table is so; 32 rows"),
-     ("router_type == 'hash'", "loss_c4", "32 rows are there; router_type is Dense, S-Base"),
+     ("seed + 1", "loss_c4", "is not true or false"), ("True", "loss_c4", "this value is not allowed"),
+     ("seed == 7", "loss_c4", "rows 'seed == 7': no row matches; the table has 32 rows"),
+     ("router_type == 'hash'", "loss_c4", "the table has 32 rows; router_type is Dense, S-Base"),
      ("num_experts == 1", "loss_c4", "no routed run is left .*; a routed law needs some, --law dense none"),
      (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_clark_of_a_table_that_has_no_such_run_is_one_line():
     with pytest.raises(InputError) as caught:
         select_rows(frame, "clark")
     assert str(caught.value) == (
-        "rows 'clark' (routing_frequency 0.5, k 1, seed 42): no row of the table is so; 32 rows are there; "
+        "rows 'clark' (routing_frequency 0.5, k 1, seed 42): no row matches; the table has 32 rows; "
         "routing_frequency is 0.5; k is 1; seed is 1, 2"
     )
 

@@ -256,7 +256,7 @@ def test_lines_that_are_no_json_objects(folder):
     found = problems(path)
     assert found[0] == "row 2: '[1, 2]'; needed: one JSON object a line"
     assert found[1].startswith("row 3: '{\"step\": 1'; needed: one JSON object a line (")
-    assert found[2] == "row 4: the key step stands twice; needed: each key once"
+    assert found[2] == "row 4: the key step appears twice; needed: each key once"
     assert cells_named(found) == {(5, name) for name in HEADER[:5]} and len(found) == 8
 
 
@@ -403,7 +403,7 @@ def bad_tables(folder):
     yield "gzip in disguise", text("packed.csv", packed), "is not a CSV table (not text in UTF-8"
     yield "utf-16", text("wide.csv", plain.encode("utf-16")), "is not a CSV table (not text in UTF-8"
     yield "zeros", text("zeros.csv", plain + "\0\0"), "it is not text"
-    yield "a name twice", text("name.csv", plain.replace("loss_c4", "seed", 1)), "column seed stands twice"
+    yield "a name twice", text("name.csv", plain.replace("loss_c4", "seed", 1)), "column seed appears twice"
     yield "json in csv", text("lines.csv", '{"hyper_id": 1}\n'), "begins like JSON lines"
     yield "csv in json", text("table.jsonl", plain), "37 problems"
     yield "open quote", text("quote.csv", plain + '"1,2,3\n'), "is not a CSV table"

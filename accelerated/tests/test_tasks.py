@@ -234,7 +234,7 @@ BAD = {
     "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
     "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is true"),
     "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: a text"),
-    "layout": ('{"text": "a b"}', "line 2: is of the other layout than line 1"),
+    "layout": ('{"text": "a b"}', "line 2: has another layout than line 1"),
 }  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
 def test_clusters_come_from_another_run(small_fields, tmp_path):
     make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
     fields = {**small_fields, **SHORT, "router": "hash", "experts": 4, "hash": "dispersed"}
-    with pytest.raises(InputError, match="hash_embeddings are needed by"):
+    with pytest.raises(InputError, match="hash_embeddings must be set for"):
         make_run(fields, tmp_path / "without")
     run = make_run(fields, tmp_path / "run", hash_embeddings=str(tmp_path / "dense"))
     assert np.bincount(run.table.ravel()).tolist() == [75] * 4
@@ -335,8 +335,8 @@ def test_every_axis_of_the_paper_is_an_axis_of_a_sweep(tmp_path):
 
 
 BAD = {
-    "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences, so it has to be a multiple of that"),
-    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings are needed by"),
+    "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences; use a multiple of 3"),
+    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings must be set for"),
     "tokens of an expert": (
         {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
         "k 1 times sequence_length 16 over experts 3",

@@ -176,7 +176,7 @@ class TrainConfig:
         wants_embeddings = model.router == "hash" and model.hash in ("clustered", "dispersed")
         if wants_embeddings != (self.hash_embeddings is not None):
             raise InputError(
-                "hash_embeddings are needed by router 'hash' with hash 'clustered' or 'dispersed', and by nothing else"
+                "hash_embeddings must be set for router 'hash' with hash 'clustered' or 'dispersed', and only there"
             )
         self._check_counts()
         self._check_rates()
@@ -185,7 +185,7 @@ class TrainConfig:
         if self.attention not in ATTENTION:
             raise InputError(f"attention is {self.attention!r}; allowed: {', '.join(ATTENTION)}")
         if self.attention == "tokamax" and self.mesh is not None:
-            raise InputError(f"attention is 'tokamax', which runs on one device; mesh {self.mesh} is given")
+            raise InputError(f"attention is 'tokamax', which runs on one device; leave out mesh {self.mesh}")
         check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
         self.evaluation_sets()
 
@@ -230,14 +230,14 @@ class TrainConfig:
             return
         if model.groups_by_position(training=False) and self.batch_size % model.group_size:
             raise InputError(
-                f"batch_size is {self.batch_size}; {model.router} groups {model.group_size} sequences, so it has to be "
-                "a multiple of that, or give group_size"
+                f"batch_size is {self.batch_size}; {model.router} groups {model.group_size} sequences; use a "
+                f"multiple of {model.group_size}, or set group_size"
             )
         neighbours = model.router == "mixture_of_tokens" and model.grouping == "sequence"
         if neighbours and self.sequence_length % model.group_size:
             raise InputError(
-                f"sequence_length is {self.sequence_length}; {model.router} groups {model.group_size} neighbours, so "
-                "it has to be a multiple of that, or give group_size"
+                f"sequence_length is {self.sequence_length}; {model.router} groups {model.group_size} neighbours; use "
+                f"a multiple of {model.group_size}, or set group_size"
             )
 
     def evaluation_sets(self) -> dict[str, str]:

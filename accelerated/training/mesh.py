@@ -61,15 +61,15 @@ def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: in
     """Raise `InputError` where the sequences of a batch cannot be spread over a mesh."""
     if batch_size % shape.shards():
         raise InputError(
-            f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts, so it has to be a "
-            "multiple of that"
+            f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts; use a multiple "
+            f"of {shape.shards()}"
         )
     own = batch_size // shape.shards()
     by_position = model.router in GROUPED and (model.groups_by_position(True) or model.groups_by_position(False))
     if by_position and own % model.group_size:
         raise InputError(
             f"group_size is {model.group_size}; mesh {mesh} leaves {own} sequences to each device, and {model.router} "
-            "groups sequences of one device, so it has to divide that"
+            f"groups sequences of one device; use a divisor of {own}"
         )
 
 
@@ -98,9 +98,8 @@ def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
     """
     if shape.devices() != jax.device_count():
         raise InputError(
-            f"mesh {name} has {shape.devices()} places, and the devices that JAX sees are {jax.device_count()} "
-            f"({jax.default_backend()}); the two numbers have to be equal (JAX_NUM_CPU_DEVICES={shape.devices()} makes "
-            "as many of a CPU)"
+            f"mesh {name} needs {shape.devices()} devices, but JAX sees {jax.device_count()} "
+            f"({jax.default_backend()}); change the mesh, or set JAX_NUM_CPU_DEVICES={shape.devices()} on a CPU"
         )
     return jax.make_mesh(tuple(shape), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
 

@@ -104,7 +104,7 @@ def evaluate_task(
     if model.router in GROUPED and model.group_size != 1:
         raise InputError(
             f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "
-            "question would see each other; --group-size 1 takes each alone"
+            "question would see each other; use --group-size 1"
         )
     run = load_run(folder, telling(tell))
     score = jax.jit(functools.partial(_score, config=model, table=run.table, dtype=compute_dtype(config)))
@@ -149,7 +149,7 @@ def read_task(path: Path) -> list[Question]:
     kinds = [_is_choice(question) for question in questions]
     if len(set(kinds)) > 1:
         other = questions[kinds.index(not kinds[0])]
-        raise InputError(f"{path}, line {other.line}: is of the other layout than line {questions[0].line}")
+        raise InputError(f"{path}, line {other.line}: has another layout than line {questions[0].line}")
     return questions
 
 
