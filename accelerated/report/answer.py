@@ -136,7 +136,7 @@ def _misfit(report: Report, facts: dict) -> str:
         said[0] += "; how much of that is chance is not known, since no run was repeated with another seed."
     if facts["bent"]:
         whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
-        said.append(f"The misses{whose} bend with log N, so the law goes on missing beyond the sizes trained.")
+        said.append(f"The misses{whose} bend with log N, so the law keeps missing beyond the sizes trained.")
     if facts["unseen"] is not None:
         said.append(f"It misses sizes that the fit has not seen by up to {two_digits(facts['unseen'])} %.")
     return " ".join(said)

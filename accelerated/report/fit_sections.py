@@ -152,7 +152,7 @@ def misses_section(report: Report) -> list[Block]:
         heads = ["law", "do the misses bend with log N?", "do points miss by more than seeds scatter?"]
         found += [
             Table([*heads, "the largest size, by the law of the others"], [_test_row(law) for law in laws]),
-            "A law whose misses bend with log N goes on missing beyond the smallest and the largest sizes.",
+            "A law whose misses bend with log N keeps missing beyond the smallest and the largest sizes.",
         ]
     return found + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
 
