@@ -72,9 +72,10 @@ $(VENV)/.bench: $(VENV)/.installed
 	  echo "$$peer could not be installed; its figures are left out."; done
 	@touch $@
 
-lint: $(VENV)/.installed  ## the rules and the layout of the code, which `ruff format` decides
+lint: $(VENV)/.installed  ## code by ruff, words by tools/prose.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
+	$(BIN)/python tools/prose.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
