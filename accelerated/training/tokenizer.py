@@ -18,8 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import sentencepiece
-
 from ..cores import available_cores
 from ..errors import InputError
 
@@ -56,6 +54,8 @@ class Tokenizer:
 
     def __init__(self, model: bytes):
         """Take the bytes of a SentencePiece model that `train_tokenizer` made."""
+        import sentencepiece  # here: a report reads folders of runs and does without it
+
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
         first_byte = self._processor.piece_to_id("<0x00>")
@@ -121,6 +121,8 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
 
 def _train(lines: Iterator[str], vocab_size: int) -> bytes:
     """Return the bytes of a model trained on the lines; SentencePiece raises RuntimeError where it cannot."""
+    import sentencepiece
+
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines,
