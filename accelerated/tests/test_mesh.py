@@ -244,6 +244,7 @@ def check_goes_on(small_fields, whole: Path, folder: Path, devices: int, **field
     shutil.rmtree(folder / "checkpoints" / "8")
     undisturbed = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
     lines = train(small_fields, folder, devices, **fields)
+    lines, undisturbed = ([line for line in log if line["kind"] != "routing"] for log in (lines, undisturbed))
     assert [line["step"] for line in lines] == [line["step"] for line in undisturbed]
     assert lines[:2] == undisturbed[:2], "what was there stays"
     for line, wanted in zip(lines, undisturbed, strict=True):

@@ -211,7 +211,7 @@ def test_clusters_come_from_another_run(small_fields, tmp_path):
     with pytest.raises(InputError, match=r"shape \(10, 4\); numbers \[300, d\] below 1e.100 needed"):
         make_run(fields, tmp_path / "wrong", hash_embeddings=str(tmp_path / "wrong.npy"))
     (tmp_path / "dense" / "tokenizer.model").write_bytes(b"another")
-    with pytest.raises(InputError, match="has another tokenizer"):
+    with pytest.raises(InputError, match="is not the tokenizer of the checkpoint"):
         make_run(fields, tmp_path / "wrong", hash_embeddings=str(tmp_path / "dense"))
 
 
