@@ -17,6 +17,7 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, choice_fits, fit, near, wrong_choice
+from routelaws.conformance.engine.harness import central_difference
 
 
 class Fault(Exception):
@@ -277,14 +278,10 @@ def gradient_fault(found: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diffe
     return Difference(f"gradient {_numbers(found[t])} of token {t}, {_numbers(wanted[t])} is right; at {where}", probe)
 
 
-def derivative(function: Callable, point: np.ndarray, step: float = 2.0**-12) -> np.ndarray:
-    """Return the derivative of a number by each entry of an array, by central differences."""
-    found = np.zeros(point.shape)
-    for place in np.ndindex(point.shape):
-        away = np.zeros(point.shape)
-        away[place] = step
-        found[place] = (function(point + away) - function(point - away)) / (2 * step)
-    return found
+def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
+    """Return the derivative of a number by each entry of an array."""
+    directions = np.eye(point.size).reshape(-1, *point.shape)
+    return np.reshape([central_difference(function, point, one, 2.0**-13) for one in directions], point.shape)
 
 
 def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
-from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told  # noqa: F401
+from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
 from routelaws.reference.notation import top_k_indices
