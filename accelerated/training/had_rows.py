@@ -17,10 +17,15 @@ FILE = "have.csv"
 
 def read_had(folder: Path) -> dict[int, list[dict]]:
     """Return the rows in have.csv of a sweep by hyper_id; none if there is no such file."""
-    rows: dict[int, list[dict]] = {}
-    for row in read_rows(Path(folder) / FILE):
-        rows.setdefault(int(row["hyper_id"]), []).append(row)
-    return rows
+    return _by_run(read_rows(Path(folder) / FILE))
+
+
+def _by_run(rows: list[dict]) -> dict[int, list[dict]]:
+    """Return the rows of each run by hyper_id."""
+    runs: dict[int, list[dict]] = {}
+    for row in rows:
+        runs.setdefault(int(row["hyper_id"]), []).append(row)
+    return runs
 
 
 def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict]:
@@ -60,7 +65,5 @@ def _difference(row: dict, config: TrainConfig, unique_tokens: int) -> str:
 
 def keep_had(folder: Path, rows: list[dict]) -> None:
     """Add rows of finished runs to have.csv of a sweep; rows of a run that is there already are replaced."""
-    had = read_had(folder)
-    for i in {int(row["hyper_id"]) for row in rows}:
-        had[i] = [row for row in rows if int(row["hyper_id"]) == i]
+    had = read_had(folder) | _by_run(rows)
     write_rows(Path(folder) / FILE, [row for i in sorted(had) for row in had[i]])
