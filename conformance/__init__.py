@@ -1,4 +1,4 @@
-"""Property tests that hold a backend to the reference: `python -m routelaws.conformance`, or `check_backend`."""
+"""Property tests that compare a backend with the reference: `python -m routelaws.conformance`, or `check_backend`."""
 
 __all__ = ["check_backend"]
 

@@ -1,4 +1,4 @@
-"""`python -m routelaws.conformance --backend my.module`: find the functions that compute what the reference computes.
+"""`python -m routelaws.conformance --backend my.module`: compare the functions of a backend with the reference.
 
 Exit codes: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect, 2 the suite cannot
 run.
@@ -87,7 +87,7 @@ def main(arguments=None) -> int:
 def _compile_quickly(folder: str) -> None:
     """Compile our own twin as fast as possible, and share compiled programs between tests and processes.
 
-    These settings are for our own functions only. JAX reads them when it is imported.
+    Only for our own functions. JAX reads these settings when it is imported.
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -143,7 +143,7 @@ def _names(groups) -> list[str]:
 
 
 def _source(path: str) -> str:
-    """Return the source of a function of the reference, after that of the record that it returns."""
+    """Return the source of a reference function, preceded by the source of its record."""
 
     function = public_functions()[path]
     record = typing.get_type_hints(function).get("return")

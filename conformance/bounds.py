@@ -2,8 +2,8 @@
 compares by a default tolerance (`test_mirror.py` reads them all).
 
 A bound is a number times a scale that the test supplies (a condition number, a sum of absolute values, 1 for a
-relative error). `check` raises when the error exceeds the bound and records the share of it that was used, which
-pytest prints at the end of a run: a share far below one means that the bound is too slack to find anything.
+relative error). `check` raises when the error exceeds the bound and records the share of it that was used, which pytest
+prints at the end of a run. A share far below 1 means that the bound is too loose to find errors.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
-"""Comparisons that name what is wrong to someone who did not write the test.
+"""Comparisons with messages for readers who did not write the test.
 
-Each raises AssertionError with the function, the shapes, the first bad entry, and what was expected and found there.
-Limits come from `bounds.BOUNDS`; the caller supplies the scale, which is the condition of the computation.
+Each raises AssertionError with the function, the shapes, and the expected and actual values of the first wrong entry.
+Limits come from `bounds.BOUNDS`; the caller supplies the scale, the condition of the computation.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
         name: key of `BOUNDS`.
         found: what the backend returned.
         expected: what the reference returned.
-        scale: at least 0, broadcastable to `expected`; where it is 0 the entry has to be exact.
+        scale: at least 0, broadcastable to `expected`; 0 demands an exact entry.
         what: the function under test, with the arguments that matter.
 
     Raises:
@@ -55,7 +55,7 @@ def assert_same(found, expected, *, what: str) -> None:
 
 
 def _reordered(found: np.ndarray, expected: np.ndarray) -> str:
-    """Return in words that every row holds the expected integers in another order, "" where it does not."""
+    """Return a sentence if every row holds the expected integers in another order, else ""."""
     rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"
     same = rows and np.array_equal(np.sort(found, axis=1), np.sort(expected, axis=1))
     return "; every row holds what was expected, in another order" if same else ""
@@ -65,7 +65,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     """Fail unless `chosen` can be the top k of scores that differ from `scores` by at most `margin` each.
 
     With cut values s(k) and s(k+1), every entry above s(k+1) + 2 margin must be chosen and no entry below
-    s(k) - 2 margin may be. Choices stand in order: none is followed by one that is larger by more than 2 margin.
+    s(k) - 2 margin may be. Choices must be sorted: the next score is larger by at most 2 margin.
 
     Args:
         chosen: [T, k] integers.

@@ -1,14 +1,14 @@
-"""Adapters: how a stranger's router, fused gate or whole layer becomes a backend of the suite.
+"""Adapters: turn another library's router, fused gate or whole layer into a backend of the suite.
 
     blocks               building blocks, NumPy alone: from (gates, ids), [T, E], [T, E, C] or y to what the suite asks
-    torch_modules        weights of torch modules, and experts that answer with their own number
+    torch_modules        weights of torch modules, and experts that return their own number
     transformers_modules every router and every routed layer of transformers, by its class name
 
-`--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` makes that backend. For another library write ten
-lines with `blocks`, as docs/wild/README.md shows.
+`--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` builds that backend. docs/wild/README.md shows ten
+lines with `blocks` for another library.
 
-An adapter converts conventions: the layout of weights, the order of arguments, a record for a tuple. It repairs
-nothing. It declines what a library lacks with NotImplementedError and the reason; the suite counts those calls.
+An adapter converts weight layouts, argument orders and records, and fixes no bugs. If a library lacks an option, the
+adapter raises NotImplementedError with the reason; the suite counts those calls.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def find(name: str):
 
     Raises:
         ImportError: the library is missing.
-        LookupError: it has no such class, or the class cannot be asked; the message says why.
+        LookupError: it has no such class, or the class cannot be tested; the message explains.
     """
     scheme, _, rest = name.partition(":")
     if scheme not in SCHEMES or not rest:

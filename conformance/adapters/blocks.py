@@ -1,12 +1,12 @@
-"""Building blocks of adapters: what a library returns, read as what the suite asks about. NumPy alone.
+"""Building blocks of adapters: convert a library's results to the suite's records. NumPy alone.
 
-A stranger writes one function, and says what it is:
+Write one function for a library:
 
     from routelaws.conformance.adapters import blocks
 
     def route(logits, k):                          # [T, E] -> whatever the library returns
         router = mylib.Router(d=logits.shape[1], experts=logits.shape[1], k=k)
-        router.weight = identity                   # so that the input is the logits
+        router.weight = identity                   # makes the input the logits
         return router(logits)
 
     backend = blocks.backend(route, name="mylib", dispatch=route_with_capacity)
@@ -19,11 +19,11 @@ What a route may return:
     gates              [T, E], 0 where an expert was not chosen
     gates              [T, E, C], a fused gate: the slot is the last axis (GShard, DeepSpeed, fairscale, st-moe)
 
-A whole layer `(weights, x) -> y` becomes a route by `layer`: it gets experts that answer with their own number, so that
-the output of a token is its row of gates. Whoever is dropped has gate 0 there. Experts whose gate is 0 cannot be told
-apart in [T, E] and [T, E, C]; the lower index is named first.
+`layer` turns a whole layer `(weights, x) -> y` into a route: its experts return their own number, so the output of a
+token is its row of gates, 0 if dropped. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished; the lower
+index comes first.
 
-Records hold only what the library returns: experts and gates, who is kept and the slots of a fused gate, the loss.
+Records hold only what the library returns: experts, gates, kept choices, slots of a fused gate, and the loss.
 """
 
 import inspect
@@ -40,7 +40,7 @@ ANSWER = 64.0
 
 
 class Planted(NamedTuple):
-    """Weights of a layer that answers with its gates: y[:, :E] is the row of gates of each token."""
+    """Weights of a layer that returns its gates: y[:, :E] is the row of gates of each token."""
 
     x: np.ndarray  # [T, E + 1], the logits, and a coordinate of ones
     router: np.ndarray  # [E + 1, E], the identity, and 0 for the ones
@@ -50,7 +50,7 @@ class Planted(NamedTuple):
 
 
 def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
-    """Return an input whose logits are given, and experts of which expert e answers with unit vector e.
+    """Return an input with the given logits, and experts; expert e returns unit vector e.
 
     Example:
         >>> planted = plant(np.array([[2.0, -1.0]]))
@@ -69,7 +69,10 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
 
 
 def layer(run: Callable, d_ff: int = 1) -> Callable:
-    """Return the route of a layer run(planted, k, ...) -> y [T, E + 1], or (y, anything); a capacity follows k."""
+    """Return the route of a layer run(planted, k, ...) -> y [T, E + 1], or (y, anything).
+
+    A capacity is the argument after k.
+    """
 
     def route(logits, k, *more):
         output = run(plant(as_numpy(logits), d_ff), k, *more)
@@ -80,10 +83,10 @@ def layer(run: Callable, d_ff: int = 1) -> Callable:
 
 
 def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (experts [T, k], gates [T, k]) of what a route returned.
+    """Convert the result of a route to (experts [T, k], gates [T, k]).
 
     Raises:
-        TypeError: it is none of the forms in the module docstring.
+        TypeError: the result has none of the forms in the module docstring.
 
     Example:
         >>> experts, gates = read(np.array([[0.0, 0.25, 0.75], [0.5, 0.0, 0.0]]), 2)
@@ -102,7 +105,7 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def placement(answer, experts: np.ndarray) -> dict:
-    """Return who is kept [T, k], and the slots [T, k] of a fused gate, from gates [T, E] or [T, E, C]."""
+    """Return the kept choices [T, k], and the slots [T, k] of a fused gate, from gates [T, E] or [T, E, C]."""
     gates = np.asarray(as_numpy(answer))
     if gates.ndim == 2:
         return {"kept": np.take_along_axis(gates, experts, axis=1) != 0}
@@ -111,7 +114,7 @@ def placement(answer, experts: np.ndarray) -> dict:
 
 
 def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.ndarray:
-    """Return logits [T, E] of which each token's k largest are its experts, first choice first, 2 apart."""
+    """Return logits [T, E] whose k largest per token are its experts, first choice first, 2 apart."""
     logits = np.zeros((len(experts), num_experts), dtype)
     steps = 2.0 * np.arange(experts.shape[1], 0, -1, dtype=dtype)
     np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
@@ -136,15 +139,15 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
     """Return a backend of the suite.
 
     Args:
-        route: route(logits, k, **options) as in the module docstring; the suite asks for the options that it names,
-            such as `bias`, with the reference's meaning. None for a library without one.
-        name: what the report calls it, with the version.
-        dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for whoever is dropped; or None.
+        route: route(logits, k, **options) as in the module docstring. The suite tests the options in its signature,
+            such as `bias`, with the reference's meaning. None for a library without a router.
+        name: name and version for the report.
+        dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for dropped tokens; or None.
         loss: loss(logits, experts) or loss(logits, experts, mask) -> number, a balance loss; or None.
         z_loss: z_loss(logits) -> number; or None.
-        convert: convert(array, dtype name) makes the library's arrays of NumPy's; None leaves NumPy's.
-        dtypes: what the library computes in.
-        more: further functions under the reference's names, as they are.
+        convert: convert(array, dtype name) returns the library's array; None keeps NumPy arrays.
+        dtypes: the precisions of the library.
+        more: further functions under the reference's names, unchanged.
     """
     functions = dict(more)
     if route is not None:
@@ -175,7 +178,7 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
 
 
 def _with_options(function, own, positional: int):
-    """Return a function that shows the options of `own`, so that the suite asks for these and no others."""
+    """Return a function with the options of `own` in its signature, so the suite tests these and no others."""
     parameters = inspect.signature(function).parameters.values()
     named = [one for one in parameters if one.kind is not one.VAR_KEYWORD]
     options = list(inspect.signature(own).parameters.values())[positional:]

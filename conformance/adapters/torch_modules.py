@@ -1,4 +1,4 @@
-"""Torch modules as backends: arrays there and back, weights that are given, experts that answer with their number."""
+"""Torch modules as backends: convert arrays, set weights, and plant experts that return their number."""
 
 import numpy as np
 import torch
@@ -7,13 +7,13 @@ from routelaws.conformance.adapters.blocks import ANSWER
 
 
 def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
-    """Return a tensor over the same memory, so that a library that writes into its input is seen to do so."""
+    """Return a tensor that shares the array's memory, so the suite detects writes to the input."""
     tensor = torch.from_numpy(array)
     return tensor.bfloat16() if dtype == "bfloat16" else tensor
 
 
 def put(module: torch.nn.Module, **weights) -> torch.nn.Module:
-    """Return a module in evaluation with weights by the names of its parameters, in their dtype; "__" means a dot.
+    """Set weights by parameter name ("__" means a dot), in the parameter's dtype; return the module in evaluation.
 
     Raises:
         ValueError: a weight has another shape than the parameter.
@@ -36,9 +36,9 @@ def identity(num_outputs: int, num_inputs: int) -> torch.Tensor:
 def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> torch.nn.Module:
     """Return a routed layer in evaluation whose output [T, d] is its row of gates: see `blocks.plant`.
 
-    The router is the matrix [E, d] or [d, E]; expert e answers with unit vector e. Experts may be one stacked
-    parameter (gate and up projection in one, whole or interleaved) or one module each. All else is 0: biases, shared
-    experts. E, d, f and 2 f have to differ.
+    The router is the matrix [E, d] or [d, E]; expert e answers with unit vector e. Experts may be one stacked parameter
+    (gate and up projections concatenated or interleaved) or one module each. Biases and shared experts are 0. E, d, f
+    and 2 f must differ.
 
     Raises:
         LookupError: no router or no experts are found by their shapes.
@@ -57,7 +57,7 @@ def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> 
 
 
 def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
-    """Return how many experts have a gradient other than 0: stacked parameters [E, ., .], or one module each."""
+    """Count the experts with a non-zero gradient: stacked parameters [E, ., .], or one module each."""
     stacked = [value.grad for value in layer.parameters() if value.ndim == 3 and len(value) == num_experts]
     if stacked:
         moved = torch.stack([torch.zeros(num_experts) if one is None else one.abs().amax((1, 2)) for one in stacked])
@@ -68,13 +68,13 @@ def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
 
 
 def _single(layer: torch.nn.Module) -> list:
-    """Return the experts that are one module each, in order; none where they are stacked."""
+    """Return the experts that are one module each, in order; none if they are stacked."""
     holders = (one for one in layer.modules() if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict))
     return next((list(one.values() if hasattr(one, "values") else one) for one in holders), [])
 
 
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
-    """Set parameters [E, ., .]: those that read the model width, and the one that writes it; return whether any."""
+    """Set stacked parameters [E, ., .], input and output projections; return whether there are any."""
     stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
     inner = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, 2 * d_ff))]
     others = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, d_ff))]

@@ -1,16 +1,16 @@
 """Every router of transformers as a backend, by the name of its class: `--backend transformers:Qwen3MoeTopKRouter`.
 
-One adapter for all: the class is made from the default configuration of its model with small numbers in it, its weight
-is the identity, so that the input is the logits, and what it returns is read by its form:
+One adapter serves all classes. It makes the class from its model's default configuration with small sizes and sets the
+weight to the identity, so the input is the logits. It reads the result by its form:
 
     (logits, gates [T, k], experts [T, k])   59 of 62 classes
     [T, E], 0 or a mask where not chosen     Llama4, Switch, NLLB-MoE
 
-Groups are one, since few experts cannot be divided into eight groups. Every other option has its default, or a value in
-the name, `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite asks for normalisation, scale, groups and
-selection bias where the router has them, and for the balance loss, z-loss and stacked experts of the model's file.
+There is one group of experts, because few experts do not fill eight. Set other options in the name:
+`transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and selection bias
+if the router has them, and the balance loss, z-loss and stacked experts of the model's file.
 
-A routed layer, `transformers:NllbMoeSparseMLP`, is asked by experts that answer with their own number: `blocks.layer`.
+For a routed layer, such as `transformers:NllbMoeSparseMLP`, `blocks.layer` plants experts that return their number.
 """
 
 import ast
@@ -67,7 +67,7 @@ def _files() -> list[Path]:
 
 
 def names(pattern: str = r"\w*(?:Router|TopKGating|MoEV1Gate)") -> dict[str, str]:
-    """Return {class: module} of the classes of transformers whose whole name fits a pattern; the sources are read."""
+    """Return {class: module} of the transformers classes whose name matches a pattern, from the sources."""
     found = {}
     for path in _files():
         text = path.read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def find(text: str):
     """Return the backend of "Class" or "Class,option=value,..."; see the module docstring.
 
     Raises:
-        LookupError: there is no such class, or it cannot be asked.
+        LookupError: there is no such class, or it cannot be tested.
     """
     name, *options = text.split(",")
     known = names(re.escape(name))
@@ -109,7 +109,7 @@ def find(text: str):
 
 
 def _probe(route) -> None:
-    """Raise unless a route answers for three tokens of eight experts."""
+    """Raise unless a route works for three tokens and eight experts."""
     logits = torch.arange(8.0).roll(3)[None].repeat(3, 1) / 4
     for k in (1, 2):
         with contextlib.suppress(NotImplementedError):
@@ -125,7 +125,7 @@ def _value(text: str):
 
 @functools.cache
 def _configurations(library, kind) -> tuple:
-    """Return the default configurations with experts in a model's file, first the one that a class names, then text."""
+    """Return the default configurations with experts of a model's file: first the class's own, then text models."""
     package = library.__name__.rpartition(".")[0]
     name = library.__name__.rpartition(".")[2].replace("modeling", "configuration")
     module = importlib.import_module(f"{package}.{name}")
@@ -142,7 +142,7 @@ def _configurations(library, kind) -> tuple:
 
 
 def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict, d_ff: int = 3):
-    """Return a module of a class, from the first configuration of its model that makes it."""
+    """Return a module of a class, from the first configuration of its model that works."""
     error = LookupError(f"{kind.__name__} has no configuration with experts")
     for config in map(copy.deepcopy, _configurations(library, kind)):
         sizes = dict.fromkeys(EXPERTS, num_experts) | dict.fromkeys(CHOSEN, k) | dict.fromkeys(WIDTHS, width)
@@ -160,7 +160,7 @@ def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict,
 
 
 def _router(library, kind, overrides: dict):
-    """Return the route of a router class; it names the options of `OPTIONS` that the router has, and `bias`."""
+    """Return the route of a router class; its signature has the router's options of `OPTIONS`, and `bias`."""
     built = _build(library, kind, 4, 2, 5, overrides)
     normed = hasattr(built, "norm")
 
@@ -196,14 +196,14 @@ def _option(value):
 
 
 def _check_groups(router, num_experts: int) -> None:
-    """Raise NotImplementedError for groups that the experts do not fill, or of one expert: each needs its two best."""
+    """Raise NotImplementedError if the experts do not fill the groups, or a group has only one expert."""
     groups = getattr(router, "num_group", 1) or 1
     if num_experts % groups or groups > 1 and num_experts // groups < 2:
         raise NotImplementedError(f"{num_experts} experts in {groups} groups")
 
 
 def _set_identity(router, width: int, bias) -> None:
-    """Set the matrix [E, width] of a router to the identity, its selection bias to `bias`, every other bias to 0."""
+    """Set a router's matrix [E, width] to the identity, its selection bias to `bias`, and other biases to 0."""
     with torch.no_grad():
         for name, value in [*router.named_parameters(), *router.named_buffers()]:
             if value.ndim == 2 and value.shape[1] == width and "weight" in name:
@@ -214,7 +214,7 @@ def _set_identity(router, width: int, bias) -> None:
 
 
 def _constant_norm(router, logits):
-    """Return [T, E + 1] of constant root mean square, and scale the router so that its norm gives the logits back."""
+    """Return [T, E + 1] of constant root mean square, and scale the router so that its norm returns the logits."""
     radius = 2 * logits.norm(dim=1).max().clamp(min=1.0)
     rest = (radius**2 - (logits**2).sum(1, keepdim=True)).sqrt()
     with torch.no_grad():
@@ -223,14 +223,14 @@ def _constant_norm(router, logits):
 
 
 def _check_k(kind, k: int) -> None:
-    """Raise NotImplementedError for a k that a class without an option for it does not have."""
+    """Raise NotImplementedError for a k that the class does not support."""
     only = next((value for name, value in {"Switch": 1, "Nllb": 2}.items() if kind.__name__.startswith(name)), k)
     if k != only:
         raise NotImplementedError(f"k {k}, only {only}")
 
 
 def _read(router, x, given: dict, num_experts: int):
-    """Return what `blocks.read` takes of what a router gives; one that wants sequences gets one."""
+    """Call a router and return a form that `blocks.read` accepts; add a sequence axis if the router needs one."""
     name = type(router).__name__
     if re.search("Switch|Afmoe", name):
         x = x[None]
@@ -247,7 +247,7 @@ def _read(router, x, given: dict, num_experts: int):
 
 
 def _layer(library, kind, overrides: dict):
-    """Return the route of a whole routed layer by experts that answer with their number."""
+    """Return the route of a whole routed layer, by experts that return their number."""
 
     def run(planted, k):
         _check_k(kind, k)
@@ -264,7 +264,7 @@ def _layer(library, kind, overrides: dict):
 
 
 def experts_with_gradient(name: str, num_experts: int = 8) -> int:
-    """Return how many experts of a layer class get a gradient from 512 random tokens, with random weights."""
+    """Count the experts of a layer class that get a gradient from 512 random tokens, with random weights."""
     library = importlib.import_module(names(re.escape(name))[name])
     torch.manual_seed(0)
     layer = _build(library, getattr(library, name), num_experts, 2, 16, {}, 5).eval()
@@ -280,7 +280,7 @@ def experts_with_gradient(name: str, num_experts: int = 8) -> int:
 def _experts(library, overrides: dict) -> dict:
     """Return {"routed_ffn": ...} by the stacked experts [E, 2 f, d] of a model's file; {} where it has none.
 
-    They are gated, act(x V) (x W), and GELU(x U) is wanted: one more coordinate is 1, and W reads it alone.
+    They are gated, act(x V) (x W). To get GELU(x U), an extra coordinate is 1, and W reads only that.
     """
     kinds = [value for name, value in vars(library).items() if re.fullmatch(r"\w*Experts", name)]
     kind = next((one for one in kinds if "top_k_index" in inspect.signature(one.forward).parameters), None)
@@ -304,7 +304,7 @@ def _experts(library, overrides: dict) -> dict:
 
 
 def _dispatch(library, name: str, overrides: dict):
-    """Return gates of a router that drops by itself, the Switch router; None for others."""
+    """Return gates of a router that drops tokens itself (the Switch router); None for others."""
     if name != "SwitchTransformersTop1Router":
         return None
 
@@ -316,7 +316,7 @@ def _dispatch(library, name: str, overrides: dict):
 
 
 def _loss(library, kind):
-    """Return the balance loss of a model's file as (logits, experts, mask) -> number; None where it has none."""
+    """Return the balance loss of a model's file as (logits, experts, mask) -> number; None if it has none."""
     function = getattr(library, "load_balancing_loss_func", None)
     if function is None:
         return None

@@ -1,13 +1,11 @@
-"""What a backend is, how it is found, and the guard around each call of it.
+"""Find a backend, and guard each call of it.
 
 A backend is a namespace with the public names of the reference: a module, an attribute of one, or any object with
-attributes. Nothing is subclassed, and no backend needs everything: a missing name skips the tests that
-ask for it and is counted.
+attributes. It needs no base class. Tests of missing names are skipped and counted.
 
-`Backend` stands between the tests and such a namespace. A test calls `backend.routers.top_k.top_k_router` as if it
-were the reference's, with NumPy arrays; the guard hands the arrays over as the backend wants them, stops the call when
-it takes too long, looks whether the inputs are still what they were, calls twice at first to see whether the result is
-the same, and gives the result back as the reference's record of NumPy arrays.
+`Backend` wraps such a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's, with NumPy
+arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, makes the first
+call twice to compare results, and returns the reference's record of NumPy arrays.
 """
 
 import contextlib
@@ -74,7 +72,7 @@ OBJECTS: dict[str, object] = {}
 
 
 class Broken(AssertionError):
-    """A function broke a rule that holds for every function; `kind` is one of `report.KINDS`."""
+    """A function broke a rule of every function; `kind` is one of `report.KINDS`."""
 
     def __init__(self, path: str, kind: str, detail: str):
         super().__init__(f"{path} {detail}")
@@ -89,7 +87,7 @@ def load(name: str):
     """Return the namespace called `name`: "module", "module:attribute", or an entry point of `GROUP`.
 
     Raises:
-        BackendError: there is no such thing, or importing it fails.
+        BackendError: it does not exist, or importing it fails.
     """
     if name in OBJECTS:
         return OBJECTS[name]
@@ -109,7 +107,7 @@ def load(name: str):
 
 
 def _adapted(name: str):
-    """Return the backend of a class of a library that has an adapter here, None for any other name."""
+    """Return the backend of a class in a library with an adapter; None for any other name."""
     try:
         return adapters.find(name)
     except LookupError as error:
@@ -119,7 +117,7 @@ def _adapted(name: str):
 
 
 def _imported(name: str, module: str, importing):
-    """Return what `importing` gives; whatever the file of a stranger does, leaving the process too, is one line."""
+    """Return the result of `importing`; turn every failure of the user's file, sys.exit included, into one line."""
     try:
         return importing()
     except (Exception, SystemExit) as error:
@@ -127,17 +125,17 @@ def _imported(name: str, module: str, importing):
 
 
 def _submodule(module: str, name: str):
-    """Return a module of a package that its `__init__` does not import; None where there is none."""
+    """Import a module that the package's `__init__` does not import; None if there is none."""
     return _imported(
         name, module, lambda: importlib.import_module(module) if importlib.util.find_spec(module) else None
     )
 
 
 def _dtypes_of(name: str, named) -> tuple[str, ...]:
-    """Return the precisions that a backend names; with none that the tests know, nothing would be compared.
+    """Return the precisions of a backend; at least one must be known, or no test would run.
 
     Raises:
-        BackendError: they are one text, not a tuple of texts, or one of them is not known.
+        BackendError: not a tuple of strings, or a precision is unknown.
     """
     found = () if isinstance(named, str) else tuple(named)
     if not found or not set(found) <= {*DTYPES, "bfloat16"}:
@@ -147,7 +145,7 @@ def _dtypes_of(name: str, named) -> tuple[str, ...]:
 
 
 class _Room:
-    """A file or folder of a backend: attributes are looked up by their path in the reference."""
+    """A file or folder of a backend; finds attributes by their path in the reference."""
 
     def __init__(self, backend, path: str):
         self._backend, self._path = backend, path
@@ -159,22 +157,21 @@ class _Room:
 
 
 class Backend:
-    """A namespace under test, seen by the tests as if it were the reference.
+    """A namespace under test, with the interface of the reference.
 
     Args:
-        name: what it is called in reports.
+        name: its name in reports.
         namespace: an object with the reference's public names, as many as it has. Names may stand where the reference
             has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
             `capabilities` ("jit", "grad": it computes with JAX; "torch": its results keep torch's graph), `dtypes`,
             `slow` (functions that the quick profile leaves out), `documented` ({router: {option: value}}),
             `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
-        ledger: where calls and troubles are written down, a `ledger.Ledger`.
-        require: paths of functions that have to be there.
+        ledger: the `ledger.Ledger` that records calls and faults.
+        require: paths of required functions.
         time_limit: seconds for one call.
 
     Raises:
-        BackendError: its capabilities, dtypes or slow functions are unknown, or the limit on time is not above 0 and
-            finite.
+        BackendError: capabilities, dtypes or slow functions are unknown, or the time limit is not finite and above 0.
     """
 
     def __init__(self, name: str, namespace, ledger, *, require=(), time_limit: float = TIME_LIMIT):
@@ -203,7 +200,7 @@ class Backend:
         return self.resolve(name)
 
     def resolve(self, path: str):
-        """Return what the tests see under a path of the reference."""
+        """Return the guarded function, record or folder at a path of the reference."""
         functions, classes, rooms = reference_names()
         if path in rooms:
             return _Room(self, path)
@@ -218,7 +215,7 @@ class Backend:
         return self._wrap(path, found) if path in functions else found
 
     def _find(self, path: str):
-        """Return what the namespace has under a path or, for a function, under its last name; None without it."""
+        """Return the namespace's entry at a path or, for a function, under its last name; None if missing."""
         here = self.namespace
         for part in path.split("."):
             inside, here = here, getattr(here, part, None)
@@ -239,14 +236,14 @@ class Backend:
         pytest.skip(f"{path} is not there")
 
     def _leave_out(self, reason: str):
-        """End this example, or this test where there are no examples."""
+        """Skip this example, or this test if it has no examples."""
         self.ledger.left_out = reason
         if hypothesis.currently_in_test_context():
             hypothesis.reject()
         pytest.skip(reason)
 
     def stance(self, path: str) -> stances.Stance | None:
-        """Return which design a stranger's function is; None for our own, and while it is being found."""
+        """Return the design of another library's function; None for ours, and during the search for it."""
         function = self._find(path)
         if path not in stances.JUDGED or not callable(function) or stances.is_own(function):
             return None
@@ -260,7 +257,7 @@ class Backend:
         """Call a function outside of any test and return its result as the reference's record.
 
         Raises:
-            NotImplementedError: it does not offer these options, or refuses the input.
+            NotImplementedError: it lacks these options, or rejects the input.
             Fault: it broke a rule of the guard or raised.
         """
         try:
@@ -304,7 +301,7 @@ class Backend:
         return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
 
     def _within_limit(self, path: str, function, arguments, keywords):
-        """Call for `ask`; what ends the call becomes a Fault."""
+        """Call for `ask`; convert errors to a Fault."""
         try:
             with _alarm(self.time_limit):
                 return function(*arguments, **keywords)
@@ -319,7 +316,7 @@ class Backend:
             raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
 
     def other_defaults(self, path: str) -> str:
-        """Return which defaults of a function differ from the reference's, "" if none; None leaves a default open."""
+        """List the defaults of a function that differ from the reference's, None apart; "" if none."""
         if path not in public_functions():
             return ""
         ours = inspect.signature(public_functions()[path]).parameters
@@ -335,7 +332,7 @@ class Backend:
         )
 
     def leave_out_precision(self, precision: str):
-        """End this example, since the backend has not this precision."""
+        """Skip this example: the backend lacks the precision."""
         self._leave_out(f"{precision} is not among the dtypes of {self.name}")
 
     def options(self, path: str) -> tuple[str, ...]:
@@ -343,15 +340,15 @@ class Backend:
         return options_of(path) if path in public_functions() else ()
 
     def lacking(self, path: str) -> tuple[str, ...]:
-        """Return the options of the reference's function that the backend's does not take, in the reference's order."""
+        """Return the options of the reference's function that the backend's lacks, in the reference's order."""
         taken = keywords_of(self._find(path))
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
-        """Return the arguments of a call as far as the function has parameters for them.
+        """Return the arguments of a call for which the function has parameters.
 
-        An option that it lacks is dropped where it stands at the function's design, or at the reference's default where
-        no design is known: the call without it asks for the same. Where one stands otherwise, the example is left out.
+        Drop an option that it lacks if its value is that of the function's design, or the reference's default if no
+        design is known. Skip the example for any other value.
         """
         defaults, options = defaults_of(path), options_of(path)
         places, extra = places_of(function), {}
@@ -371,18 +368,18 @@ class Backend:
         return arguments, {name: value for name, value in (named | keywords).items() if name not in dropped}
 
     def _not_offered(self, path: str, reason: str, options=()):
-        """Leave out what a function has not: options that it lacks, or a call that raised NotImplementedError."""
+        """Skip a call with options that the function lacks, or one that raised NotImplementedError."""
         named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # where the reason names none, it may be any
         self.ledger.declined(self.name, path, reason or "it gives no reason", named or options)
         self._leave_out(f"{path}: {reason}")
 
     def _wrap(self, path: str, function):
-        """Return the guarded function; always the same one, since it is the key of compiled functions."""
+        """Return the guarded function, always the same object, because it is the key of compiled functions."""
         if path in self._wrapped:
             return self._wrapped[path]
 
         def guarded(arguments, keywords, precision=None, through=None, static=()):
-            """Call; `through` is the compiled function, which holds its `static` arguments already."""
+            """Call; `through` is the compiled function, with its `static` arguments bound."""
             return self._call(path, function, arguments, keywords, precision, through, dict(static))
 
         def call(*arguments, **keywords):
@@ -408,7 +405,7 @@ class Backend:
         return call
 
     def _given(self, value, precision: str | None):
-        """Return an argument as the backend wants it: its own records, its own arrays, copied."""
+        """Convert an argument to the backend's records and arrays, copied."""
         if isinstance(value, dict):
             return {key: self._given(part, precision) for key, part in value.items()}
         if type(value) in (list, tuple):
@@ -433,7 +430,7 @@ class Backend:
         return convert(array.astype(np.float32) if array.dtype.kind == "V" else array, array.dtype.name)
 
     def _returned(self, path: str, value, hint=None):
-        """Return a result as the reference's record of NumPy arrays (of JAX arrays, where the backend has those)."""
+        """Convert a result to the reference's record of NumPy arrays (JAX arrays for a JAX backend)."""
         hint = inspect.signature(public_functions()[path]).return_annotation if hint is None else hint
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
             options = [option for option in typing.get_args(hint) if option is not type(None)]
@@ -454,7 +451,7 @@ class Backend:
         return as_numpy(value) if own is None or isinstance(value, np.ndarray | int | float | str) else own(value)
 
     def _record(self, path: str, value, record):
-        """Return the record of an object with its attributes, a dict with its keys, or a tuple in its order."""
+        """Convert an object with the record's attributes, a dict with its keys, or a tuple in its order."""
         names = record._fields
         needed_ones = [name for name in names if name not in comparable.OPTIONAL.get(record.__name__, ())]
         if isinstance(value, dict) and set(needed_ones) <= set(value):
@@ -470,9 +467,9 @@ class Backend:
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
     def _break(self, path: str, kind: str, detail: str):
-        """Fail now and at every later call, so that a search for a smaller example ends at once.
+        """Fail now and at every later call, so that the search for a smaller example stops.
 
-        What changes its arguments got copies of them: in later tests its values are looked at all the same.
+        A function that changes its arguments got copies, so later tests still compare its values.
         """
         self._broken[path] = kind, detail, self.ledger.test
         self.ledger.broke(self.name, path)
@@ -485,7 +482,7 @@ class Backend:
             raise Broken(path, kind, detail)
 
     def _call(self, path: str, function, arguments, keywords, precision, through, static):
-        """Call once, or twice where this function has not been called with these constants before."""
+        """Call once, or twice if this function is new with these constants."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
         if (keywords | static).get("mask") is not None and not stances.is_own(function):
@@ -524,7 +521,7 @@ class Backend:
         return result
 
     def _comparable(self, path: str, result, arguments, keywords, precision):
-        """Return a stranger's result with every field of the record, and its choices in the reference's order."""
+        """Return another library's result with every field of the record, and choices in the reference's order."""
         if path in self.borrowed or stances.is_own(self._find(path)):
             return result
         wide = jax.tree.map(_wide, (arguments, keywords))
@@ -538,9 +535,9 @@ class Backend:
         return as_numpy(leaf) if own is None or isinstance(leaf, np.ndarray) else own(leaf)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
-        """Fail unless shapes and kinds of numbers are those of the reference for the same input.
+        """Fail unless shapes and number types equal the reference's for the same input.
 
-        Where the reference is slow, the tests alone decide: a first call may ask for a thousand fits.
+        Skip this if the reference is slow: one call may take a thousand fits.
         """
         if path in SLOW or self._find(path) is public_functions()[path]:
             return
@@ -554,14 +551,14 @@ class Backend:
             self._break(path, "form", f"returned the wrong thing: {problem}")
 
     def _judge_precision(self, path: str, result, precision: str | None) -> None:
-        """Fail where floats come back in less than the precision that they were given in."""
+        """Fail if results have less precision than the inputs."""
         for leaf in arrays_of(result) if precision and not self.capabilities else ():
             if leaf.dtype.kind == "f" and leaf.dtype.itemsize < np.dtype(precision).itemsize:
                 said = f"returned dtype {leaf.dtype} where {precision} was asked for; `dtypes` says what there is"
                 self._break(path, "form", said)
 
     def _timed(self, path: str, function, arguments, keywords, chosen):
-        """Call, and fail where it does not return in time or tries to end the process."""
+        """Call, and fail if it does not return in time or tries to end the process."""
         try:
             with _alarm(self.time_limit):
                 return function(*arguments, **keywords)
@@ -583,7 +580,7 @@ class Backend:
 
 @contextlib.contextmanager
 def _alarm(seconds: float):
-    """Raise `_TimeIsUp` inside the block after so many seconds; nothing outside of the main thread and on Windows."""
+    """Raise `_TimeIsUp` inside the block after some seconds. Does nothing outside the main thread and on Windows."""
 
     def alarm(number, frame):
         raise _TimeIsUp
@@ -605,7 +602,7 @@ PADDING = 100.0
 
 
 def _filled(leaf):
-    """Return an array with `PADDING` in place of NaN; anything else as it is."""
+    """Return an array with `PADDING` instead of NaN; other values unchanged."""
     if not hasattr(leaf, "dtype") or np.asarray(leaf).dtype.kind not in "fV":
         return leaf
     module = jax.numpy if isinstance(leaf, jax.Array) else np
@@ -613,7 +610,7 @@ def _filled(leaf):
 
 
 def _wide(leaf):
-    """Return an array as NumPy's, floats as float64; anything else as it is."""
+    """Return a NumPy array, floats as float64; other values unchanged."""
     if not hasattr(leaf, "dtype"):
         return leaf
     array = np.asarray(as_numpy(leaf))
@@ -621,7 +618,7 @@ def _wide(leaf):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a report has to state."""
+    """Return the versions for a report."""
     others = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
     return {
         "Python": sys.version.split()[0],

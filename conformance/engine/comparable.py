@@ -1,4 +1,4 @@
-"""A stranger's result as tests compare it: every field of the record, and choices in the reference's order."""
+"""Results of other libraries for comparison: every field of the record, and choices in the reference's order."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ OPTIONAL = {
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
-    """Return a result as tests compare it: with the fields that it lacks, and choices in the reference's order."""
+    """Return a result for comparison: add missing fields, and order choices like the reference."""
     given = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
     if not absent and stance is None:
@@ -29,15 +29,15 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
 
 
 def canonical(path: str, result, wanted, given: dict, precision: str):
-    """Return a choice in the reference's order, wherever its set of experts is admissible.
+    """Return a choice in the reference's order if its set of experts is admissible.
 
-    Equal experts are exchanged for those of the lower index, with their gates. Where the set is not admissible the
-    result stays as it is, for a test to fail on.
+    Replace tied experts by those of the lower index, with their gates. Leave an inadmissible set unchanged, so that a
+    test fails.
 
     Args:
         path: of the function.
         result: what it returned.
-        wanted: what the reference returns.
+        wanted: the reference's result.
         given: the arguments by the reference's names.
         precision: of the result.
     """
@@ -64,7 +64,7 @@ GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")
 
 
 def _in_order(result, wanted, bad):
-    """Return a routing with experts and gates in the order of the reference's in the rows that are not bad."""
+    """Return a routing with experts and gates in the reference's order, in rows that are not bad."""
     expert, gate = np.array(result.expert), np.array(result.gate)
     for t in np.flatnonzero(~bad):
         left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}

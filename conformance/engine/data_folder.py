@@ -1,4 +1,4 @@
-"""Where the released tables of other people's papers are, for the tests marked `released`."""
+"""The folder of released tables of papers, for tests marked `released`."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,7 @@ import pytest
 def released_file(name: str) -> Path:
     """Return the path of a released table.
 
-    Skips the test where ROUTELAWS_DATA is not set. Where it is set, a missing file is a failure: whoever sets it wants
-    the test to run.
+    Skip the test if ROUTELAWS_DATA is not set. If it is set, a missing file is a failure.
     """
     folder = os.environ.get("ROUTELAWS_DATA")
     if not folder:

@@ -5,11 +5,11 @@
     notation.softmax(logits)
     >>> my_moe.softmax(file["logits"]), file["found"], file["expected"]  # doctest: +SKIP
 
-Values have the names of the reference's parameters, and parts of trees and records their path: "params.w1",
-"held.expert". What the call returned is under "found", and what the reference returns under "expected", with the field
-of a record behind a dot. bfloat16, which NumPy lacks, stands as float32. The rest is text: "call", "kind", "detail",
-"test", "example" (as Hypothesis prints it), and "again", the command that repeats it: the quick and the default profile
-draw the same examples again; nightly first tries those that failed, which Hypothesis keeps in the folder.
+Values have the names of the reference's parameters; entries of trees and records have their path: "params.w1",
+"held.expert". "found" is the result and "expected" the reference's; record fields follow a dot. bfloat16, which NumPy
+lacks, is stored as float32. The rest is text: "call", "kind", "detail", "test", "example" (as Hypothesis prints it),
+and "again", the command that repeats it: the quick and the default profile draw the same examples again; nightly first
+tries those that failed, which Hypothesis keeps in the folder.
 """
 
 import io
@@ -33,7 +33,7 @@ class _Name(str):
 
 
 def _on_arrays(change, tree: dict) -> dict:
-    """Return a tree with `change(path, array)` in place of its arrays; what JAX traces is None."""
+    """Replace the arrays of a tree by `change(path, array)`; traced arrays become None."""
 
     def leaf(path, value):
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -70,7 +70,7 @@ def given_to(call: Call) -> dict:
 
 
 def expected_of(call: Call) -> dict[str, np.ndarray]:
-    """Return what the reference gives for a call; {} where it raises."""
+    """Return the reference's result for a call; {} if it raises."""
     wide = _on_arrays(lambda _, array: array.astype(float) if array.dtype.kind in "fV" else array, given_to(call))
     try:
         return named({"expected": public_functions()[call.function](**wide)})
@@ -79,7 +79,7 @@ def expected_of(call: Call) -> dict[str, np.ndarray]:
 
 
 def _differs(call: Call) -> bool:
-    """Say whether a result is not the reference's in half of the digits."""
+    """Return whether a result differs from the reference's in the first half of the digits."""
     found, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
     for name, wanted in expected_of(call).items():
         ours = found.get(name.replace("expected", "found", 1))
@@ -99,7 +99,7 @@ FEW = 64
 
 
 def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble:
-    """Return the trouble that the ledger has just blamed a function for, with its call in decimal numbers."""
+    """Return the ledger's newest fault, with its call in decimal numbers."""
     call = _at_fault(ledger, trouble)
     given = named(_beside_defaults(call)) if call else {}
     if not given or sum(value.size for value in given.values()) > FEW or "logits [" in trouble.detail:
@@ -112,7 +112,7 @@ def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble
 
 
 def _beside_defaults(call: Call) -> dict:
-    """Return the arguments of a call other than the reference's defaults, by name."""
+    """Return the arguments of a call that differ from the reference's defaults, by name."""
     defaults = defaults_of(call.function)
     return {name: value for name, value in given_to(call).items() if not stands_at(value, defaults.get(name))}
 
@@ -123,13 +123,13 @@ def call_names(call: Call) -> list[str]:
 
 
 def program(namespace, backend: str, path: str, given: dict) -> str:
-    """Return a short program that repeats a call: the namespace's own `script(path, **arguments)` where it has one.
+    """Return a short program that repeats a call, by the namespace's `script(path, **arguments)` if it has one.
 
     Args:
         namespace: of the backend.
         backend: its name, for `backends.load`.
         path: of the function.
-        given: arguments by the reference's names: arrays, numbers and texts.
+        given: arguments by the reference's names: arrays, numbers and strings.
     """
     if hasattr(namespace, "script"):
         return namespace.script(path, **given)
@@ -148,7 +148,7 @@ def program(namespace, backend: str, path: str, given: dict) -> str:
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
-    """Return the call that broke a rule, else the first of the failing example that differs, else its last."""
+    """Return the call that broke a rule, else the first that differs in the failing example, else its last."""
     error, path = ledger.blamed, trouble.function
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]
@@ -162,7 +162,7 @@ def _holds(error, part) -> bool:
 
 
 def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: str) -> str:
-    """Write the failure that the ledger has just blamed a function for, and return the file's name.
+    """Write the ledger's newest failure, and return the file's name.
 
     Args:
         folder: where to, as an absolute path; `shown` is the same as the user wrote it.

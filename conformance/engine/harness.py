@@ -1,9 +1,8 @@
 """How the tests call a backend: precision, compilation and derivatives in one place.
 
-A backend is a namespace with the public names of the reference: our own module, or whatever stands behind a
-`backends.Backend`. Where its `capabilities` (all, if it has none) hold "jit", a function is compiled once for each set
-of static arguments and shapes; where they hold "grad", derivatives are tested. A precision that is not among its
-`dtypes` is left out.
+A backend is a namespace with the public names of the reference: our own module, or a `backends.Backend`. With the
+capability "jit", functions are compiled once for each set of static arguments and shapes; with "grad", derivatives are
+tested. A backend without `capabilities` has both. Precisions outside its `dtypes` are skipped.
 """
 
 import functools
@@ -23,7 +22,7 @@ CAPABILITIES = ("jit", "grad")
 
 
 def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ...]:
-    """Return the precisions of `among` that a backend has; skip the test where it has none."""
+    """Return the precisions of `among` that a backend has; skip the test if there are none."""
     found = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))
     if not found:
         pytest.skip(f"none of {', '.join(among)} is among the dtypes of {backend.name}")
@@ -31,7 +30,7 @@ def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ..
 
 
 def _has_precision(precision: str, function, *trees) -> None:
-    """Leave out an example with floats where its precision is not among the dtypes of the function's backend."""
+    """Skip an example with floats if the function's backend lacks its precision."""
     backend = getattr(function, "routelaws_backend", None)
     if backend is not None and precision not in backend.dtypes:
         if any(np.asarray(leaf).dtype.kind in "fV" for tree in trees for leaf in jax.tree.leaves(tree)):
@@ -39,7 +38,7 @@ def _has_precision(precision: str, function, *trees) -> None:
 
 
 def rounded(tree, precision: str):
-    """Return the tree with its floats rounded to `precision`, as float64: what both twins are given."""
+    """Return the tree with floats rounded to `precision`, as float64: the input of both twins."""
 
     def leaf(value):
         value = np.asarray(value)
@@ -69,26 +68,26 @@ QUICK = {
 
 
 def compile_quickly(quickly: bool) -> None:
-    """Say whether what `run` and the derivatives compile for a CPU is compiled in the least time, from now on.
+    """Choose whether `run` and the derivatives compile as fast as possible on a CPU from now on.
 
-    The plugin does so in the profile "quick". What changes a result, XLA's own folding, fusing and reordering, stays;
-    how the machine code of the loops is made takes three quarters of a compilation, for a function that then runs for
-    microseconds, and moves no more than last bits. The other profiles compile as users do.
+    The profile "quick" does this; the other profiles compile as users do. XLA's folding, fusing and reordering stay,
+    because they change results. Optimising machine code takes three quarters of a compilation and changes only last
+    bits.
     """
     global _quickly
     _quickly = quickly
 
 
 def multiply_in_full() -> None:
-    """Let JAX's products of float32 keep all bits of their factors.
+    """Make JAX multiply float32 with all bits of the factors.
 
-    By default a GPU keeps 10 of 23 bits and a TPU 7, so that every product would miss the bounds of float32.
+    By default a GPU keeps 10 of 23 bits and a TPU 7, so every product would exceed the float32 bounds.
     """
     jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def _known(name: str, value) -> bool:
-    """Say whether this version of XLA has an option; each has some of its own."""
+    """Return whether this version of XLA has an option."""
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:
@@ -102,7 +101,7 @@ def _quick_options() -> dict:
 
 
 def _jit(function):
-    """Return the compiled function. Its options are refused inside another `jit`, where no test calls `run`."""
+    """Return the compiled function. Its options are errors inside another `jit`; no test calls `run` there."""
     return jax.jit(function, compiler_options=_quick_options() if _quickly and jax.default_backend() == "cpu" else None)
 
 
@@ -111,9 +110,9 @@ MOST_MAPS = 30_000
 
 
 def make_room() -> None:
-    """Drop compiled programs before the system runs out of maps for them: each takes about twelve.
+    """Drop compiled programs before the process runs out of memory maps: each takes about twelve.
 
-    A process that has compiled some 5,000 programs crashes inside XLA. Does nothing where maps cannot be counted.
+    A process with about 5,000 compiled programs crashes inside XLA. Does nothing if maps cannot be counted.
     """
     try:
         with open("/proc/self/maps", "rb") as lines:
@@ -130,7 +129,7 @@ def _compiled(function, static):
 
 
 def run(backend, path: str, precision: str, *arrays, traced: dict | None = None, jit: bool = True, **static):
-    """Call backend.<path>(*arrays, **traced, **static) in one precision and return what it returns.
+    """Call backend.<path>(*arrays, **traced, **static) in one precision and return its result.
 
     Args:
         backend: the namespace under test.
@@ -138,7 +137,7 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
         precision: "float64", "float32" or "bfloat16".
         arrays: positional arguments; trees of arrays.
         traced: keyword arguments that are trees of arrays.
-        jit: compile, where the backend can.
+        jit: compile if the backend can.
         static: keyword arguments that are hashable constants.
     """
     function = operator.attrgetter(path)(backend)
@@ -160,16 +159,16 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
 
 
 def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, **keywords):
-    """Do what `run` does, for a test with many options on few shapes; `jit` has it compiled as `run` does.
+    """Call like `run`, for a test with many options on few shapes; `jit` compiles like `run`.
 
-    Operation by operation is sooner compiled than each combination of options where many are drawn; in the profile
-    "quick", which draws few, the function as a whole is.
+    With many examples, compiling each operation is faster than compiling every combination of options. The profile
+    "quick" draws few examples and compiles the whole function.
     """
     return run(backend, path, precision, *arrays, jit=jit or _quickly, **keywords)
 
 
 def _compiles(precision: str, *functions) -> bool:
-    """Say whether derivatives through these functions are to be compiled; skip the test where a backend has none."""
+    """Return whether to compile derivatives of these functions; skip the test if a backend has none."""
     compiles = True
     for function in functions:
         backend = getattr(function, "routelaws_backend", None)
@@ -190,7 +189,7 @@ def _gradient(scalar, static, compiles=True):
 def gradient(scalar, point, *arrays, precision: str = "float64", **static):
     """Return the gradient of scalar(point, *arrays, **static) with respect to the tree `point`.
 
-    `scalar` has to be a module-level function (it is the key of the compilation cache).
+    `scalar` must be a module-level function, because it is the key of the compilation cache.
     """
     compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
@@ -237,7 +236,7 @@ def inner(gradient_tree, direction) -> float:
 def altered(backend, path: str, value, **more):
     """Return a copy of a backend in which backend.<path> is `value`; for planted bugs.
 
-    Only what is called through the namespace changes: a module of the backend that imported the name keeps the old one.
+    Only calls through the namespace change: modules of the backend that imported the name keep the old value.
     """
     head, _, rest = path.partition(".")
     names = {name: getattr(backend, name) for name in dir(backend) if not name.startswith("__")}

@@ -1,7 +1,7 @@
-"""What a run has seen of each function, written down while it runs: calls, shares of bounds, and faults.
+"""Records of a run for each function: calls, shares of bounds, and faults.
 
-Which function a failed test blames: the one that broke a rule of the guard or raised; else the one whose name comes
-first in the message; else the one called last. A share of a bound is that of the function called last.
+A failed test counts against the function that broke a rule of the guard or raised; else against the first function that
+the message names; else against the last one called. A share of a bound belongs to the last function called.
 """
 
 import collections
@@ -15,7 +15,7 @@ from routelaws.conformance.bounds import SLACK_CHECKS, SLACK_SHARE
 
 
 class Trouble(NamedTuple):
-    """One failed test and the function that it blames ("" where it called none)."""
+    """One failed test and the function that it blames ("" if it called none)."""
 
     backend: str
     function: str
@@ -28,7 +28,7 @@ class Trouble(NamedTuple):
 
 @dataclasses.dataclass
 class Call:
-    """One guarded call: what it was given, and what came of it."""
+    """One guarded call: its arguments and its result."""
 
     function: str
     arguments: tuple
@@ -58,7 +58,7 @@ MERGED = {
 
 
 class Slack(NamedTuple):
-    """A bound that is looser than what it judges needs."""
+    """A bound that is looser than the errors need."""
 
     bound: str
     share: float  # the worst that was used of it
@@ -66,9 +66,9 @@ class Slack(NamedTuple):
 
 
 class Ledger:
-    """What one process has seen: calls, shares of bounds and troubles.
+    """The records of one process: calls, shares of bounds and faults.
 
-    Where `keeps` is true, it holds the calls of the example that runs, for `failing_calls.export`.
+    If `keeps` is true, it stores the calls of the current example for `failing_calls.export`.
     """
 
     def __init__(self):
@@ -85,7 +85,7 @@ class Ledger:
         self.begin()
 
     def begin(self, plain: str = "") -> None:
-        """Forget what belongs to one test; `plain` is the backend of a test that calls it without a guard."""
+        """Start a new test; `plain` is the backend of a test that calls it without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
         self.raised = collections.deque(maxlen=16)  # errors, with who raised each and the shapes it was given
@@ -96,7 +96,7 @@ class Ledger:
         self.calls = collections.deque(maxlen=KEPT)
 
     def keep(self, function: str, arguments, keywords: dict, precision: str | None) -> Call | None:
-        """Hold what a call is given, and return that; a generator of random numbers as it is before the call."""
+        """Store and return the arguments of a call; copy a random generator before the call changes it."""
         if not self.keeps:
             return None
 
@@ -108,7 +108,7 @@ class Ledger:
         return self.calls[-1]
 
     def broke(self, backend: str, function: str) -> None:
-        """Hold the call in which a function first broke a rule of the guard: no later one gets so far."""
+        """Store the first call that broke a rule of the guard; later calls stop earlier."""
         if self.calls and self.calls[-1].function == function:
             self.broken.setdefault((backend, function), self.calls[-1])
 
@@ -119,23 +119,23 @@ class Ledger:
         self.recent.append((backend, function))
 
     def answered(self, backend: str, function: str, options) -> None:
-        """Write down which options stood in a call that was answered, other than at the reference's defaults."""
+        """Record the options of an answered call that differ from the reference's defaults."""
         self.options.update({(backend, function, option): True for option in options})
 
     def declined(self, backend: str, function: str, reason: str, options=()) -> None:
-        """Take back a call of `called` that asked for what the function does not offer: these options, or one of."""
+        """Remove a call from `called` that used options which the function lacks."""
         for option in options:
             self.options.setdefault((backend, function, option), False)
         self.examples[backend, function] -= 1
         self.not_offered[backend, function, reason] = self.not_offered.get((backend, function, reason), 0) + 1
 
     def ended(self) -> None:
-        """A test has passed: what it called was compared to the end."""
+        """Record a passed test: all its calls were compared."""
         for key in set(self.recent):
             self.compared[key] = self.compared.get(key, 0) + 1
 
     def share(self, name: str, share: float) -> None:
-        """Listen to `bounds.check`."""
+        """Record a share reported by `bounds.check`."""
         backend = self.recent[-1][0] if self.recent else self.plain
         if self.recent:
             self.shares[self.recent[-1]] = max(self.shares.get(self.recent[-1], 0.0), float(share))
@@ -144,9 +144,9 @@ class Ledger:
             self.bounds[backend, name] = checks + 1, max(worst, float(share))
 
     def blame(self, error: BaseException, backend: str, test: str, asked=()) -> Trouble:
-        """Write down which function a failed test blames, and for what; of those that it asks for, if any was called.
+        """Record the function that a failed test blames, and the fault: among its marked functions if one was called.
 
-        A test that does not ask for a function is not run for it with `--only`, so it decides no verdict on it either.
+        With `--only`, a test runs only for its marked functions, so it also blames only these.
         """
         while isinstance(error, BaseExceptionGroup):
             named = [one for one in error.exceptions if hasattr(one, "kind")]
@@ -179,7 +179,7 @@ class Ledger:
         return counted | {"troubles": [list(trouble) for trouble in self.troubles]}
 
     def add(self, lists: dict) -> None:
-        """Add what another process has seen."""
+        """Add the records of another process."""
         for name, merge in MERGED.items():
             seen = getattr(self, name)
             for key, value in lists[name]:
@@ -188,7 +188,7 @@ class Ledger:
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
-        """Return the bounds of which a backend never used much, the loosest first; those never used at all apart."""
+        """Return the bounds of which a backend never used much, the loosest first; unused bounds separately."""
         found = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()
@@ -198,9 +198,9 @@ class Ledger:
 
 
 def _plain(text: str) -> str:
-    """Return the message of a failed assertion in one line, functions by their names instead of their addresses.
+    """Return the message of a failed assertion in one line, with function names instead of addresses.
 
-    If a test explains the fault itself, keep only the comparison of numbers of pytest's account, which follows.
+    If the test explains the fault, keep only the comparison of numbers from pytest's message.
     """
     words, _, account = text.partition("\nassert ")
     compared = account.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The public names of the reference, and what the functions behind them take: what a backend may have, and is asked."""
+"""The public names of the reference, and the parameters of its functions."""
 
 import difflib
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class BackendError(ValueError):
-    """A backend cannot be found, or asks for what does not exist."""
+    """A backend cannot be found, or names something that does not exist."""
 
 
 NOT_ASKED = ("diagnostics",)
@@ -77,7 +77,7 @@ def options_of(path: str) -> tuple[str, ...]:
 
 
 def stands_at(value, default) -> bool:
-    """Say whether a constant is the default itself; an array never is, since it was made for this call."""
+    """Return whether a constant is the default itself. An array never is, because it was made for this call."""
     if value is None or default is None:
         return value is default
     plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
@@ -85,13 +85,13 @@ def stands_at(value, default) -> bool:
 
 
 def shapes_of_call(path: str, arguments, keywords) -> str:
-    """Return the shapes of the arrays of a call by the reference's names, "" without one."""
+    """Return the shapes of a call's arrays by the reference's names; "" without arrays."""
     given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
     return ", ".join(f"{name} {list(value.shape)}" for name, value in given.items() if hasattr(value, "shape"))
 
 
 def chosen_options(path: str, arguments, keywords) -> frozenset:
-    """Return the options of a call that stand otherwise than at the reference's defaults."""
+    """Return the options of a call that differ from the reference's defaults."""
     given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
     return frozenset(
         name for name in options_of(path) if name in given and not stands_at(given[name], defaults_of(path)[name])
@@ -99,7 +99,7 @@ def chosen_options(path: str, arguments, keywords) -> frozenset:
 
 
 def places_of(function) -> float:
-    """Return how many positional arguments a function takes; infinity where that cannot be known, or is any."""
+    """Return the number of positional arguments of a function; infinity if it is unknown or unlimited."""
     try:
         kinds = [one.kind for one in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
@@ -111,7 +111,7 @@ def places_of(function) -> float:
 
 
 def keywords_of(function) -> frozenset | None:
-    """Return the names that a function takes as keywords; None where that cannot be known, or is any."""
+    """Return the keyword names of a function; None if they are unknown or unlimited."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -122,15 +122,15 @@ def keywords_of(function) -> frozenset | None:
 
 @functools.cache
 def is_alone(name: str) -> bool:
-    """Say whether only one public function has this last name."""
+    """Return whether only one public function has this last name."""
     return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
 
 
 def full_names(names) -> tuple[str, ...]:
-    """Return the paths of functions that are given by path, or by last name where that is enough.
+    """Return the paths of functions given by path or by a unique last name.
 
     Raises:
-        BackendError: a name is not of the reference, or is that of several functions.
+        BackendError: a name is unknown or ambiguous.
     """
     found = []
     for name in names:

@@ -1,7 +1,7 @@
-"""What one run of the suite is asked: one frozen record, whoever asks.
+"""The options of one run of the suite, as a frozen record.
 
 `python -m routelaws.conformance`, `check_backend` and the options of pytest each make an `Options`. The plugin reads
-nothing else; under pytest-xdist it is handed to every process as JSON.
+nothing else; pytest-xdist passes it to every process as JSON.
 """
 
 import dataclasses
@@ -17,20 +17,20 @@ PROFILES = ("quick", "default", "nightly")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What one run of the suite is asked.
+    """The options of one run of the suite.
 
     Fields:
         backends: names of the namespaces under test; () in this repository's own tests, where it is the plain module.
         profile: "quick" (8 examples of a property), "default" (40) or "nightly" (400).
         only: paths of the only functions to test; () for all.
-        require: paths of functions that have to be there.
+        require: paths of required functions.
         time_limit: seconds for one call.
         expected: reasons by path of functions that may fail.
-        shuffle: the seed of the order in which the tests run; None for that of the files.
-        strict: whether one of these that does not fail counts as a failure.
+        shuffle: the seed of the test order; None for the order of the files.
+        strict: whether an expected failure that does not fail counts as a failure.
         json, html: files for the report; "" for none.
-        export_failing: the folder for failing calls as it was named; "" for none.
-        leave_others: whether tests that ask for no backend are left out.
+        export_failing: the folder for failing calls, as the user wrote it; "" for none.
+        leave_others: whether to skip tests without a backend.
     """
 
     backends: tuple[str, ...] = ()
@@ -48,11 +48,10 @@ class Options:
 
     @classmethod
     def made(cls, names, *, only=(), require=(), time_limit=None, expected=None, known_failures=None, **more):
-        """Return the options, with functions given by their last names and a file of known failures.
+        """Return the options, with full names of functions and the file of known failures read.
 
         Raises:
-            BackendError: a function is not of the reference, a file cannot be read, or a file or folder cannot be
-                written.
+            BackendError: a function is unknown, a file cannot be read, or a file or folder cannot be written.
         """
         if more.get("profile", "quick") not in PROFILES:
             raise BackendError(f"profile is {more['profile']!r}; allowed: {', '.join(PROFILES)}")
@@ -73,7 +72,7 @@ class Options:
 
     @classmethod
     def of_pytest(cls, config) -> "Options":
-        """Return the options of pytest's command line, with ROUTELAWS_BACKEND and ROUTELAWS_PROFILE behind them."""
+        """Return the options of pytest's command line, else those of ROUTELAWS_BACKEND and ROUTELAWS_PROFILE."""
 
         def given(name):
             return config.getoption(f"--routelaws-{name}", default=None)
@@ -96,12 +95,12 @@ class Options:
 
 
 def known_failures_of(file) -> dict[str, str]:
-    """Return the reasons by path of the functions that a text file says may fail.
+    """Read the functions that may fail, with their reasons, from a text file.
 
-    One function in each line, `path: reason`; what follows a # is a comment, and empty lines are nothing.
+    One function per line, `path: reason`; # starts a comment.
 
     Raises:
-        BackendError: the file cannot be read, or a line has no reason, no name of a function, or one that was there.
+        BackendError: the file cannot be read, or a line has no reason, no function name, or a repeated one.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
@@ -126,10 +125,10 @@ def known_failures_of(file) -> dict[str, str]:
 
 
 def folder_for(path) -> str:
-    """Return a folder for the failing calls as an absolute path, made where it is not there; "" without one.
+    """Create the folder for failing calls if needed and return its absolute path; "" without one.
 
     Raises:
-        BackendError: no folder can be made there, or nothing can be written in it.
+        BackendError: the folder cannot be created or written to.
     """
     if not path:
         return ""
@@ -143,10 +142,10 @@ def folder_for(path) -> str:
 
 
 def check_report(file) -> None:
-    """Refuse a file for a report that could not be written, before the tests have run for it.
+    """Check before the tests that the file of a report can be written.
 
     Raises:
-        BackendError: its folder is not there, it is a folder itself, or nothing can be written there.
+        BackendError: its folder is missing, it is a folder itself, or it is not writable.
     """
     path = Path(file).absolute()
     if path.is_dir() or not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Backends of our own: `routelaws.accelerated` under other conditions, and its compiled kernels without JAX.
+"""Built-in backends: variants of `routelaws.accelerated`, and its compiled kernels without JAX.
 
     routelaws.reference                        the oracle, compared with itself: every share is 0
     routelaws.accelerated                      compiled; float64, float32 and bfloat16
@@ -8,16 +8,15 @@
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
     routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
 
-The variants leave out `laws` and `accounting`, which run on the host in float64, whatever is asked: they are judged
-as parts of `routelaws.accelerated`, and the laws' loops once more as `kernels`.
+The variants omit `laws` and `accounting`, which always run on the host in float64. These are tested in
+`routelaws.accelerated`, and the laws' loops again in `kernels`.
 
-In `eager` the functions are called and differentiated without `jit`. Each operation is rounded for itself, none is
-fused or folded away, and code that is right only where values are traced shows. Loops (`while_loop`, `scan`) are still
-compiled, anew in every call. The whole model is such a loop, so `transformer` and `routed_block` are left out: eager or
-not, it is compiled, and here a hundred times.
+`eager` calls and differentiates functions without `jit`: each operation is rounded separately, nothing is fused or
+folded, and code that needs traced values fails. Loops (`while_loop`, `scan`) are still compiled, in every call. So
+`eager` omits `transformer` and `routed_block`, whose model is such a loop.
 
-`kernels` offers what our numba loops back. Nothing of JAX stands between them and the arrays of the test, so it is
-also seen that they change no input, and that an array in any precision is read as what it is.
+`kernels` has the functions that use our numba loops, called with the arrays of the test. This also tests that they
+change no input and read every precision.
 """
 
 import importlib
@@ -34,7 +33,7 @@ _MODEL = ("configuration", "routed_block", "transformer")
 
 
 class _Variant:
-    """The rooms of `routelaws.accelerated` that compute with JAX, with other capabilities or dtypes."""
+    """The folders of `routelaws.accelerated` that use JAX, with other capabilities or dtypes."""
 
     def __init__(self, *, without=_HOST, **conditions):
         vars(self).update(conditions, _without=without)
@@ -59,7 +58,7 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
     Args:
         scores: [T, E].
         k: experts per token.
-        mask: [T] bool, True for a real token; the others get experts 0 … k-1.
+        mask: [T] bool, True for a real token; other tokens get experts 0 … k-1.
 
     Returns:
         The fields of the reference's record.
@@ -75,7 +74,7 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64:
-    """See `routelaws.reference.routers.base.dual_bound`: an objective and what `measure_gap` says is missing.
+    """See `routelaws.reference.routers.base.dual_bound`: an objective plus the gap of `measure_gap`.
 
     Args:
         scores: [T, E].
@@ -83,7 +82,7 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64
         k: experts per token.
 
     Returns:
-        The bound, the same whatever the assignment: here tokens are dealt out in turn.
+        The bound. It does not depend on the assignment: here tokens go to experts in turn.
     """
     num_tokens, num_experts = scores.shape
     expert = (np.arange(num_tokens * k, dtype=np.int32) % np.int32(num_experts)).reshape(num_tokens, k)
@@ -100,7 +99,7 @@ _LAWS = {
 
 
 class _Kernels:
-    """What numba's loops back: `routers.base` and three files of `laws`."""
+    """The functions that use numba's loops: `routers.base` and three files of `laws`."""
 
     routers = SimpleNamespace(base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))
     dtypes = ("float64", "float32")

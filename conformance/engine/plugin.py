@@ -1,7 +1,7 @@
-"""The pytest plugin: options, the `backend` fixture, and what is written down of each test.
+"""The pytest plugin: options, the `backend` fixture, and the record of each test.
 
 `python -m routelaws.conformance` loads it by name; so does `pytest -p routelaws.conformance.engine.plugin`. In this
-repository conftest.py registers it, and with neither an option nor ROUTELAWS_BACKEND the fixture is the plain module
+repository conftest.py registers it; without an option or ROUTELAWS_BACKEND the fixture is the module
 `routelaws.accelerated`.
 """
 
@@ -56,7 +56,7 @@ OFTEN = 25
 
 
 class Suite:
-    """What one run is about: its backends, what is asked of them, and the ledger."""
+    """The state of one run: its backends, options and ledger."""
 
     def __init__(self, options: Options):
         self.options, self.collector, self.tests = options, (), 0
@@ -73,7 +73,7 @@ class Suite:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
 
     def header(self, backend) -> dict[str, str]:
-        """Return what to say of a run before its results."""
+        """Return the header of a run's report."""
         if backend.named_capabilities is None and not backend.capabilities:
             capabilities = "none, since it names none: neither jit nor gradients are tested"
         else:
@@ -96,7 +96,7 @@ class Suite:
         }
 
     def left_out(self, backend) -> frozenset[str]:
-        """Return the functions whose tests the quick profile leaves out: those slow by the backend's own word."""
+        """Return the functions whose tests the quick profile skips: the backend's `slow` ones."""
         return backend.slow - set(self.options.only) if self.options.profile == "quick" else frozenset()
 
     def reports(self) -> list[report.Report]:
@@ -116,7 +116,7 @@ class Suite:
         ]
 
     def slack(self, name: str, module: str) -> tuple[Slack, ...]:
-        """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
+        """Return the loose bounds, after enough examples, and only for the twin that they were measured on."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 
@@ -128,7 +128,7 @@ OPTIONS = pytest.StashKey[Options]()
 
 
 def options_of(config) -> Options:
-    """Return what a run is asked: by `runner`, by the process that started this one, or by the command line."""
+    """Return the options of a run: from `runner`, the parent process or the command line."""
     if OPTIONS in config.stash:
         return config.stash[OPTIONS]
     handed = getattr(config, "workerinput", {}).get("routelaws")
@@ -152,10 +152,10 @@ def pytest_addoption(parser):
 
 
 def no_local_modules(file) -> bool:
-    """Stand in for Hypothesis's question whether a module is the user's own, so that examples are always the same.
+    """Replace Hypothesis's search for the user's modules, so that examples never change.
 
-    Hypothesis takes one number in twenty from the source code of such modules, also where it is derandomised. A number
-    changed in an unrelated file, or a test that ran before in the same process, would then change the examples.
+    Hypothesis takes one number in twenty from the source code of such modules, even if derandomised. A changed number
+    in an unrelated file, or an earlier test in the same process, would then change the examples.
     """
     return False
 
@@ -198,7 +198,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(scope="session")
 def backend(request):
-    """The namespace under test: what the options or ROUTELAWS_BACKEND name, else `routelaws.accelerated`."""
+    """The namespace under test: from the options or ROUTELAWS_BACKEND, else `routelaws.accelerated`."""
     chosen = request.config.stash[SUITE].backends
     if not chosen:
         return backends.load(backends.OURS)
@@ -212,7 +212,7 @@ def pytest_generate_tests(metafunc):
 
 
 def _backend_of(item):
-    """Return the backend of a test, None where it asks for none or it is the plain module."""
+    """Return the backend of a test; None if it uses none, or the plain module."""
     suite = item.config.stash[SUITE]
     if "backend" not in getattr(item, "fixturenames", ()) or not suite.backends:
         return None
@@ -222,16 +222,16 @@ def _backend_of(item):
 
 @functools.cache
 def asked_for(text: str) -> frozenset[str]:
-    """Return the paths of the functions that a mark means: one path, or `*.NAME` for all that have this last name."""
+    """Return the paths of a mark's functions: one path, or `*.NAME` for all with this last name."""
     paths, last = public_functions(), text.removeprefix("*.")
     return frozenset(path for path in paths if path == text or last != text and path.rpartition(".")[2] == last)
 
 
 def asked_by(item) -> frozenset[str]:
-    """Return the paths of the functions that a test asks for: those of its marks, and of its parameters.
+    """Return the paths of the functions in a test's marks and parameters.
 
-    A parameter that is a text names a function by its path or, where there is a "_" in it, by its last name: one
-    without, such as "softmax", is more often an option.
+    A string parameter names a function by its path, or by its last name if that contains "_"; a name without "_", such
+    as "softmax", is usually an option.
     """
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     texts = {text for mark in item.iter_markers("asks") for text in mark.args}
@@ -280,7 +280,7 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Let the ledger know where each example of a property begins, and keep the calls of one that fails."""
+    """Tell the ledger where each example of a property begins, and keep the calls of a failing one."""
     ledger, property_ = pyfuncitem.config.stash[SUITE].ledger, getattr(pyfuncitem.obj, "hypothesis", None)
     if not ledger.keeps or property_ is None:
         return (yield)
@@ -304,7 +304,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Write down which function a failed test blames."""
+    """Record the function that a failed test blames."""
     result = yield
     suite, backend = item.config.stash[SUITE], _backend_of(item)
     if backend is not None and result.passed and call.when == "call" and "test_dialects" not in item.nodeid:
@@ -330,7 +330,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionfinish(session):
-    """Under xdist: hand over what this process has seen. Elsewhere: a required name that is not there is a failure."""
+    """Under xdist: send this process's records. Otherwise: fail if a required name is missing."""
     suite = session.config.stash[SUITE]
     if hasattr(session.config, "workeroutput"):
         shares = {name: float(share) for name, share in bounds.worst_share.items()}
@@ -342,7 +342,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """Under xdist: take what a process that has ended has seen."""
+    """Under xdist: add the records of an ended process."""
     output = getattr(node, "workeroutput", {})
     for name, share in output.get("worst_share", {}).items():
         bounds.worst_share[name] = max(bounds.worst_share.get(name, 0.0), share)
@@ -351,7 +351,7 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print the table of each backend, or the worst share of each bound where none was chosen."""
+    """Print the table of each backend, or the worst share of each bound without a chosen backend."""
     suite = config.stash[SUITE]
     if suite.backends:
         found = suite.reports()

@@ -60,7 +60,7 @@ STRICT = ("missing", "unexpectedly right")
 
 
 def slack_lines(slack) -> list[str]:
-    """Return the lines on bounds that are too slack to find a fault."""
+    """Return the lines on bounds that are too loose to find a fault."""
     if not slack:
         return []
     head = f"slack bounds: {len(slack)}; every check used at most {SLACK_SHARE:g} of its bound"
@@ -101,8 +101,8 @@ class Report(NamedTuple):
     """The verdicts on one backend.
 
     JSON: {"reports": [{"backend", "header", "facts", "implemented", "of", "counts", "exit_code", "functions": [fields
-    of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are no fault, each
-    said once: {"ties": "arbitrary", "choice": "unsorted", ...}.
+    of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are not faults:
+    {"ties": "arbitrary", "choice": "unsorted", ...}.
 
     Example:
         >>> row = Row("notation.softmax", "defect", 3, 2.5, 1, "error 5, allowed 2", "test_softmax", kind="wrong")
@@ -130,10 +130,10 @@ class Report(NamedTuple):
         return sum(row.verdict != "missing" for row in self.rows)
 
     def __getitem__(self, name):
-        """Return the row of a function, by its path, or by its last name where only one row has that.
+        """Return the row of a function by its path, or by its last name if that is unique.
 
         Raises:
-            KeyError: no row is called so, or several are.
+            KeyError: the name is unknown or ambiguous.
         """
         if not isinstance(name, str):
             return tuple.__getitem__(self, name)
@@ -144,12 +144,12 @@ class Report(NamedTuple):
         return found[0]
 
     def counts(self) -> dict[str, int]:
-        """Return how many functions have each verdict, zeros left out."""
+        """Return the number of functions with each verdict, without zeros."""
         found = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
         return {verdict: count for verdict, count in found.items() if count}
 
     def rooms(self) -> list[str]:
-        """Return how many functions of each file or folder are there, those apart of which there is none."""
+        """Return the number of functions present in each file or folder; files without any are listed separately."""
         counts = {}
         for row in self.rows:
             there, of = counts.get(row.function.partition(".")[0], (0, 0))
@@ -188,7 +188,7 @@ class Report(NamedTuple):
         return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
 
     def as_dict(self) -> dict:
-        """Return what JSON can hold; a share that is not finite is text."""
+        """Return values for JSON; a non-finite share becomes a string."""
         rows = [row._asdict() | {"share": _finite(row.share)} for row in self.rows]
         return {
             "backend": self.backend,
@@ -235,10 +235,10 @@ def build(
     Args:
         backend: a `backends.Backend`.
         ledger: of the whole run.
-        header: what to say first.
-        functions: paths of the reference's functions that belong in the report.
+        header: the first lines.
+        functions: paths of the reference's functions in the report.
         expected: reasons by path of functions that may fail.
-        strict: one of these that is right counts as a failure.
+        strict: an expected failure that is right counts as a failure.
         slack: bounds to warn of.
     """
     own = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
@@ -290,7 +290,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
 
 
 def _found(row: Row, finding: dict) -> Row:
-    """Return the row of a function whose design was looked for."""
+    """Return the row of a function whose design was searched."""
     row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None)
     row = row._replace(script=finding["script"] or row.script)
     row = row._replace(besides=(*finding["besides"], *row.besides))
@@ -323,9 +323,9 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the trouble that explains most, and the one that found which library does so, None without one.
+    """Return the fault that explains most, and the fault that identified a library with this behaviour, or None.
 
-    Of equal ones a test of dialects that knows no such library comes last: the others say what is wrong in plain words.
+    Tests of dialects that identify no library come last, because other tests explain the fault better.
     """
     first = min(
         troubles,
@@ -339,13 +339,13 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
 
 
 def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
-    """Return one line for each fault that is not known already: its test, and what differed."""
+    """Return one line for each new fault: its test and the difference."""
     found = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
     return tuple(found[detail] for detail in reversed(found) if detail not in known)
 
 
 def _unchecked(ledger: Ledger, backend, path: str) -> str:
-    """Return which options of the reference's function no answered call had, "" if none or if nothing was asked."""
+    """List the options of the reference's function that no answered call used; "" if none, or without calls."""
     if not ledger.examples.get((backend.name, path)):
         return ""
     seen = {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
@@ -358,7 +358,7 @@ def _unchecked(ledger: Ledger, backend, path: str) -> str:
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
-    """Return which calls a function declined and how many, "" if none."""
+    """List the calls that a function declined, with their number; "" if none."""
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
     reasons = {}  # each option by itself, since tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
@@ -369,7 +369,7 @@ def _left_out(ledger: Ledger, backend: str, path: str) -> str:
 
 
 def names_a_dialect(trouble: Trouble) -> bool:
-    """Whether a failed test found which other library does as this function does."""
+    """Return whether a failed test identified another library with this behaviour."""
     return "test_dialects" in trouble.test and "; as in " in trouble.detail
 
 

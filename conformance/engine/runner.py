@@ -18,9 +18,9 @@ FOLDER = Path(__file__).parents[1] / "suite"
 
 
 def suite_files(only=()) -> list[str]:
-    """Return the test files, or those that can ask for one of these functions.
+    """Return the test files, or those that can test one of these functions.
 
-    Such a file holds the name of the function or of its file, or asks for functions by a table of another module.
+    Such a file contains the name of the function or of its file, or takes functions from another module's table.
     """
     names = {part for path in only for part in path.split(".")[-2:]}
     tables = ("public_functions", "stances.JUDGED", "dialects.FUNCTIONS")
@@ -33,13 +33,13 @@ def _texts() -> dict[str, str]:
 
 
 def check_version(wanted: str | None) -> None:
-    """Raise a BackendError where another version of the suite is installed than was asked for."""
+    """Raise a BackendError if another version of the suite is installed."""
     if wanted and wanted != routelaws.__version__:
         raise backends.BackendError(f"suite version {wanted} was asked for, {routelaws.__version__} is installed")
 
 
 class _Run:
-    """The plugin of one run: it hands the options over, to further processes too, and keeps the reports."""
+    """The plugin of one run: passes the options on, also to further processes, and keeps the reports."""
 
     def __init__(self, options: Options):
         self.options, self.reports = options, []
@@ -62,9 +62,9 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     """Run the suite and return (exit code, reports).
 
     Args:
-        options: what the run is asked; the profile "quick" leaves the slow tests out.
-        processes: how many processes run it, as pytest-xdist's -n; None for this one alone.
-        verbose: show the failed tests as pytest does.
+        options: of the run; the profile "quick" skips slow tests.
+        processes: number of processes, as -n of pytest-xdist; None for this process.
+        verbose: show failed tests as pytest does.
 
     Returns:
         The exit code, and a report for each backend: 0 when nothing differs, 3 when something differs and nothing is a
@@ -89,7 +89,7 @@ _drawn_for: list[str] = []
 
 
 def _forget_other_examples(profile: str) -> None:
-    """Let the files of tests be imported again that this process has, but not for a run with this profile."""
+    """Remove imported test files from this process if they belong to a run with another profile."""
     if _drawn_for != [profile]:
         for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
             if FOLDER.name in name.split("."):
@@ -110,23 +110,23 @@ def check_backend(
     time_limit: float | None = None,
     suite_version: str | None = None,
 ) -> Report:
-    """Run the suite on a namespace and return what it says of each function.
+    """Run the suite on a namespace and return its report.
 
     Args:
-        namespace: an object with the reference's public names, as many as it has; or the name of one.
+        namespace: an object with some of the reference's public names; or its name.
         profile: "quick", "default" or "nightly".
-        require: functions that have to be there.
-        only: the only functions to test; all without it.
+        require: required functions.
+        only: the functions to test; all if empty.
         expected_failures: reasons by name of functions that may be wrong.
         known_failures: path of a text file with more of these, `path: reason` in each line.
-        strict: one of these that does not fail counts as a failure.
-        export_failing: folder for the failing calls, as `.npz` files; made where it is not there.
+        strict: an expected failure that does not fail counts as a failure.
+        export_failing: folder for failing calls as `.npz` files; created if missing.
         time_limit: seconds for one call.
-        suite_version: fail where another version is installed.
+        suite_version: fail if another version is installed.
 
     Raises:
-        BackendError: a name is not of the reference, the backend cannot be found, has none of the functions or cannot
-            be run, a file cannot be read or a folder written, or another version is installed.
+        BackendError: a name is unknown; the backend cannot be found or run, or has none of the functions; a file cannot
+            be read or a folder written; or another version is installed.
     """
     check_version(suite_version)
     name = namespace if isinstance(namespace, str) else getattr(namespace, "__name__", type(namespace).__name__)
