@@ -8,8 +8,7 @@ from collections.abc import Callable
 def calling(function: Callable, **twins) -> Callable:
     """Return a copy of a function of the reference that calls fast twins.
 
-    `calling(f, search=fast)` has the code, the parameters and the description of f. Where f calls `search` of its file,
-    the copy calls `fast`.
+    `calling(f, search=fast)` has the code, parameters and docstring of f, but calls `fast` instead of `search`.
 
     Args:
         function: of `routelaws.reference`.
@@ -29,5 +28,5 @@ def calling(function: Callable, **twins) -> Callable:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Return the names that code uses, functions within it included."""
+    """Return the names that code uses, nested functions included."""
     return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))

@@ -1,14 +1,13 @@
 """Softmax attention over heads, with a backward pass of its own.
 
-The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head the second term is one product with the
-keys of all distances, whose row i has to be moved by i places. The product has one more column in front than there are
-distances: without its first entries it holds the moved rows, in the same order, as rows of another length. Autodiff
-would write and read the moved rows and their gradients several times.
+The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, the second term is a product with the
+keys of all distances, with row i shifted by i. The product gets an extra first column; read with another row length, it
+holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients several times.
 
-The backward pass keeps queries, keys, values, results and, for sequences that are short beside the width of a head,
-the weights; for others the weights are computed again, but where blocks are written out one after the other XLA finds
-that it has computed them, and keeps them too. XLA on CPU is slow on products that sum over the first axis of both
-factors, so the smaller factor of these is copied transposed.
+The backward pass keeps queries, keys, values and results. It keeps the weights only for sequences that are short
+relative to the head width, and recomputes them otherwise; in unrolled blocks XLA merges the recomputation and keeps
+them too. XLA on CPU is slow on products that sum over the first axis of both factors, so the smaller factor is copied
+transposed.
 """
 
 import functools
@@ -29,15 +28,15 @@ KEPT_WEIGHTS = 4
 
 
 def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:
-    """Return softmax attention, [b, S, H c], from rows to rows.
+    """Return softmax attention, [b, S, H c], of projected rows.
 
     Args:
-        projected: [b, S, 3 H c], queries, keys and values, in each of them one head after the other.
+        projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
         relative: [D, H c], the keys of the D distances of `attend`; None for no such term.
         heads: H.
         causal: see `attend`.
         mask: see `attend`.
-        by: a function of the arguments of `attend`, which gives what it gives; `attend` itself if None.
+        by: a function with the arguments and results of `attend`; None uses `attend`.
     """
     b, length, columns = projected.shape
     width = columns // (3 * heads)
@@ -49,7 +48,7 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
 
 
 def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
-    """Return softmax attention, [H, b, S, c]: as one array, or as two, of the earlier queries and of the later ones.
+    """Return softmax attention, [H, b, S, c], as one array or as two (earlier and later queries).
 
     Args:
         query: [H, b, S, c].
@@ -57,7 +56,7 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
         value: [H, b, S, c].
         relative: [H, 1 + D, c], a row of zeros and the keys of the D distances from S − 1 downwards, to 0 if causal
             and to 1 − S if not; None for no such term.
-        mask: [b, S] bool, True for a real token; the others are seen by themselves alone. None if all are real.
+        mask: [b, S] bool, True for a real token; padding is seen only by itself. None if all are real.
         causal: position i sees positions up to i only.
     """
     length = query.shape[2]
@@ -77,13 +76,15 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(query, key, value, relative, mask, causal):
-    """Return `attend` for the last Q queries of K positions: query [H, b, Q, c], key and value [H, b, K, c], mask
-    [b, K]. Distances begin at K − 1. Without `causal` Q is K."""
+    """Return `attend` for the last Q queries of K positions.
+
+    Query [H, b, Q, c], key and value [H, b, K, c], mask [b, K]. Distances begin at K − 1. Without `causal` Q is K.
+    """
     return _forward(query, key, value, relative, mask, causal)[0]
 
 
 def _logits(query, key, relative, mask, causal):
-    """Return [H, b, Q, K] in float32 at least, −∞ where nothing is seen."""
+    """Return [H, b, Q, K] in at least float32, −∞ for hidden keys."""
     heads, b, length, width = query.shape
     keys = key.shape[2]
     logits = jnp.einsum("hbic,hbjc->hbij", query, key)
@@ -97,17 +98,17 @@ def _logits(query, key, relative, mask, causal):
 
 
 def seen_keys(length, keys, mask, causal):
-    """Return [Q, K] or [b, Q, K] bool, what each query sees."""
+    """Return [Q, K] or [b, Q, K] bool, the keys that each query sees."""
     before = keys - length
     seen = np.tri(length, keys, before, dtype=bool) if causal else np.ones((length, keys), bool)
     return seen if mask is None else seen & (mask[:, None, :] | np.eye(length, keys, before, dtype=bool))
 
 
 def shift(by_distance: jax.Array, keys: int) -> jax.Array:
-    """Turn [..., Q, 1 + D], a column of anything and distances from K − 1 downwards, into [..., Q, K] over keys.
+    """Shift [..., Q, 1 + D], an ignored column and distances from K − 1 downwards, to [..., Q, K] over keys.
 
-    Query i stands at K − Q + i. What (i, j) wants, distance K − Q + i − j, is entry (i, Q − i + j), which is number
-    Q + i D + j of all of them. Entries of the result that are no distance hold anything.
+    Query i is at position K − Q + i. Result (i, j) needs distance K − Q + i − j: entry (i, Q − i + j), which is number
+    Q + i D + j in memory. Entries of the result without a distance are arbitrary.
     """
     *head, length, columns = by_distance.shape
     rows = by_distance.reshape(*head, -1)[..., length:].reshape(*head, length, columns - 1)
@@ -115,7 +116,7 @@ def shift(by_distance: jax.Array, keys: int) -> jax.Array:
 
 
 def _shift_back(by_key: jax.Array, columns: int) -> jax.Array:
-    """Return the gradient of `shift` for 1 + D columns: what is at (i, j) goes back to its distance."""
+    """Return the gradient of `shift` for 1 + D columns: entry (i, j) goes back to its distance."""
     *head, length, keys = by_key.shape
     if columns - 1 > keys:
         by_key = jnp.concatenate([by_key, jnp.zeros((*head, length, columns - 1 - keys), by_key.dtype)], axis=-1)

@@ -1,15 +1,15 @@
 """Attention by kernels of other libraries, on GPU and TPU.
 
-Such a kernel computes softmax(q · kᵀ / √c + B) · v tile by tile and never stores the weights. Relative positions are
-its bias B, an array [b, H, S, S]; with rotary positions there is none.
+Such a kernel computes softmax(q · kᵀ / √c + B) · v by tiles and never stores the weights. Relative positions are its
+bias B, [b, H, S, S]; rotary positions need none.
 
     auto      on an NVIDIA GPU, in bfloat16, cuDNN's kernel by `jax.nn.dot_product_attention`; elsewhere our own form
     own       our own form, `attention.attend`, everywhere
     tokamax   the kernel that Tokamax takes for the GPU or the TPU
 
-Kernels differ between versions and devices in what they take, and some have left out the gradient of a bias. So a
-process tries a kernel before it trains with it: result and gradients, at the widths of the model, have to be about as
-close to float32 as those of our own form. On a CPU our own form is the fastest, and always taken.
+Kernels support different inputs in different versions and devices, and some lack the gradient of the bias. So a process
+tests a kernel before it trains: its result and gradients, at the model's widths, must be about as close to float32 as
+those of our own form. A CPU always uses our own form, the fastest there.
 """
 
 import functools
@@ -35,7 +35,7 @@ ROUNDINGS = 8.0
 
 
 class AttentionShape(NamedTuple):
-    """What a kernel takes or does not take.
+    """The properties that decide whether a kernel can be used.
 
     Attributes:
         heads: H
@@ -55,11 +55,11 @@ class AttentionShape(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """By what attention is computed.
+    """The kernel for attention, and why.
 
     Attributes:
         kernel: "own" or a key of `KERNELS`
-        note: why that is not the kernel that there is for this device; "" if it is, or if there is none
+        note: why the device's kernel is not used; "" if it is used, or if there is none
     """
 
     kernel: str
@@ -98,12 +98,12 @@ def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> l
 
 
 def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Array:
-    """Return [b, H, S, S], what relative positions add to the logits that a kernel has divided by √c.
+    """Return [b, H, S, S], the term of relative positions after the kernel divides logits by √c.
 
     Args:
         query: [H, b, S, c].
         relative: [H, 1 + D, c], see `attend`.
-        causal: entries above the diagonal are then 0, and so is whatever a kernel says their gradient is.
+        causal: set entries above the diagonal, and their gradients, to 0.
     """
     heads, b, length, width = query.shape
     by_distance = jnp.einsum("htc,hmc->htm", query.reshape(heads, -1, width), relative)
@@ -115,14 +115,14 @@ def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Ar
 
 @functools.cache
 def choose(asked: str, shape: AttentionShape) -> Choice:
-    """Return by what this process computes attention on one device.
+    """Choose the attention kernel of this process on one device.
 
     Args:
         asked: auto, own or tokamax.
         shape: what the model needs.
 
     Raises:
-        InputError: Tokamax is asked for and has no kernel here, or one that fails its trial.
+        InputError: Tokamax is requested and has no kernel here, or its kernel fails the test.
     """
     platform = _platform()
     if asked == "tokamax" and platform == "cpu":
@@ -139,13 +139,13 @@ def choose(asked: str, shape: AttentionShape) -> Choice:
 
 
 def _platform() -> str:
-    """Return cpu, tpu, cuda, or gpu for one of another maker."""
+    """Return cpu, tpu, cuda, or gpu for GPUs of other vendors."""
     backend = jax.default_backend()
     return "cuda" if backend == "gpu" and "cuda" in jax.devices()[0].client.platform_version.lower() else backend
 
 
 def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
-    """Return what is wrong with a kernel here, in words; "" if nothing is.
+    """Test a kernel here; return its fault as a sentence, "" if there is none.
 
     Args:
         kernel: a key of `KERNELS`.
@@ -172,7 +172,7 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
 
 
 def _trial(shape: AttentionShape) -> list[jax.Array]:
-    """Return queries, keys, values [H, 2, S, c] and relative keys, if there are any, drawn at random."""
+    """Return random queries, keys, values [H, 2, S, c] and, if used, relative keys."""
     length = shape.length if shape.length <= LONGEST_TRIAL else LONGEST_TRIAL + shape.length % 64
     random = np.random.default_rng(0)
     arrays = [*random.standard_normal((3, shape.heads, 2, length, shape.width))]
@@ -184,7 +184,7 @@ def _trial(shape: AttentionShape) -> list[jax.Array]:
 
 
 def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -> list[np.ndarray]:
-    """Return the result of attention, and the gradients of its product with numbers drawn at random."""
+    """Return the result of attention, and the gradients of its inner product with random numbers."""
     weights = jnp.asarray(np.random.default_rng(1).standard_normal(given[0].shape), jnp.float32)
 
     def total(*arrays):
@@ -197,5 +197,5 @@ def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -
 
 
 def _distance(one: np.ndarray, right: np.ndarray) -> float:
-    """Return the norm of the difference over that of the right result."""
+    """Return the norm of the difference over the norm of the correct result."""
     return float(np.linalg.norm(one - right) / np.linalg.norm(right))

@@ -65,7 +65,7 @@ class LoadStatistics(NamedTuple):
 
 
 def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> jax.Array:
-    """Return the mean of [T, ...] over the real tokens, of the whole mapped axis if there is one."""
+    """Return the mean of [T, ...] over the real tokens of this device, or of the whole mapped axis."""
     if mask is None:
         return values.mean(axis=0) if axis_name is None else jax.lax.pmean(values.mean(axis=0), axis_name)
     mask = _as_bool(mask)

@@ -1,6 +1,6 @@
-"""Folders of caches: where they are, and whether this user alone can write to them.
+"""Cache folders: find them, and check that only this user can write to them.
 
-Whoever can write to a cache can exchange the compiled programs and the tokens in it, and so what a command computes.
+A user who can write to a cache can replace compiled programs and tokens, and so change results.
 """
 
 import contextlib
@@ -48,12 +48,12 @@ def cache_folder() -> Path:
 
 
 def keep_programs() -> None:
-    """Let JAX cache compiled programs in `cache_folder`/programs, or where the user says; call before importing JAX.
+    """Make JAX cache compiled programs in `cache_folder`/programs or the user's choice; call before importing JAX.
 
-    Processes started later inherit the settings. Without a folder to write to, nothing is cached.
+    Child processes inherit the settings. Without a writable folder, nothing is cached.
 
     Raises:
-        InputError: others could write to the folder.
+        InputError: other users can write to the folder.
     """
     named = os.environ.get(PROGRAMS)
     if named is None and "jax" not in sys.modules and _jaxlib() >= _FIRST_JAXLIB:
@@ -70,18 +70,18 @@ def _jaxlib() -> tuple[int, ...]:
 
 
 def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
-    """Make a folder that this user alone can write to, mode 0700, and return it without symbolic links.
+    """Create a folder with mode 0700 and return its path without symbolic links.
 
-    An existing folder that others may write to is made private if it is empty. Nothing is checked on Windows.
+    An existing folder that others may write to becomes private if it is empty. Windows is not checked.
 
     Args:
-        root: a folder of a cache; the folders above it need only be such that others cannot exchange it.
-        below: names of folders inside it, of this program alone.
+        root: a cache folder; other users must not be able to replace it.
+        below: names of folders inside it that belong to this program.
         variable: the environment variable that names another folder, for the message.
 
     Raises:
-        InputError: another user owns one of the folders, or could write to it or exchange it.
-        OSError: a folder cannot be made.
+        InputError: another user owns one of the folders, or can write to it or replace it.
+        OSError: a folder cannot be created.
     """
     folder, closed = _made(Path(root)), not hasattr(os, "geteuid")
     for above in folder.parents if not closed else ():
@@ -94,7 +94,7 @@ def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
 
 
 def _made(folder: Path) -> Path:
-    """Make a folder and those above it for this user alone; return its path without symbolic links."""
+    """Create a private folder and its parents; return its path without symbolic links."""
     if not folder.is_dir():
         if folder.parent != folder:
             _made(folder.parent)
@@ -103,11 +103,11 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise InputError if others can change what is in a folder; return whether they cannot even come past it.
+    """Raise InputError if others can change a folder's content; return whether they cannot pass through it.
 
     Args:
-        folder: it exists.
-        own: it is of this program alone, so that its mode may be changed.
+        folder: an existing folder.
+        own: the folder belongs to this program, so its mode may be changed.
         variable: as in `private_folder`.
     """
     me, status = os.geteuid(), folder.stat()
@@ -127,7 +127,7 @@ def _check_private(folder: Path, own: bool, variable: str) -> bool:
 
 
 def _others_write(entry: Path, me: int) -> bool:
-    """Return whether another user than me owns a file or may write to it."""
+    """Return whether another user owns a file or may write to it."""
     try:
         status = entry.lstat()
     except FileNotFoundError:  # another process has removed it

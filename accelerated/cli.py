@@ -1,7 +1,7 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit codes: 0 done, or stopped by a signal with all that was done saved ("resumable"), 2 the input is wrong (one line
-on standard error), 1 a fault of ours. Standard output carries results only; progress and remarks go to standard error.
+Exit codes: 0 done, or stopped by a signal with a checkpoint ("resumable"); 2 wrong input (one line on standard error);
+1 a bug of ours. Only results go to standard output; progress and remarks go to standard error.
 """
 
 import contextlib
@@ -98,10 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _without_runtime_warnings():
-    """Keep NumPy's warnings of overflow, empty means and the like off the terminal, unless -W asks for them.
+    """Hide NumPy's runtime warnings (overflow, empty means), unless -W shows them.
 
-    They name a line of the program. Commands name what is not finite themselves: a status, "not determined", or None in
-    JSON.
+    Commands report non-finite results themselves: a status, "not determined", or None in JSON.
     """
     with warnings.catch_warnings():
         if not sys.warnoptions:
@@ -110,7 +109,7 @@ def _without_runtime_warnings():
 
 
 def _split(arguments: list[str]):
-    """Return the limits on tables that stand before the command, as a context, and the command with its flags."""
+    """Split the arguments into the limits on tables (as a context) and the command with its flags."""
     limits = contextlib.nullcontext()
     if arguments and arguments[0].startswith("--limit"):
         from .commands.limits import take_limits
@@ -122,7 +121,7 @@ def _split(arguments: list[str]):
 
 
 def _obey(command: str, arguments: list[str]) -> None:
-    """Run a command, with what commands of its kind have around them; InputError where there is none of that name."""
+    """Run a command in its context; raise InputError for an unknown name."""
     if command == "--version":
         print(importlib.import_module("routelaws").__version__)
         return
@@ -137,19 +136,19 @@ def _obey(command: str, arguments: list[str]) -> None:
 
 
 def _close_output() -> None:
-    """Throw away what is still to be written to standard output, which Python would try again at its end."""
+    """Discard the remaining standard output, which Python would otherwise try to write at exit."""
     with contextlib.suppress(OSError, ValueError):  # it may be no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ended(said: object, code: int) -> int:
-    """Say on standard error why a command ended, and return the exit code."""
+    """Print why a command ended to standard error, and return the exit code."""
     print(f"routelaws: {said if isinstance(said, InputError) else in_line(str(said))}", file=sys.stderr)
     return code
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> str:
-    """Return the line on a package of an extra that is not installed; raises the error where it is of no extra."""
+    """Return the message on a missing package of an extra; raise the error for any other package."""
     extras = NEEDED.get(command, "laws")
     package = (error.name or "").partition(".")[0]
     if not any(package in EXTRAS[extra] for extra in extras.split(",")):
@@ -158,7 +157,7 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    """Run a command: the function of its name in the file of its name, unless that file reads the flags itself."""
+    """Run a command: the function in the file of the same name, unless that file reads the flags itself."""
     module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
     if hasattr(module, "main"):
         module.main(arguments)

@@ -1,8 +1,8 @@
 """Cross-entropy of logits x · embeddingᵀ in chunks, with a backward pass of its own.
 
-[tokens, V] logits are never stored whole: those of a chunk are computed, turned into their softmax and, where a
-gradient is asked for, multiplied back at once, while they are in the cache. So training computes logits once and keeps
-neither them nor their gradient. A chunk is some positions of all sequences, so that a batch may be spread over devices.
+The [tokens, V] logits are never stored whole. For each chunk, the program computes the logits, their softmax and, if
+needed, the gradients while the chunk is in the cache. So training computes logits once and stores neither them nor
+their gradient. A chunk has some positions of all sequences, so a batch may be sharded over devices.
 """
 
 import jax
@@ -21,7 +21,7 @@ WIDER = 2**8
 
 @jax.custom_vjp
 def summed_log_probability(x, embedding, target, counted) -> tuple[jax.Array, jax.Array]:
-    """Return the sum of the log-probabilities of the targets over the tokens that count, and those of all of them.
+    """Return the sum of the targets' log-probabilities over the counted tokens, and those of all tokens.
 
     Args:
         x: [b, S, d].
@@ -30,7 +30,7 @@ def summed_log_probability(x, embedding, target, counted) -> tuple[jax.Array, ja
         counted: [b, S] bool.
 
     Returns:
-        (sum, [b, S]) in float32 at least; the second is a constant for the gradient, 0 where a token does not count.
+        (sum, [b, S]) in at least float32; the second is a constant for the gradient, 0 for tokens that do not count.
     """
     log_probability = _run(x, embedding, target, counted, False)[0]
     return log_probability.sum(), log_probability
@@ -50,7 +50,7 @@ summed_log_probability.defvjp(_forward, _backward)
 
 
 def _chunk_length(b: int, length: int, vocab_size: int) -> int:
-    """Return how many positions a chunk has."""
+    """Return the number of positions in a chunk."""
     larger = 1 if jax.default_backend() == "cpu" else WIDER
     tokens = larger * max(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     return min(length, max(1, tokens // b))
@@ -85,7 +85,7 @@ def _run(x, embedding, target, counted, with_gradient):
 
 
 def _chunk(x, target, counted, embedding, wide, with_gradient):
-    """Return what `_run` does, of one chunk."""
+    """Return the result of `_run` for one chunk."""
     shape, x = x.shape, x.reshape(target.size, x.shape[-1])
     target, counted = target.reshape(-1, 1), counted.reshape(-1, 1)
     logits = x @ embedding.T

@@ -1,6 +1,6 @@
 """Exceptions that end a command with one line instead of a traceback.
 
-The command line prints the message of an `InputError` and ends with exit code 2. Every other exception is a fault of
+The command line prints the message of an `InputError` and ends with exit code 2. Every other exception is a bug of
 ours.
 """
 
@@ -12,4 +12,4 @@ class StorageError(InputError):
 
 
 class WorkerDiedError(RuntimeError):
-    """A process of a sweep was killed from outside; starting the sweep again goes on. Exit code 1."""
+    """A process of a sweep was killed; repeat the command to resume. Exit code 1."""

@@ -71,8 +71,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
 
 
 def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
-    """Return `expert_capacity` for n <= T tokens and for the admitted experts, with the same result; both numbers may
-    be known only at run time.
+    """Return `expert_capacity` for n <= T tokens and the admitted experts; both numbers may be traced.
 
     All experts together have ceil(c k n) slots, and each of E of them ceil(ceil(c k n) / E), which is ceil(c k n / E).
     With c k = p / q and n = a q + b, ceil(c k n) is a p + ceil(b p / q). More than E n slots are not needed.
@@ -87,7 +86,7 @@ def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capac
 
 
 def _capacity_of_known(num_tokens: int, num_experts: int, k: int, capacity_factor: float, expert_mask):
-    """Return the most and the fewest slots that an expert can have: a traced mask may admit from one to all experts."""
+    """Return the largest and smallest capacity: a traced mask may admit from one to all experts."""
     known = num_experts if expert_mask is None else _number_known(expert_mask)
     least, most = (1, num_experts) if known is None else (known, known)
     return tuple(expert_capacity(num_tokens, number, k, capacity_factor) for number in (least, most))
@@ -147,7 +146,7 @@ def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
 
 
 def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.Array:
-    """Return [T, k], the expert whose queue each assignment is in; E for one that gets no slot."""
+    """Return [T, k], the expert whose queue each assignment is in; E for assignments without a slot."""
     wanted = (expert >= 0) & (expert < num_experts)
     return jnp.where(wanted if asked is None else wanted & asked, expert, num_experts)
 
@@ -164,13 +163,13 @@ def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Plac
 
 
 def _slots(queue, num_experts, slots, capacity, order, priority):
-    """Return the place of each assignment in its queue, `slots` where it is in none, and whether it has a slot."""
+    """Return each assignment's position in its queue (`slots` if in none), and whether it has a slot."""
     slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
     return slot, slot < capacity
 
 
 def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.Array:
-    """Return [T, k], how many assignments are before each one in the queue of its expert; an expert E has none."""
+    """Return [T, k], the number of earlier assignments in the same queue; queue E does not count."""
     num_tokens, k = expert.shape
     if order == "priority":
         return _rank(expert, num_experts, jax.lax.stop_gradient(priority))
@@ -180,7 +179,7 @@ def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.A
 
 
 def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
-    """Return [n] int32, how many entries of `queue` [n] before each one are equal to it; anything for an entry E.
+    """Return [n] int32, the number of earlier equal entries of `queue` [n]; arbitrary for an entry E.
 
     The function compares entries pairwise within blocks, and keeps running counts of earlier blocks.
     """
@@ -422,7 +421,7 @@ def routed_ffn(
 
 
 def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> jax.Array:
-    """Run every assignment that has a slot, all slots of all experts in one product, filled or not."""
+    """Run the assignments with a slot: all slots of all experts in one product."""
     num_experts, slots = placement.token.shape
     # PLACE
     row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
@@ -435,7 +434,7 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
 
 
 def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
-    """Run every assignment that is kept (None: all), each expert on about as many rows as it has."""
+    """Run the kept assignments (None: all), each expert on about its own number of rows."""
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
@@ -463,7 +462,7 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
 
 
 def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
-    """Run every assignment that is in an expert's queue [T, k], in blocks of rows that share an expert."""
+    """Run the assignments in the experts' queues [T, k], in blocks of rows with the same expert."""
     num_experts = len(matrices["up"])
     num_tokens, k = queue.shape
     # PLACE

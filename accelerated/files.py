@@ -1,4 +1,4 @@
-"""Writing files so that a kill leaves the old content or the new, and locks that end with their process."""
+"""Atomic writes, and locks that end with their process."""
 
 import contextlib
 import errno
@@ -37,7 +37,7 @@ _BEGINNING = ".writing-"
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
-    """Write a whole file under a random name in the folder of `path`; it is gone at the end, unless it was renamed."""
+    """Write a file under a random name beside `path`; remove it at the end, unless it was renamed."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "is there already and no file", str(path))
     temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}")
@@ -54,10 +54,10 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of `path`: a reader, or a kill, sees the old content or the new, never a part.
+    """Replace the content of `path`: readers and kills see the old content or the new, never a part.
 
-    Where `path` is a symbolic link, the link is replaced and the file that it leads to stays. Devices and pipes are
-    errors. This is the only writer of files, see `tests/test_files.py`.
+    A symbolic link is replaced, and its target stays. Devices and pipes are errors. All files are written here, see
+    `tests/test_files.py`.
     """
     path = Path(path)
     with _written_beside(path, content) as temporary:
@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_once(path: Path, content: str) -> None:
-    """Write a file whole, unless it is there already: one of several processes writes it, and no reader sees a part."""
+    """Write a file unless it exists: one of several processes writes it, and no reader sees a part."""
     path = Path(path)
     with _written_beside(path, content) as temporary:
         try:
@@ -78,19 +78,18 @@ def write_once(path: Path, content: str) -> None:
 
 
 def append_to(path: Path) -> IO[str]:
-    """Open a file of text to add lines at its end; a symbolic link is an error."""
+    """Open a text file to append lines; a symbolic link is an error."""
     no_links = getattr(os, "O_NOFOLLOW", 0)
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))
 
 
 def opened(path: str | os.PathLike) -> IO[bytes]:
-    """Open a file that a user has named, to be read.
+    """Open a user's file for reading.
 
-    What a shell puts in place of `<(command)` is such a file. A device is an error, and so is a named pipe, for which a
-    command could wait without end.
+    A shell's `<(command)` works. Devices are errors, and so are named pipes, on which a command could wait forever.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "no name of a file has a character of value 0", os.fspath(path))
@@ -101,7 +100,7 @@ def opened(path: str | os.PathLike) -> IO[bytes]:
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Return the content of a file that a user has named, see `opened`."""
+    """Return the content of a user's file, see `opened`."""
     with opened(path) as file:
         return file.read()
 
@@ -111,7 +110,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no such array, in one line.
+        ValueError: it holds no such array; the message is one line.
     """
     with opened(path) as file:
         try:
@@ -124,17 +123,17 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove what killed processes left of `write_atomically` in a folder; call it with the folder locked."""
+    """Remove temporary files of killed processes from a folder; call it with the folder locked."""
     for path in Path(folder).glob(f"{_BEGINNING}*"):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the file system into one line that says what helps.
+    """Turn file system errors into one line with a remedy.
 
     Raises:
-        StorageError: the disk is full, the folder is read-only, or a file could not be read or written otherwise.
+        StorageError: the disk is full, the folder is read-only, or a file cannot be read or written.
     """
     try:
         yield
@@ -146,19 +145,19 @@ def storage_errors(folder: Path) -> Iterator[None]:
 
 
 def file_line(error: OSError) -> str:
-    """Return the line on a file that a command cannot use: where, why, and what helps."""
+    """Return the message on a file that a command cannot use: where, why, and the remedy."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     remedy = {**REMEDIES, **_REMEDIES_OF_NAMES}.get(error.errno)
     return f"{where}{error.strerror or error}{f'; {remedy}' if remedy else ''}"
 
 
 def storage_line(where: Path | str, reason: str, number: int | None) -> str:
-    """Return the line on a file that could not be read or written: where, why, and what helps.
+    """Return the message on a file that cannot be read or written: where, why, and the remedy.
 
     Args:
         where: the file or the folder.
-        reason: as the system says it, such as "No space left on device".
-        number: of the error, one of `errno`; None if it is not known.
+        reason: the system's text, such as "No space left on device".
+        number: of the error, one of `errno`; None if unknown.
     """
     remedy = REMEDIES.get(number, "make it readable and writable")
     return f"{where}: {reason}; complete files are kept: {remedy} and repeat the command"
@@ -172,11 +171,11 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
 
     Args:
         folder: an existing folder.
-        wait: wait for the lock instead of failing: for ever, or for this many seconds.
-        holder: what would hold it, for the message.
+        wait: wait for the lock instead of failing: forever, or for this many seconds.
+        holder: the probable holder, for the message.
 
     Raises:
-        InputError: another process holds the lock, and `wait` is off or over.
+        InputError: another process holds the lock, without `wait` or after it.
     """
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:
@@ -190,10 +189,10 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder, and those above it.
+    """Create a folder and its parents.
 
     Raises:
-        InputError: it cannot be made, or is a file.
+        InputError: it cannot be created, or is a file.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)

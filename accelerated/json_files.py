@@ -1,4 +1,4 @@
-"""Reading JSON that others may have changed: parsed strictly, then compared with the form that it should have.
+"""Read JSON that others may have changed: parse it strictly and compare it with a form.
 
     read_json(path, {"name": str, "runs": [dict]})      an object with a text and a list of objects
     NUMBER, {"jobs?": int}, {"*": str}                  an int or a float; a key that may be missing; any keys
@@ -34,14 +34,14 @@ _NAMES = {
 
 
 def parse_json(text: str, *, infinite: bool = False):
-    """Return what a JSON text holds.
+    """Parse a JSON text.
 
     Args:
         text: the JSON.
         infinite: allow NaN and Infinity, which Python writes though JSON has no such numbers.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or has a key twice or a number that is not finite.
+        ValueError: invalid JSON, nested too deeply, with a repeated key or a non-finite number.
     """
     finite = {} if infinite else {"parse_constant": _finite, "parse_float": _finite}
     try:
@@ -51,11 +51,11 @@ def parse_json(text: str, *, infinite: bool = False):
 
 
 def read_json(path: Path, form):
-    """Return the content of a JSON file that has a form, see `misfit`.
+    """Read a JSON file that must have a form, see `misfit`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: it cannot be read, is no JSON, or has another form; the message says where and what is needed.
+        InputError: it cannot be read, is not JSON, or has another form; the message gives the place and the form.
     """
     try:
         value = parse_json(read_bytes(path).decode("utf-8"))
@@ -71,10 +71,10 @@ def read_json(path: Path, form):
 
 
 def misfit(value, form, place: str = "") -> str | None:
-    """Return what in a JSON value differs from its form, None if nothing does.
+    """Return the first difference between a JSON value and its form; None if there is none.
 
     Args:
-        value: what was parsed.
+        value: the parsed JSON.
         form: a type, or several such as `NUMBER`; [form] for a list of such values; {"key": form, "key?": form} for an
             object, {"*": form} for one with any keys.
         place: of the value in the file, such as runs[3].steps.
@@ -97,7 +97,7 @@ def misfit(value, form, place: str = "") -> str | None:
 
 
 def shown(value) -> str:
-    """Return a value as a message shows it: one line, cut where it is long."""
+    """Return a value for a message: one line, truncated."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, default=repr)
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 

@@ -1,22 +1,22 @@
-"""What a model asks of each device of a mesh, counted from shapes alone: bytes of memory, and bytes sent in a step.
+"""Memory and traffic of each device of a mesh, in bytes per step, counted from shapes.
 
-A mesh has three axes. How a training step is laid over them:
+A mesh has three axes. A training step is sharded over them:
 
     batch        over data and expert: outside routed layers, expert is a second data axis
     experts      over expert; tokens go to them and come back by an all-to-all in each routed block
     heads, hidden units of FFNs and experts    over model
     embedding, norms, router                   on every device (our choice: the embedding is small beside the experts)
-    gradients    of experts are added up over data, all others over data and expert
+    gradients    of experts are summed over data, all others over data and expert
     optimizer    over the axes that the gradient is added up over, on top of the parameter's own (ZeRO-1): its moments
                  are cut along the largest dimension that can be; where none can, every device has all of them
 
-`parameter_axes` says it for each parameter. Parameters, gradients and moments are float32; their bytes are exact.
-Activations are counted by the formula of `activation_bytes`: what the backward pass of plain autodiff reads again. That
-is an upper estimate, which the tests hold against the compiler's own account of small models.
+`parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32; their bytes are exact.
+`activation_bytes` counts what the backward pass of plain autodiff reads: an upper estimate, which tests compare with
+the compiler's memory analysis of small models.
 
-Traffic is what one device sends in one step, with rings: an all-reduce of s bytes over n devices sends 2 s (n - 1)/n, a
-reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. What routers exchange to balance globally is not in
-it: a few numbers for each expert. Each part of a layer that is cut over model sends whole rows to the experts.
+Traffic is what one device sends in one step, with rings: an all-reduce of s bytes over n devices sends 2 s (n - 1)/n; a
+reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. It excludes the few numbers per expert that routers
+exchange to balance globally. Each shard of a layer over model sends whole rows to the experts.
 
 Letters are those of `notation`; t is b S / (data expert), the tokens of one device, and a the bytes of one number in
 matrix products.
@@ -44,18 +44,18 @@ HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
 
 
 class MeshShape(NamedTuple):
-    """How many devices a mesh has along each axis."""
+    """The number of devices of a mesh along each axis."""
 
     data: int = 1
     expert: int = 1
     model: int = 1
 
     def shards(self) -> int:
-        """Return into how many parts a batch is cut."""
+        """Return the number of parts of a batch."""
         return self.data * self.expert
 
     def devices(self) -> int:
-        """Return how many devices the mesh needs."""
+        """Return the number of devices of the mesh."""
         return self.shards() * self.model
 
     def __str__(self) -> str:
@@ -64,21 +64,21 @@ class MeshShape(NamedTuple):
 
 
 class DevicePlan(NamedTuple):
-    """What one device holds and sends, in bytes. `recomputed` stands for: with the blocks rematerialised.
+    """Memory and traffic of one device, in bytes. `recomputed` means: with the blocks rematerialised.
 
     Attributes:
         mesh: its mesh
         parameters: float32
         gradients: float32
         optimizer: the two moments of AdamW
-        activations: what the backward pass reads again
-        activations_recomputed: the same where each block keeps its input alone
+        activations: what the backward pass reads
+        activations_recomputed: the same if each block keeps only its input
         all_to_all: sent between experts in a step
-        all_to_all_recomputed: the same where the forward pass of each block runs twice
+        all_to_all_recomputed: the same if the forward pass of each block runs twice
         model_reduction: sent between the parts of heads and hidden units
         model_reduction_recomputed: see above
-        gradient_reduction: sent to add up gradients
-        parameter_gather: sent to hand out what the optimizer has changed
+        gradient_reduction: sent to sum gradients
+        parameter_gather: sent to gather updated parameters
     """
 
     mesh: MeshShape
@@ -114,10 +114,10 @@ class Choice(NamedTuple):
 
 
 def parse_mesh(text: str) -> MeshShape:
-    """Return the shape that a text such as "data=2,expert=4" means; an axis that is left out has size 1.
+    """Parse a mesh such as "data=2,expert=4"; an omitted axis has size 1.
 
     Raises:
-        InputError: not of that form, an axis that is unknown or given twice, or a size that is no whole number above 0.
+        InputError: another form, an unknown or repeated axis, or a size that is not a whole number above 0.
     """
     sizes = {}
     for item in text.split(","):
@@ -132,9 +132,9 @@ def parse_mesh(text: str) -> MeshShape:
 
 
 def parameter_axes(config: ModelConfig) -> dict:
-    """Return the tree of `transformer.parameter_shapes` with, for each parameter, the mesh axis of each dimension.
+    """Return the tree of `transformer.parameter_shapes` with the mesh axis of each dimension.
 
-    None stands for a dimension that is not cut. `jax.P(*axes)` is the partition.
+    None is a dimension that is not sharded. `jax.P(*axes)` is the partition.
     """
     last, first = (None, None, "model"), (None, "model", None)
     projection, out = (None, None, "model", None), (None, "model", None, None)
@@ -155,13 +155,13 @@ def parameter_axes(config: ModelConfig) -> dict:
 
 
 def sequences_together(config: ModelConfig) -> int:
-    """Return how many sequences stay on one device: a group by position, be it in evaluation alone; else 1."""
+    """Return how many sequences must stay on one device: a group by position, also in evaluation; else 1."""
     by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
     return config.group_size if config.router in GROUPED and by_position else 1
 
 
 def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
-    """Return what keeps a model from a mesh, in a few words; None if nothing does."""
+    """Return why a model does not fit a mesh, in a few words; None if it does."""
     replicas = mesh.shards()
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
@@ -176,7 +176,7 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
 
 
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
-    """Return all meshes of so many devices that the model can be laid over; without experts, that axis has size 1."""
+    """Return all meshes of a number of devices that fit the model; without experts, that axis has size 1."""
     pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
     found = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
     found = [mesh for mesh in found if mesh.expert == 1 or config.num_routed]
@@ -190,14 +190,14 @@ def _divisors(number: int) -> list[int]:
 
 
 def sent_rows(config: ModelConfig, tokens: int) -> int:
-    """Return how many rows a routed block of one device sends to the experts.
+    """Return the number of rows that a routed block of one device sends to the experts.
 
     Args:
         config: the model.
         tokens: t, of the device.
 
-    Where the capacity is below t all slots are sent, E G times the capacity; elsewhere the k G assignments of each
-    token alone. A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    If the capacity is below t, all slots are sent, E G times the capacity; otherwise the k G assignments of each token.
+    A Mixture of Tokens sends E G mixtures for each group of g tokens.
     """
     if config.num_routed == 0:
         return 0
@@ -210,7 +210,7 @@ def sent_rows(config: ModelConfig, tokens: int) -> int:
 def plan_device(
     config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> DevicePlan:
-    """Count what one device of a mesh holds and sends.
+    """Count memory and traffic of one device of a mesh.
 
     Args:
         config: the model.
@@ -220,7 +220,7 @@ def plan_device(
         dtype: of the matrix products, one of `WIDTHS`.
 
     Raises:
-        InputError: the model cannot be laid over the mesh.
+        InputError: the model does not fit the mesh.
     """
     problem = why_not(config, mesh, batch_size)
     if problem is not None:
@@ -251,7 +251,7 @@ def plan_device(
 
 
 class _Piece(NamedTuple):
-    """What a device has of one parameter."""
+    """One parameter's part on a device."""
 
     count: int  # numbers
     axes: tuple  # that cut it, or None, by dimension
@@ -260,7 +260,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
-    """Return what a device has of each parameter."""
+    """Return each parameter's part on a device."""
     sizes, found = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
 
     def add(shapes, axes):
@@ -279,15 +279,17 @@ def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
 
 
 def _reduction(piece: _Piece, mesh: MeshShape) -> float:
-    """Return the bytes sent to add up the gradient of one parameter: scattered where its moments are cut, whole
-    elsewhere; and over model where that does not cut it."""
+    """Return the bytes sent to sum the gradient of one parameter.
+
+    A reduce-scatter if its moments are sharded, else an all-reduce; and over model if that axis does not shard it.
+    """
     over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
     rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
     return over_batch + rest
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return how many numbers all parameters have: P of the accounting, the embedding, the last norm and any bias.
+    """Return the number of all parameters: P of the accounting, the embedding, the last norm and any bias.
 
     P of a wide dense model counts a router in each wide block, as the released table does; the model has none.
     """
@@ -302,7 +304,7 @@ def _others(size: int) -> float:
 def activation_bytes(
     config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> tuple[int, int]:
-    """Return the bytes of activations of one device: all of them, and with the blocks rematerialised.
+    """Return the bytes of activations of one device, without and with rematerialised blocks.
 
     Counted for each token of the device, with A = H kqv, f the hidden width, and r the rows of `sent_rows` for each
     token. The factors are how many arrays of that size the gradient of the program reads again:
@@ -315,9 +317,9 @@ def activation_bytes(
                       shared experts
         the end       3 · 4 V                   logits, their probabilities, and the gradient
 
-    In bfloat16 the weights that are multiplied are copied, too: a bytes for each parameter of the blocks.
-    Rematerialised, a block keeps its input, d a, and what is largest comes on top: one block with the copy of its
-    weights, or the end. A routed block without capacities is counted as if its experts ran on their own rows alone.
+    bfloat16 adds a copy of the weights: a bytes for each parameter of the blocks. With rematerialisation, a block keeps
+    its input, d a; the larger of one block (with its copied weights) and the end is added. A routed block without
+    capacities is counted as if its experts ran only on their own rows.
     """
     d, width, model = config.d_model, WIDTHS[dtype], mesh.model
     tokens = batch_size * sequence_length // mesh.shards()
@@ -346,10 +348,10 @@ def activation_bytes(
 
 
 def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
-    """Return the plan that fits into so many bytes and is best; None if none fits.
+    """Return the best plan that fits the memory; None if none fits.
 
-    The rule: a mesh that fits without rematerialisation before one that does not, since that costs a third more
-    arithmetic; then the fewest bytes sent in a step; then the smaller model axis, and the smaller memory.
+    The order: meshes that fit without rematerialisation, which costs a third more arithmetic; then the fewest bytes
+    sent in a step; then the smaller model axis; then the smaller memory.
     """
     for recomputed in (False, True):
         fitting = [plan for plan in plans if plan.memory(recomputed) <= memory]
@@ -362,9 +364,9 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
 def smallest_that_fits(
     config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> Choice | None:
-    """Return the best plan of the smallest number of devices, of those twice, four times … as many, that fits.
+    """Return the best plan of the smallest number of devices that fits: twice as many, four times, and so on.
 
-    None where no number of devices does, since a batch, the experts and the heads can be cut so far and no further.
+    None if no number fits, because batch, experts and heads can only be split so far.
     """
     most = batch_size * config.heads
     while (devices := 2 * devices) <= most:

@@ -1,7 +1,7 @@
 """LayerNorm with a backward pass of its own.
 
-What is computed is what autodiff gives. Autodiff keeps two arrays as large as the input and goes through memory more
-often; here the input is kept, which is there in any case, and two numbers for each row.
+The results equal autodiff's. Autodiff keeps two arrays of the input's size and reads memory more often; this code keeps
+only the input, which exists anyway, and two numbers per row.
 """
 
 import functools
@@ -14,12 +14,12 @@ from .products import delayed
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def normalise(scale: jax.Array, offset: jax.Array, x: jax.Array, epsilon: float) -> jax.Array:
-    """Return what `transformer.layer_norm` does.
+    """Return the result of `transformer.layer_norm`.
 
     Args:
         scale, offset: [d].
         x: [..., d].
-        epsilon: what is added to the variance.
+        epsilon: added to the variance.
 
     Returns:
         [..., d] in the dtype of x.

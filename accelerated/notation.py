@@ -82,7 +82,7 @@ class ExpertChoice(NamedTuple):
 
 
 def _check_group(name: str, values: jax.Array) -> None:
-    """Raise InputError unless values are an array of one group of tokens, [T, E], with one of each at least."""
+    """Raise InputError unless values are one group of tokens, [T, E], with T and E at least 1."""
     if not hasattr(values, "astype"):
         raise InputError(f"{name} is a {type(values).__name__}; an array [T, E] is needed, such as jnp.asarray({name})")
     if jnp.ndim(values) != 2:
@@ -103,12 +103,12 @@ def _check_bias(bias: jax.Array, num_experts: int) -> None:
 
 
 def _at_least_float32(values: jax.Array) -> jax.Array:
-    """Return values raised to float32 where they are below it: what routers and losses compute in."""
+    """Convert values below float32 to float32, the lowest precision of routers and losses."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
-    """Return a mask as bool. One of floats, which is added to logits, has 0 where this one has True; it is refused."""
+    """Return a mask as bool. A mask of floats is an error: it would be added to logits, with 0 for True."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
         raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
@@ -138,12 +138,12 @@ def _padded_experts(expert: jax.Array, mask: jax.Array | None, admitted: jax.Arr
 
 
 def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expert_mask: jax.Array | None = None):
-    """Return the logits that a router computes with, which rows are valid, and the experts that it may choose.
+    """Return the router's logits, the valid rows, and the admitted experts.
 
     Returns:
         logits [T, E]: float32 or more, with zeros in padding and −∞ in the columns of masked experts.
-        valid [T, 1] bool: whether all others are finite, and k experts are admitted.
-        admitted [E] bool, or None for all; all of them where fewer than k are admitted.
+        valid [T, 1] bool: whether all other logits are finite and k experts are admitted. admitted [E] bool, or None
+        for all; all experts if fewer than k are admitted.
     """
     logits = _masked_rows(_at_least_float32(logits), mask)
     if expert_mask is None:
@@ -154,7 +154,7 @@ def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expe
 
 
 def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 1):
-    """Return the mask as [E] bool, and whether it admits enough experts; where it does not, all are admitted."""
+    """Return the mask as [E] bool, and whether it admits enough experts; if not, all are admitted."""
     mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
     if mask.shape != (num_experts,):
         raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
@@ -165,7 +165,7 @@ def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 
 
 
 def _number_known(expert_mask: jax.Array) -> int | None:
-    """Return how many experts a mask admits, None where it is traced."""
+    """Return the number of experts that a mask admits; None if it is traced."""
     return None if isinstance(expert_mask, jax.core.Tracer) else int(np.count_nonzero(expert_mask))
 
 
@@ -185,16 +185,19 @@ def _imbalance(load: jax.Array, admitted: jax.Array | None = None) -> jax.Array:
 
 
 def _real_gates(gate: jax.Array, expert: jax.Array, valid: jax.Array, mask: jax.Array | None, admitted) -> jax.Array:
-    """Return [T, k] with 0 in padding, and NaN in rows that are not valid and for a masked expert, which a held
-    selection can have."""
+    """Return [T, k] gates with 0 in padding, and NaN in invalid rows and for masked experts.
+
+    A held selection can have masked experts.
+    """
     valid = valid if admitted is None else valid & admitted[expert]
     return _masked_rows(_or_nan(gate, valid), mask)
 
 
 def _or_nan(values: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return values with NaN where they are not valid.
+    """Return values, with NaN for invalid ones.
 
-    As a sum: of exp(where(valid, values, nan)) XLA makes any numbers on CPU (jaxlib 0.10), since it sees the NaN.
+    Adds NaN instead of selecting it: XLA on CPU (jaxlib 0.10) gives arbitrary numbers for exp(where(valid, values,
+        nan)).
     """
     return values + jnp.where(valid, 0, jnp.nan).astype(values.dtype)
 
@@ -205,12 +208,12 @@ def _total(values, axis_name):
 
 
 def _gathered(values: jax.Array, axis_name) -> jax.Array:
-    """Return the rows of all members of a mapped axis, or of several axes, one below the other."""
+    """Concatenate the rows of all members of a mapped axis, or of several axes."""
     return jax.lax.all_gather(values, axis_name, tiled=True)
 
 
 def _own_rows(values: jax.Array, number: int, axis_name) -> jax.Array:
-    """Return the rows of this member of the axis from what `_gathered` made of `number` rows of each."""
+    """Return this member's rows from the result of `_gathered` with `number` rows each."""
     return jax.lax.dynamic_slice_in_dim(values, jax.lax.axis_index(axis_name) * number, number)
 
 
@@ -223,7 +226,7 @@ def canonical_zero(values: jax.Array) -> jax.Array:
 
 
 def check_finite(name: str, values) -> np.ndarray:
-    """Return `values` as a NumPy array of the dtype that they have.
+    """Return `values` as a NumPy array of the same dtype.
 
     Raises:
         ValueError: an entry is NaN or infinite; the message names the first one.

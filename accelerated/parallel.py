@@ -202,7 +202,7 @@ def ragged_all_to_all(
 
 
 def _on_all(collective, axis_name, *arrays):
-    """Run a collective along a mapped axis, or over the leading axis of the arrays where there is none."""
+    """Run a collective along a mapped axis or, without one, over the leading axis of the arrays."""
     if axis_name is not None:
         return collective(*arrays, axis_name)
     return jax.vmap(lambda *arrays: collective(*arrays, _DEVICES), axis_name=_DEVICES)(*arrays)
@@ -301,8 +301,10 @@ def routed_ffn_on_devices(
 def _on_one_of_many(
     params, x, expert, gate, capacity_factor, *, order, activation, priority, mask, over, axis_name, ragged, native
 ) -> RoutedOutput:
-    """Return the result of one device for its tokens; `over` are the axes of the group, None if the device is a
-    group."""
+    """Return the result of one device for its tokens.
+
+    `over` are the axes of the group, None if the device is a group.
+    """
     n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
     asked = _asked(mask, expert.shape)
@@ -378,8 +380,10 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
 
 
 def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
-    """Send only the rows, sorted by device. The receive buffer has `most` rows, enough for any decision of the
-    router."""
+    """Send only the rows, sorted by device.
+
+    The receive buffer has `most` rows, enough for any decision of the router.
+    """
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     to = jnp.where(kept, device, n).reshape(-1)

@@ -1,9 +1,9 @@
 """Matrix products and the dense FFN with backward passes of their own.
 
-What is computed is what autodiff gives. The backward passes exist for three reasons: XLA on CPU is two to three times
-slower on a product that sums over the first axis of both factors, which every gradient of a weight is (here a factor is
-copied transposed); autodiff of an activation keeps five arrays as large as the hidden layer, where the hidden layer
-itself is enough; and XLA on CPU copies early, and so holds, what the backward pass reads late (`delayed`).
+The results equal autodiff's. The backward passes have three reasons. XLA on CPU is two to three times slower on
+products that sum over the first axis of both factors, such as every weight gradient; here a factor is copied
+transposed. Autodiff of an activation keeps five arrays of the hidden layer's size; the hidden layer alone is enough.
+XLA on CPU copies inputs of the backward pass too early and holds the memory (`delayed`).
 """
 
 import functools
@@ -43,18 +43,18 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
 
 
 def _by_transposed_copy(x, gradient):
-    """Return xᵀ · gradient; where x is what is copied, the copy is not made before the gradient is there."""
+    """Return xᵀ · gradient; a copy of x waits for the gradient."""
     copied = x.shape[-1] <= gradient.shape[-1]
     return transposed_product(delayed(x, gradient) if copied else x, gradient)
 
 
 def delayed(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Return x, which XLA then does not read before the gradient is there, nor take for what it has read before.
+    """Return x, but make XLA read it only after the gradient, and not merge it with earlier reads.
 
-    XLA on CPU would make copies of what the forward pass keeps as early as it can, and hold those of all blocks until
-    the backward pass comes to them: a quarter of the memory of a step of four blocks. It drops barriers before it
-    orders what is left, so the order takes a value: the first number of the gradient equals itself. Where that is NaN
-    x becomes 0; some gradients are then 0 that were numbers, beside others that are NaN in any case.
+    XLA on CPU would copy the saved arrays of all blocks early and hold them until the backward pass needs them: a
+    quarter of the memory of a step of four blocks. XLA drops barriers before scheduling, so the order needs a value:
+    whether the first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to
+    others that are NaN anyway.
     """
     if not gradient.size:
         return x
@@ -83,7 +83,7 @@ product.defvjp(_product_forward, _product_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def dense_ffn(matrices: dict, x: jax.Array, activation: str) -> jax.Array:
-    """Return what `experts.expert_ffn` does.
+    """Return the result of `experts.expert_ffn`.
 
     Args:
         matrices: up [d, f], down [f, d] and, for SwiGLU, linear [d, f].

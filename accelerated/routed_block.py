@@ -218,7 +218,7 @@ def _mixture_block(params, x, config, training, mask, expert_mask, spread):
 
 
 def _groups(x, mask, config, training):
-    """See reference; None for the real tokens where all are."""
+    """See reference; None for the real tokens if all are real."""
     length = x.shape[1]
     if config.groups_by_position(training):
         group, undo, size = group_by_position, ungroup_by_position, config.group_size

@@ -16,10 +16,10 @@ from .experts import RoutedOutput, _check_ffn, _matrices, expert_ffn, routed_ffn
 def input_gated_ffn(
     params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray, *, activation: str = "gelu"
 ) -> np.ndarray:
-    """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales what an expert reads, as in Llama 4.
+    """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales the expert's input, as in Llama 4.
 
-    Experts are not linear, so this is another function than `routed_ffn`; with ReLU and gates of at least 0 it is the
-    same. Nothing is dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert beside.
+    Experts are not linear, so this differs from `routed_ffn`, except with ReLU and gates of at least 0. Nothing is
+    dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert.
 
     Args:
         params: see `routed_ffn`.
@@ -62,10 +62,10 @@ def null_expert_ffn(
     order: str = "choice",
     activation: str = "gelu",
 ) -> RoutedOutput:
-    """Send each token through its experts, of which those from number E on are null: they have no weights.
+    """Send each token through its experts; experts E and above are null: they have no weights.
 
-    A null expert gives 0, or the token itself times its gate, and takes no slot. So tokens use different numbers of
-    real experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
+    A null expert returns 0, or the token times its gate, and takes no slot. So tokens use different numbers of real
+    experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
     LongCat-Flash (arXiv 2509.01322) are identities.
 
     Args:
@@ -74,12 +74,12 @@ def null_expert_ffn(
         expert: [T, k] integers >= 0; from E on they are null experts.
         gate: [T, k].
         capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for one.
-        identity: null experts give back the token.
+        identity: null experts return the token.
         order: see `routed_ffn`.
         activation: of the real experts.
 
     Returns:
-        `RoutedOutput`; the fraction is of the assignments to real experts, 0 where there is none.
+        `RoutedOutput`; the fraction is of the assignments to real experts, 0 if there are none.
 
     Raises:
         ValueError: see `routed_ffn`.

@@ -1,5 +1,6 @@
-"""Compiled loops for CPUs, behind two doors: `experts.py` enters by `experts`, `transformer.py` by `attention`, and no
-other file outside of this folder knows of them; `portable` shuts both doors for programs that are exported."""
+"""Compiled loops for CPUs: `experts.py` calls `experts` and `transformer.py` calls `attention`; no other file outside
+this folder uses them. `portable` disables both for exported programs.
+"""
 
 from .attention_layer import attention
 from .calls import portable

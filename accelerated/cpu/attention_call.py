@@ -1,4 +1,4 @@
-"""Attention as a function that a program compiled by XLA calls (`xla`)."""
+"""Attention as a function that compiled XLA programs call (`xla`)."""
 
 import numpy as np
 from numba import types
@@ -16,7 +16,7 @@ shapes alone, and so do sums over sequences."""
 
 @jit
 def _pieces(kind, sequences, heads, at_once):
-    """Return a piece for each head and up to `at_once` sequences."""
+    """Return one piece of work for each head and up to `at_once` sequences."""
     groups = (sequences + at_once - 1) // at_once
     pieces = np.empty((groups * heads + heads, PIECE), np.int64)
     for i in range(groups * heads):
@@ -26,7 +26,7 @@ def _pieces(kind, sequences, heads, at_once):
 
 
 def _attention(frame):
-    """What XLA calls: a function of `xla`. `calls.call_loops` checks the shapes.
+    """The function that XLA calls (`xla`). `calls.call_loops` checks the shapes.
 
     Forward: projected, relative -> mixed, kept. Backward: projected, relative, kept, gradient -> gradients of projected
     and relative. See `Job` for their shapes; projected is here [b, S, 3 H c] and relative [D, H c], D = 0 for none.

@@ -1,9 +1,9 @@
-"""Softmax attention, from the rows that projections write to those that they read.
+"""Softmax attention, from the rows of the input projection to the rows of the output projection.
 
-A head's part of a sequence is small: its queries, keys, values and a block of logits stay in the cache of a core, from
-which `attention_pieces` neither writes logits nor weights, and heads and sequences are shared out over all cores. The
-backward pass is written by hand; kept are two numbers for each query of a head. Results differ from those of the twin
-by rounding alone, and do not depend on the number of threads.
+One head's part of a sequence is small: its queries, keys, values and a block of logits fit into the cache of a core. So
+`attention_pieces` never writes logits or weights to memory; heads and sequences are distributed over all cores. The
+backward pass is written by hand and keeps two numbers per query of a head. Results differ from the twin's only by
+rounding, and do not depend on the number of threads.
 """
 
 import functools
@@ -21,9 +21,9 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
     """Return softmax attention.
 
     Args:
-        twin: a function in plain JAX of the arguments that follow, by name; it computes the same wherever loops do not
-            run, and where a program is compiled for something else than a CPU.
-        projected: [b, S, 3 H c], queries, keys and values, in each of them one head after the other.
+        twin: a function in plain JAX of the following arguments, by name, used if the loops do not run and for other
+            platforms than a CPU.
+        projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
         relative: [D, H c], the keys of the D distances from S − 1 downwards, to 0 if causal and to 1 − S if not; None
             for no such term.
         heads: H.
@@ -33,7 +33,7 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
         [b, S, H c], in the dtype of `projected`.
 
     Raises:
-        ValueError: the loops run, and the shapes do not fit each other.
+        ValueError: the loops run, and the shapes are inconsistent.
     """
     given = [projected] if relative is None else [projected, relative]
     if not loops_run(ATTENTION, *given):
@@ -63,7 +63,7 @@ def _call(heads, causal, projected, relative, more, results):
 
 
 def _elsewhere(twin, heads, causal, projected, relative):
-    """Return `_attention` where a program is compiled for something else than a CPU."""
+    """Return `_attention` for programs compiled for other platforms than a CPU."""
     return twin(projected, relative if len(relative) else None, heads, causal)
 
 

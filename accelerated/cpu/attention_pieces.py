@@ -1,12 +1,11 @@
 """Softmax attention of one head on some sequences, forward and backward, in blocks of queries that stay in the cache.
 
-The logits of a block of queries are computed, turned into weights and multiplied on before those of the next block, so
-that no [S, S] array is in memory. The backward pass computes the weights again, from the largest logit and the sum of
-each query, as in Dao et al. 2022, "FlashAttention" (arXiv 2205.14135). Of a causal block only the keys up to its last
-query are looked at.
+Each block of queries computes its logits, weights and outputs before the next block, so no [S, S] array is in memory.
+The backward pass recomputes the weights from the largest logit and the sum of each query, as in Dao et al. 2022,
+"FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its last query.
 
 The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of
-all distances that occur, and row i of it is read from another place on than row i - 1, one number further to the left.
+all distances that occur. Row i of the product is read one number further left than row i - 1.
 
 Everything here is float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """
@@ -35,7 +34,7 @@ BYTES = 4
 
 
 class Job(NamedTuple):
-    """A layer: addresses of its arrays, and sizes. An array that is not there has the address 0."""
+    """A layer: addresses of its arrays, and sizes. Missing arrays have address 0."""
 
     projected: int  # [b, S, 3, H, c], queries, keys and values
     relative: int  # [D, H, c], keys of the distances from S - 1 downwards
@@ -57,7 +56,7 @@ _FIELDS = len(Job._fields)
 
 
 class Scratch(NamedTuple):
-    """Addresses of the memory of one thread. Widths are rounded up to vectors, and what is added to them is 0."""
+    """Addresses of the memory of one thread. Widths are rounded up to whole vectors and padded with 0."""
 
     query: int  # [S, wide]
     key: int  # [S, wide]
@@ -80,7 +79,7 @@ class Scratch(NamedTuple):
 
 @jit_within
 def _multiply(a, a_row, a_deep, b, b_row, c, c_row, rows, columns, depth, how):
-    """Multiply matrices that are in the cache, see `tiles`."""
+    """Multiply matrices in the cache, see `tiles`."""
     product(a, a_row, a_deep, b, b_row, IN_PLACE, c, c_row, rows, columns, depth, how, b, b)
 
 
@@ -91,7 +90,7 @@ def _up(size, to):
 
 @jit
 def share_size(distances, width):
-    """Return how many numbers `Job.shares` has for each piece."""
+    """Return the size of `Job.shares` per piece."""
     return distances * _up(width, LANES)
 
 
@@ -107,7 +106,7 @@ def _sizes(job):
 
 @jit
 def scratch_size(job):
-    """Return how many numbers `_scratch_at` needs."""
+    """Return the number of floats that `_scratch_at` needs."""
     wide, row, distance_row = _sizes(job)
     length, distances = _up(job.length, LANES), _up(job.distances, LANES)
     tall = 7 * length * wide + distances * wide
@@ -116,7 +115,7 @@ def scratch_size(job):
 
 @jit
 def _scratch_at(job, at):
-    """Return the parts of a thread's memory, which begins at an address."""
+    """Return the parts of a thread's memory at an address."""
     wide, row, distance_row = _sizes(job)
     tall, distant = BYTES * _up(job.length, LANES) * wide, BYTES * _up(job.distances, LANES) * wide
     four = at, at + tall, at + 2 * tall, at + 3 * tall
@@ -135,7 +134,7 @@ def _scratch_at(job, at):
 
 @jit
 def _copy_rows(source, source_row, rows, width, target, target_row):
-    """Copy [rows, width]; the rest of a row of the target becomes 0."""
+    """Copy [rows, width]; set the rest of each target row to 0."""
     for i in range(rows):
         from_, to = floats(source + BYTES * i * source_row, width), floats(target + BYTES * i * target_row, target_row)
         for j in range(width):
@@ -172,7 +171,7 @@ def _add_row(x, y):
 
 @jit_fused
 def _powers(x, most, scale):
-    """Replace x, whole vectors, by e^((x - most) scale). One loop over all numbers would end with single ones."""
+    """Replace x, whole vectors, by e^((x - most) scale); a plain loop would end with a scalar remainder."""
     for i in range(x.size // LANES):
         for j in range(LANES):
             x[i * LANES + j] = power_of_e((x[i * LANES + j] - most) * scale)
@@ -194,8 +193,11 @@ def _write_pulled(to, weights, pulled, along, scale):
 
 
 class Block(NamedTuple):
-    """Some queries of a sequence: the first of them, how many, how many keys they see between them, and the first of
-    the distances that occur and how many do."""
+    """Some queries of a sequence, their keys and their distances.
+
+    The first query and their number, the number of keys that they see together, and the first and number of their
+    distances.
+    """
 
     first: int
     rows: int
@@ -214,7 +216,7 @@ def _block(job, first):
 
 @jit
 def _seen(job, block, i):
-    """Return how many keys query i of a block sees."""
+    """Return the number of keys that query i of a block sees."""
     return block.first + i + 1 if job.causal else job.length
 
 
@@ -234,13 +236,13 @@ def _logits(job, block, s):
 
 @jit
 def _by_key(block, s, i):
-    """Return where the row of query i by distances has the distance to key 0."""
+    """Return the index of the distance to key 0 in the distance row of query i."""
     return s.by_distance + BYTES * (i * s.distance_row + block.rows - 1 - i)
 
 
 @jit
 def _read_sequence(job, s, sequence, head, backward):
-    """Copy what a head has of a sequence to scratch."""
+    """Copy a head's part of a sequence to scratch."""
     c, row = job.width, 3 * job.heads * job.width
     at = job.projected + BYTES * (sequence * job.length * row + head * c)
     for to, i in ((s.query, 0), (s.key, 1), (s.value, 2)):
@@ -254,7 +256,7 @@ def _read_sequence(job, s, sequence, head, backward):
 
 @jit
 def _read_relative(job, s, head):
-    """Copy the keys of distances of a head to scratch."""
+    """Copy a head's distance keys to scratch."""
     if job.relative:
         c = job.width
         _copy_rows(job.relative + BYTES * head * c, job.heads * c, job.distances, c, s.relative, s.wide)
@@ -263,7 +265,7 @@ def _read_relative(job, s, head):
 
 @jit
 def _forward(job, s, sequence, head):
-    """Write what a head gives the queries of a sequence."""
+    """Write a head's output for the queries of a sequence."""
     c, scale = job.width, np.float32(1.0 / np.sqrt(job.width))
     _read_sequence(job, s, sequence, head, False)
     kept = floats(job.kept + 2 * BYTES * (sequence * job.heads + head) * job.length, 2 * job.length)
@@ -287,7 +289,7 @@ def _forward(job, s, sequence, head):
 
 @jit
 def _weights_again(job, block, s, kept):
-    """Turn the logits of a block into weights, and write the gradients of logits by distance."""
+    """Convert the logits of a block to weights, and write the gradients of logits by distance."""
     scale = np.float32(1.0 / np.sqrt(job.width))
     for i in range(block.rows):
         row, seen = BYTES * i * s.row, _seen(job, block, i)
@@ -307,7 +309,7 @@ def _weights_again(job, block, s, kept):
 
 @jit
 def _backward(job, s, sequence, head, of_relative):
-    """Write the gradients of queries, keys and values of a sequence, and add those of distances at an address."""
+    """Write the gradients of queries, keys and values of a sequence, and add those of distances."""
     c, h, wide, distance_row = job.width, job.heads, s.wide, s.distance_row
     _read_sequence(job, s, sequence, head, True)
     kept = floats(job.kept + 2 * BYTES * (sequence * h + head) * job.length, 2 * job.length)
@@ -337,7 +339,7 @@ def _backward(job, s, sequence, head, of_relative):
 
 @jit
 def _add_up(job, head):
-    """Write the gradients of the keys of distances of a head: the sum of what its pieces give."""
+    """Write the gradients of a head's distance keys: the sum over its pieces."""
     c, wide, row, size = job.width, _up(job.width, LANES), job.heads * job.width, share_size(job.distances, job.width)
     first, step = job.shares + BYTES * head * size, BYTES * job.heads * size
     for i in range(1, job.groups):
@@ -346,8 +348,11 @@ def _add_up(job, head):
 
 
 def _run_piece(job, piece, memory):
-    """Do one piece of work; `together.RUNS_PIECE` says with what. A piece is its kind, one of the above, and number:
-    group times heads plus head; and the first and number of its sequences."""
+    """Do one piece of work, see `together.RUNS_PIECE`.
+
+    A piece has a kind, one of the above; a number, group times heads plus head; and the first and number of its
+    sequences.
+    """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
     scratch, what = _scratch_at(job, memory), longs(piece, PIECE)
     kind, number, first, size = what[0], what[1], what[2], what[3]

@@ -1,4 +1,4 @@
-"""Whether compiled loops run here, and the one place where programs of XLA call them."""
+"""Decide whether compiled loops run here, and call them from XLA programs."""
 
 import contextlib
 import contextvars
@@ -25,7 +25,7 @@ _PORTABLE = contextvars.ContextVar("portable", default=False)
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Trace inside without the loops: programs that other processes and other versions of this package can read."""
+    """Trace without the loops: for programs that other processes and other versions of this package can read."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -34,10 +34,9 @@ def portable() -> Iterator[None]:
 
 
 def loops_run(call: str, *arrays: jax.Array) -> bool:
-    """Return whether the loops of a call run here on arrays of these dtypes, which have to be one of `FLOATS`.
+    """Return whether the loops of a call run here on arrays of these dtypes, which must be in `FLOATS`.
 
-    What the process computes on by default decides, when a function is traced, unless loops are switched off or it has
-    to be `portable`.
+    The default device decides when a function is traced, unless loops are switched off or the program is `portable`.
     """
     if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
         return False
@@ -45,7 +44,7 @@ def loops_run(call: str, *arrays: jax.Array) -> bool:
 
 
 def _registered(call: str) -> bool:
-    """Let XLA know the loops of a call; return False where it cannot."""
+    """Register the loops of a call with XLA; return False if that fails."""
     from . import xla  # numba, which takes a while to import
 
     return xla.registered(call)
@@ -54,17 +53,17 @@ def _registered(call: str) -> bool:
 def call_loops(
     call: str, arrays: dict[str, jax.Array], results: list[str], attributes: dict[str, int], **sizes: int
 ) -> list[jax.Array]:
-    """Call loops, which read and write at addresses: here all that they are given is checked.
+    """Call loops, which read and write at addresses; check all arguments first.
 
     Args:
         call: `ATTENTION` or `EXPERTS`.
-        arrays: {"gate [T, k]": gate, ...} in the order in which the loops take them, see `shapes`.
+        arrays: {"gate [T, k]": gate, ...} in the loops' order, see `shapes`.
         results: ["[T, k, d]", ...]; their sizes follow from those of the arrays.
-        attributes: integers beside the arrays.
-        sizes: letters that do not follow from an array alone.
+        attributes: further integers.
+        sizes: values of letters that no array determines.
 
     Raises:
-        ValueError: the arrays do not fit each other, see `shapes.sizes_of`.
+        ValueError: the arrays are inconsistent, see `shapes.sizes_of`.
     """
     _registered(call)
     sizes = sizes_of(call.removeprefix("routelaws_"), arrays, **sizes)
@@ -80,8 +79,10 @@ def _result_type(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeS
 
 
 def in_float32(*arrays: jax.Array) -> list[jax.Array]:
-    """Return arrays in float32 that all vary over the same axes of a `shard_map`, as a call wants them; so do their
-    gradients. The condition never holds and is gone after compiling."""
+    """Return arrays in float32 that all vary over the same axes of a `shard_map`, as their gradients do.
+
+    The condition never holds and is gone after compiling.
+    """
     sum_of_firsts = sum(
         jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in arrays if values.size
     )

@@ -1,4 +1,4 @@
-"""The routed FFN as a function that a program compiled by XLA calls (`xla`)."""
+"""The routed FFN as a function that compiled XLA programs call (`xla`)."""
 
 from typing import NamedTuple
 
@@ -36,8 +36,10 @@ FEWEST_ROWS = 32
 
 @jit
 def _sort(queue, num_experts):
-    """Return the assignments sorted by expert, those without one at the end, [n] int32, and where each expert's begin,
-    [E + 1] int32. Whatever is not in [0, E) is no expert."""
+    """Return the assignments sorted by expert, [n] int32, and the start of each expert's, [E + 1] int32.
+
+    Assignments without an expert come last. Numbers outside [0, E) are no expert.
+    """
     load, order = np.zeros(num_experts + 1, np.int64), np.empty(queue.size, np.int32)
     start, total = np.empty(num_experts + 1, np.int32), 0
     for e in queue:
@@ -59,8 +61,7 @@ def _add(pieces, n, kind, expert, first, size):
 
 @jit
 def _most_rows(left, threads):
-    """Return how many rows the next piece may have when so many are left: fewer and fewer, so that threads end
-    together."""
+    """Return the size of the next piece from the number of rows left: decreasing, so that threads end together."""
     if threads == 1:
         return ROWS_AT_ONCE
     return min(ROWS_AT_ONCE, max(FEWEST_ROWS, left // (2 * threads)))
@@ -68,7 +69,7 @@ def _most_rows(left, threads):
 
 @jit
 def _rows_of(start, split):
-    """Return how many rows the experts have of which `split` [E] is not 0."""
+    """Return the number of rows of the experts with `split` [E] not 0."""
     rows = np.int64(0)
     for e in range(split.size):
         if split[e]:
@@ -78,7 +79,7 @@ def _rows_of(start, split):
 
 @jit
 def _add_rows(pieces, n, kind, start, split, threads):
-    """Write pieces of rows of the experts in `split` behind the n that are there; return how many there are."""
+    """Append pieces of rows of the experts in `split` to the n pieces; return the new number."""
     left = _rows_of(start, split)
     for e in range(split.size):
         first, end = np.int64(start[e]), np.int64(start[e + 1])
@@ -92,8 +93,7 @@ def _add_rows(pieces, n, kind, start, split, threads):
 
 @jit
 def _add_experts(pieces, n, start, split):
-    """Write a piece for each expert that is not in `split`, with all its rows, large ones first; return how many pieces
-    there are."""
+    """Append one piece with all rows for each expert not in `split`, largest first; return the new number."""
     above = np.int64(start[split.size]) + 1
     while above > 0:
         from_ = above // 2
@@ -107,7 +107,7 @@ def _add_experts(pieces, n, start, split):
 
 @jit
 def _add_columns(pieces, n, start, split, hidden, threads):
-    """Write pieces of hidden columns of the experts in `split`, each of as much work as rows of `_add_rows` give."""
+    """Append pieces of hidden columns of the experts in `split`, each with as much work as a piece of `_add_rows`."""
     left, panels = _rows_of(start, split), (hidden + PANEL - 1) // PANEL
     for e in range(split.size):
         if split[e]:
@@ -122,11 +122,11 @@ def _add_columns(pieces, n, start, split, hidden, threads):
 
 @jit
 def _split(start, threads):
-    """Return [E], 1 for the experts whose rows and whose matrices are shared out among threads in the backward pass.
+    """Return [E], 1 for the experts whose backward pass is split among threads.
 
-    Those are all that have more than half of a thread's share of the rows, and, so that there is something to share out
-    at the end, the largest of the others, up to a quarter of all rows. What is left is done expert by expert, where
-    less goes through the memory. One that is small beside a thread's share is never shared out.
+    These are the experts with more than half of a thread's share of the rows and, to balance the end, the largest
+    others, up to a quarter of all rows. The rest is done expert by expert, which moves less memory. Experts that are
+    small relative to a thread's share are never split.
     """
     split = np.zeros(start.size - 1, np.int64)
     total, chosen = np.int64(start[split.size]), np.int64(0)
@@ -150,7 +150,7 @@ def _split(start, threads):
 
 @jit
 def _pieces(start, split, hidden, threads, backward):
-    """Return the pieces of work [more, PIECE], how many there are, and the first that waits for those before it."""
+    """Return the pieces of work [more, PIECE], their number, and the first that waits for all before it."""
     experts = split.size
     pieces = np.empty((3 * (experts + start[experts] // FEWEST_ROWS + 1), PIECE), np.int64)
     if not backward:
@@ -163,7 +163,7 @@ def _pieces(start, split, hidden, threads, backward):
 
 @jit
 def _mark_dropped(job, dropped, backward):
-    """Write the rows of assignments without an expert: zeros, and forward NaN where the gate is."""
+    """Write the rows of assignments without an expert: zeros, or in the forward pass NaN for a NaN gate."""
     for i in dropped:
         row, gate = floats(job.output + 4 * job.width * i, job.width), floats(job.gate + 4 * np.int64(i), 1)
         nothing = np.float32(0.0) if backward else gate[0] * np.float32(0.0)
@@ -185,7 +185,7 @@ class Sizes(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Addresses of what `_sort` returns, and of room for what is kept from rows to columns: see `Job`."""
+    """Addresses of the results of `_sort`, and of memory between the row and column pieces: see `Job`."""
 
     order: int
     start: int

@@ -1,12 +1,11 @@
 """All experts of a layer: each runs on the rows of its own tokens.
 
-A batched product `[E, C, d] x [E, d, f]` pays for C slots whatever is in them, and one core does all of a small product
-while the others wait. Here the rows are sorted by expert, an expert runs on as many rows as it has, and each core takes
-an expert, from gathering its rows to scattering its outputs (`expert_pieces`).
+A batched product `[E, C, d] x [E, d, f]` computes empty slots too, and runs small products on one core. Here the rows
+are sorted by expert, each expert runs only on its rows, and each core takes an expert, from gathering its rows to
+scattering its outputs (`expert_pieces`).
 
-The backward pass is written by hand. Kept are the vectors before the nonlinearity, sorted by expert; what follows from
-them is computed again while it is in the cache. Results differ from those of the twin by rounding alone, and do not
-depend on the number of threads.
+The backward pass is written by hand. It keeps the vectors before the nonlinearity, sorted by expert, and recomputes the
+rest in the cache. Results differ from the twin's only by rounding, and do not depend on the number of threads.
 """
 
 import functools
@@ -30,28 +29,28 @@ FLOATS = ("float32", "bfloat16", "float64", "float16")
 
 
 def experts_run(matrices: dict, x: jax.Array) -> bool:
-    """Return whether the loops run here on such matrices and rows: then a slot that is not used costs nothing."""
+    """Return whether the loops run here on these matrices and rows; unused slots then cost nothing."""
     return all(matrix.dtype == x.dtype for matrix in matrices.values()) and loops_run(EXPERTS, x)
 
 
 def experts(
     twin: Callable, activation: str, matrices: dict, x: jax.Array, gate: jax.Array, queue: jax.Array
 ) -> jax.Array:
-    """Return [T, d], the gated sum of what the experts of each token compute for it.
+    """Return [T, d], the gated sum of the outputs of each token's experts.
 
     Args:
-        twin: a function in plain JAX of the arguments that follow, by position; it computes the same wherever loops do
-            not run, and where a program is compiled for something else than a CPU.
+        twin: a function in plain JAX of the following arguments, by position, used if the loops do not run and for
+            other platforms than a CPU.
         activation: one of `ACTIVATIONS`.
         matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
         x: [T, d], of the matrices' dtype.
         gate: [T, k].
-        queue: [T, k] int32, the expert of each assignment; one that is not in [0, E) is dropped: it adds 0, and NaN
-            where its gate is NaN.
+        queue: [T, k] int32, the expert of each assignment. Numbers outside [0, E) are dropped: they add 0, or NaN if
+            the gate is NaN.
 
     Raises:
-        ValueError: the loops run, and the activation is unknown, a matrix is missing or not wanted, or the arrays do
-            not fit each other.
+        ValueError: the loops run, and the activation is unknown, a matrix is missing or unexpected, or the arrays are
+            inconsistent.
     """
     if not experts_run(matrices, x):
         return twin(activation, matrices, x, gate, queue)
@@ -89,7 +88,7 @@ def _named(matrices: dict) -> dict:
 
 
 def _row(matrices) -> int:
-    """Return how many numbers the loops have from one hidden vector to the next."""
+    """Return the row stride of hidden vectors in the loops."""
     from .tiles import ROW_PADDING
 
     return matrices["up"].shape[-1] + ROW_PADDING
@@ -123,7 +122,7 @@ def _experts(twin, activation, matrices, x, gate, queue):
 
 
 def _outputs(twin, activation, keep, matrices, x, gate, queue):
-    """Return [T, d], and what the backward pass needs if it is to be kept."""
+    """Return [T, d], and the arrays for the backward pass if needed."""
     kept = _kept(matrices) if keep else []
 
     def on_cpu(matrices, x, gate, queue):

@@ -1,8 +1,8 @@
 """The work of one expert, forward and backward, on the rows of its own tokens: gather, products, nonlinearity, scatter.
 
-All of a piece of work runs on one core, where what one product writes is still in the cache when the next one reads it.
-Rows are sorted by expert: `order` [n] has the assignments t k + j of expert 0, then those of expert 1, and at the end
-those that were dropped; those of expert e are from start[e] up to start[e + 1].
+One core does a whole piece of work, so the output of one product is still in the cache for the next. Rows are sorted by
+expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and dropped ones last; those of expert e are
+start[e] up to start[e + 1].
 
 Everything here is float32 at an address (`memory`), rows one after the other. An address is in bytes, a size in
 numbers.
@@ -38,7 +38,7 @@ BYTES = 4
 
 
 class Job(NamedTuple):
-    """A layer: addresses of its arrays, and sizes. An array that is not there has the address 0."""
+    """A layer: addresses of its arrays, and sizes. Missing arrays have address 0."""
 
     x: int  # [T, d]
     gate: int  # [T k]
@@ -87,13 +87,13 @@ class Scratch(NamedTuple):
 
 @jit_within
 def scratch_size(job):
-    """Return how many numbers `scratch_at` needs."""
+    """Return the number of floats that `scratch_at` needs."""
     return ROWS_AT_ONCE * (3 * (job.width + LANES) + 3 * job.hidden_row) + 3 * job.hidden_row + SCRATCH
 
 
 @jit_within
 def scratch_at(job, at):
-    """Return the parts of a thread's memory, which begins at an address."""
+    """Return the parts of a thread's memory at an address."""
     d_row = job.width + LANES
     wide, deep, row = BYTES * ROWS_AT_ONCE * d_row, BYTES * ROWS_AT_ONCE * job.hidden_row, BYTES * job.hidden_row
     more = at + 3 * wide
@@ -120,7 +120,7 @@ ROOT, CUBE = np.float32(2.0 * np.sqrt(2.0 / np.pi)), np.float32(0.044715)  # of 
 
 @jit
 def _activate(x, other, h, share, rest, activation):
-    """Write the hidden vector h [f] that follows from x · up and x · linear."""
+    """Write the hidden vector h [f] from x · up and x · linear."""
     if activation == RELU:
         for j in range(x.size):
             h[j] = np.float32(0.0) if x[j] < np.float32(0.0) else x[j]
@@ -135,7 +135,7 @@ def _activate(x, other, h, share, rest, activation):
 
 @jit_fused
 def _slopes(x, other, share, rest, slope, activation):
-    """Write by how much the hidden vector grows with x · up. For SwiGLU `share` becomes that for x · linear."""
+    """Write the derivative of the hidden vector by x · up. For SwiGLU, `share` becomes the derivative by x · linear."""
     one = np.float32(1.0)
     if activation == RELU:
         for j in range(x.size):
@@ -164,16 +164,16 @@ def _multiply(to, gate, b):  # where a loop writes what it reads the compiler se
 
 @jit
 def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
-    """Go back through the gate and the nonlinearity of one row.
+    """Backpropagate through the gate and the nonlinearity of one row.
 
     Args:
         job: the layer.
         scratch: of this thread.
-        i: the row of what follows, addresses of [rows, f_row].
-        up, linear: what the hidden vectors follow from.
+        i: the row in the following arrays, addresses of [rows, f_row].
+        up, linear: x · up and x · linear.
         hidden: becomes the hidden vectors times their gates.
-        pulled: the gradient of the hidden vectors if gates were 1; becomes that of x · up.
-        of_linear: becomes that of x · linear.
+        pulled: the gradient of the hidden vectors for gates of 1; becomes the gradient of x · up.
+        of_linear: becomes the gradient of x · linear.
         assignment: of the row. The gradient of its gate is the product of the output's gradient and ungated output.
     """
     f, row = job.hidden, BYTES * i * job.hidden_row
@@ -200,7 +200,7 @@ def _gather(source, job, order, target, target_row):
 
 @jit
 def _forward(job, expert, begin, rows, scratch):
-    """Write the gated outputs of some rows of an expert, and, where it is wanted, what its nonlinearity was given."""
+    """Write the gated outputs of some rows of an expert and, if needed, the inputs of its nonlinearity."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
     here, hidden, out, down = scratch.here, scratch.hidden, scratch.out, job.down + at
@@ -247,7 +247,7 @@ def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
 
 @jit
 def _gradients(job, expert, rows, scratch, hidden, pulled, of_linear, first, columns, add):
-    """Write, or add to, the gradients of some hidden columns of an expert's matrices, from what `_backward` left."""
+    """Write, or add to, the gradients of some hidden columns of an expert's matrices, after `_backward`."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     here, behind, at = scratch.here, scratch.behind, BYTES * first
     aligned = (job.of_up | job.of_linear | job.of_down) % (BYTES * LANES) == 0 and d % PANEL == 0 and f % PANEL == 0
@@ -273,7 +273,7 @@ def _no_gradients(job, expert, first, columns):
 
 @jit_within
 def _whole_backward(job, expert, begin, rows, scratch):
-    """Write all gradients that the rows of an expert give, in pieces of up to ROWS_AT_ONCE."""
+    """Write all gradients from the rows of an expert, in pieces of up to ROWS_AT_ONCE."""
     pieces, none = num_pieces(rows), np.int64(0)
     three = scratch.hidden, scratch.up, scratch.linear
     for i in range(pieces):
@@ -286,7 +286,7 @@ def _whole_backward(job, expert, begin, rows, scratch):
 
 @jit_within
 def _some_gradients(job, expert, first, columns, scratch):
-    """Write the gradients of some hidden columns of an expert's matrices, from what all its rows have kept."""
+    """Write the gradients of some hidden columns of an expert's matrices, from the stored arrays of all its rows."""
     start = ints(job.start + BYTES * expert, 2)
     begin, rows = np.int64(start[0]), np.int64(start[1] - start[0])
     pieces = num_pieces(rows)
@@ -303,13 +303,16 @@ def _some_gradients(job, expert, first, columns, scratch):
 
 @jit_within
 def num_pieces(rows):
-    """Return in how many pieces the rows of an expert are worked on."""
+    """Return the number of pieces for an expert's rows."""
     return (rows + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
 
 
 def _run_piece(job, piece, memory):
-    """Do one piece of work; `together.RUNS_PIECE` says with what. A piece is its kind, one of the above, whose expert,
-    and the first and number of its rows in `order`, or of its hidden columns."""
+    """Do one piece of work, see `together.RUNS_PIECE`.
+
+    A piece has a kind, one of the above; an expert; and the first and number of its rows in `order`, or of its hidden
+    columns.
+    """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
     scratch, what = scratch_at(job, memory), longs(piece, PIECE)
     kind, expert, first, size = what[0], what[1], what[2], what[3]

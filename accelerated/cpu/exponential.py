@@ -12,7 +12,7 @@ C2, C3, C4, C5, C6, C7 = (np.float32(c) for c in (1 / 2, 1 / 6, 1 / 24, 1 / 120,
 
 @jit_within
 def power_of_e(v):
-    """Return e^v of a float32; that of -87 or 87 for what is further from 0, and NaN for NaN.
+    """Return e^v of a float32, v clipped to [-87, 87]; NaN for NaN.
 
     e^v = 2^k e^r with |r| <= ln 2 / 2, and e^r is a polynomial.
     """

@@ -1,6 +1,6 @@
-"""What compiled loops need of memory that a compiled program gives them: arrays at addresses, and counters of threads.
+"""Memory of XLA programs for compiled loops: arrays at addresses, and atomic counters.
 
-An address is an integer, as XLA hands out its buffers (`xla`).
+An address is an integer; XLA passes its buffers so (`xla`).
 """
 
 import os
@@ -57,12 +57,12 @@ def address(array):
 
 @jit
 def keep(array):
-    """Keep an array up to here: numba gives memory back after the last use that it sees, and an address is none."""
+    """Keep an array alive until here: numba frees memory after the last use that it sees, and an address is no use."""
 
 
 @intrinsic
 def add_atomically(typing, address, amount):
-    """Add to the int64 at an address, as one step for all threads, and return what was there before."""
+    """Add atomically to the int64 at an address, and return the old value."""
 
     def generate(context, builder, signature, arguments):
         address, amount = arguments
@@ -73,7 +73,7 @@ def add_atomically(typing, address, amount):
 
 @intrinsic
 def _read_atomically(typing, address):
-    """Return the int64 at an address as the last thread has left it."""
+    """Return the int64 at an address, by an atomic read."""
 
     def generate(context, builder, signature, arguments):
         return builder.load_atomic(builder.inttoptr(arguments[0], _LONG.as_pointer()), "seq_cst", 8)
@@ -83,8 +83,10 @@ def _read_atomically(typing, address):
 
 @intrinsic
 def power_of_two(typing, whole):
-    """Return 2^k as a float32, for a whole number -126 <= k <= 127 that is one too. In Python's integers the compiler
-    would compute with 64 bits, half as many numbers at a time."""
+    """Return 2^k as a float32, for a whole float32 -126 <= k <= 127.
+
+    With Python's integers the compiler would use 64 bits and half the vector width.
+    """
 
     def generate(context, builder, signature, arguments):
         biased = builder.add(builder.fptosi(arguments[0], ir.IntType(32)), ir.IntType(32)(127))
@@ -100,7 +102,7 @@ _let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.nam
 
 @jit
 def wait_until(address, least):
-    """Return when the int64 at an address, which other threads add to, is `least` or more."""
+    """Wait until the int64 at an address, which other threads increase, is at least `least`."""
     tries = 0
     while _read_atomically(address) < least:
         tries += 1

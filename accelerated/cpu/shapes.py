@@ -1,8 +1,8 @@
-"""Shapes and dtypes that a call needs, in the notation of the docstrings: "gate [T, k]", "queue [T, k] int32".
+"""Check shapes and dtypes in the notation of the docstrings: "gate [T, k]", "queue [T, k] int32".
 
-A letter is a size, the same wherever it stands; an axis is a product of letters and numbers, as in "[b, S, 3 H c]".
-Compiled loops read and write at addresses and check no bounds, so their arrays are checked when a call is traced: by
-the functions that others call, with the names that a caller knows, and by `calls.call_loops`, with all arrays.
+A letter is one size throughout; an axis is a product of letters and numbers, as in "[b, S, 3 H c]". Compiled loops
+check no bounds, so their arrays are checked during tracing: in the public functions, with the caller's names, and in
+`calls.call_loops`, with all arrays.
 """
 
 import math
@@ -20,16 +20,16 @@ _SPEC = re.compile(r"(?P<name>.*?) ?\[(?P<axes>.*)\](?: (?P<dtype>\w+))?")
 
 
 def sizes_of(where: str, arrays: dict[str, jax.Array], floats: tuple[str, ...] = FLOATS, **sizes: int) -> dict:
-    """Return what each letter stands for, {"T": 20, ...}.
+    """Return the value of each letter, {"T": 20, ...}.
 
     Args:
-        where: what the arrays are for, the first words of an error.
+        where: the purpose of the arrays, the first words of an error.
         arrays: {"gate [T, k]": gate, ...}.
-        floats: the dtypes that arrays may have where none is written.
-        sizes: letters that are known already.
+        floats: the allowed dtypes of arrays without a written dtype.
+        sizes: known letters.
 
     Raises:
-        ValueError: an array has another number of axes, an axis that does not fit the others, or another dtype.
+        ValueError: an array has another number of axes, an inconsistent axis, or another dtype.
     """
     for spec, array in arrays.items():
         name, axes, dtype = _parse(spec)
@@ -62,7 +62,7 @@ def _number(factor: str, sizes: dict) -> int | None:
 
 
 def _fits(axis: list[str], size: int, sizes: dict) -> bool:
-    """Return whether an axis may have this size; its unknown letter, one at most, is known afterwards."""
+    """Return whether an axis may have this size; sets its unknown letter, of which there is at most one."""
     known = math.prod(_number(factor, sizes) for factor in axis if _number(factor, sizes) is not None)
     unknown = [factor for factor in axis if _number(factor, sizes) is None]
     for letter in unknown:

@@ -1,13 +1,12 @@
-"""Matrix products of the size of one expert, on one core, at the full rate of the core.
+"""Matrix products of the size of one expert, at the full rate of one core.
 
-A product is cut into tiles of a few rows and two vectors of columns. The sums of a tile stay in the registers of the
-processor while the loop over the inner axis runs: with 14 rows and vectors of 16 numbers that is 28 sums for 2 vectors
-and 14 numbers that are read. The scheme is that of Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix
-Multiplication"; how many rows and how long a vector follow from the registers of the processor (`_registers`).
+A product is cut into tiles of a few rows and two vectors of columns. The sums of a tile stay in registers during the
+loop over the inner axis: with 14 rows and vectors of 16 numbers, each step reads 2 vectors and 14 numbers for 28 vector
+sums. The scheme is by Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"; the processor's
+registers determine the rows and the vector length (`_registers`).
 
-numba has no vectors. Here they are written in the language of its compiler, LLVM, whose types they are; it turns them
-into instructions of any processor. Arrays are addresses and numbers of elements from one row to the next, since the
-caller is a compiled program that has nothing else.
+numba has no vectors, so this file writes them in LLVM's language, for any processor. Arrays are addresses with row
+strides in elements, because the caller is a compiled program.
 
     c [rows, columns] = a [rows, depth] · b [depth, columns]
 """
@@ -24,9 +23,9 @@ from .memory import floats
 
 
 def _registers() -> tuple[int, int]:
-    """Return how many float32 a vector of this processor holds, and the most rows of a tile.
+    """Return the float32 numbers in a vector of this processor, and the maximum rows of a tile.
 
-    The sums of two vectors for each row, the two vectors of b and one number of a have to fit into 32 registers, or 16.
+    Two vectors of sums per row, two vectors of b and one number of a must fit into 32 registers, or 16.
     """
     features = {} if config.CPU_NAME else llvmlite.binding.get_host_cpu_features()
     if features.get("avx512f"):
@@ -82,13 +81,13 @@ def _store(builder, vector, pointer):
 
 
 def _everywhere(builder, number):
-    """Return a vector of one number."""
+    """Return a vector filled with one number."""
     undefined, zeros = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(undefined, number, _INT(0)), undefined, zeros)
 
 
 def _function(builder, name, kinds):
-    """Return a new function of this module, kept apart from the others by the compiler, and a builder inside it."""
+    """Return a new function of this module that the compiler does not inline, and a builder inside it."""
     function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), kinds), builder.module.get_unique_name(name))
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -140,7 +139,7 @@ def _tile_function(outer, rows, vectors):
 
 
 def _write_tile(builder, how, pairs):
-    """End a function with the vectors of `pairs` written to their pointers, past the cache if `how` says so."""
+    """End a function by writing the vectors of `pairs` to their pointers, past the cache if `how` says so."""
     past, through = map(builder.append_basic_block, ("past", "through"))
     builder.cbranch(builder.icmp_signed("==", how, _LONG(PAST_CACHE)), past, through)
     builder.position_at_end(past)
@@ -157,7 +156,7 @@ def _write_tile(builder, how, pairs):
 
 
 def _ask_for(builder, pointer):
-    """Let the processor bring what is at a pointer into the cache, to be read."""
+    """Prefetch the memory at a pointer for reading."""
     bytes_ = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [bytes_, _INT, _INT, _INT])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -166,7 +165,7 @@ def _ask_for(builder, pointer):
 
 @intrinsic
 def ask_for_row(typing, address):
-    """Ask for the PANEL numbers at an address."""
+    """Prefetch the PANEL numbers at an address."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _FLOAT.as_pointer())
@@ -179,7 +178,7 @@ def ask_for_row(typing, address):
 
 @intrinsic
 def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, how, later):
-    """Write, or add to, c [rows, vectors LANES], as `how` says, depth >= 1; ask the cache for what is at `later`."""
+    """Write, or add to, c [rows, vectors LANES], according to `how`, depth >= 1; prefetch the memory at `later`."""
 
     def generate(context, builder, signature, arguments):
         rows, vectors, *rest = arguments
@@ -201,7 +200,7 @@ def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, ho
 
 @intrinsic
 def _turn_block(typing, source, source_row, target, target_row):
-    """Write the LANES x LANES numbers at `source` to `target` with rows and columns exchanged.
+    """Write the LANES x LANES numbers at `source` to `target`, transposed.
 
     The rows of one half and of the other are interleaved, like the halves of a deck of cards, log2(LANES) times.
     """
@@ -229,8 +228,10 @@ def _larger(builder, one, other):
 
 @intrinsic
 def largest(typing, address, size):
-    """Return the largest of float32 at an address, as many as whole vectors hold, one at least. Where one of them is
-    NaN it may count or not. (Of a loop that does this numba's compiler makes no vectors.)"""
+    """Return the largest of float32 at an address, in whole vectors, at least one number.
+
+    A NaN may or may not count. numba's compiler does not vectorise such a loop.
+    """
 
     def generate(context, builder, signature, arguments):
         address, size = arguments
@@ -257,7 +258,7 @@ def largest(typing, address, size):
 
 @jit
 def turn(source, source_row, rows, columns, target, target_row):
-    """Write [rows, columns] transposed; both are rounded up to whole vectors, and so much is read and written."""
+    """Write [rows, columns] transposed; reads and writes both sizes rounded up to whole vectors."""
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             _turn_block(
@@ -306,7 +307,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
     Args:
         a: address of [rows, depth].
         a_row: elements from one row of a to the next.
-        a_deep: elements from one column of a to the next: 1, or, for a factor that is stored transposed, its row.
+        a_deep: elements from one column of a to the next: 1, or the row stride of a transposed factor.
         b: address of [depth, columns]; if TURNED of [columns, depth].
         b_row: elements from one row to the next as b is stored.
         layout: STORED, TURNED or IN_PLACE.
@@ -316,7 +317,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
         columns: 1 or more.
         depth: 1 or more.
         how: WRITE, ADD or PAST_CACHE.
-        after: address of what is read next, as long as b, or that of b; the cache is asked for it.
+        after: address of the next data to prefetch, as long as b, or b itself.
         memory: address of SCRATCH numbers, overwritten; not needed IN_PLACE.
     """
     turned = layout == TURNED
@@ -352,7 +353,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
 
 @jit
 def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
-    """Return the address that the cache is asked for during a panel, in the order in which b lies in memory."""
+    """Return the address to prefetch during a panel, in the memory order of b."""
     if turned and column + PANEL < columns:
         return b + BYTES * (column + PANEL) * b_row
     deep = min(most, depth - first)

@@ -1,9 +1,9 @@
-"""Threads of XLA that do the pieces of a job together.
+"""Run the pieces of a job on XLA's threads.
 
-A compiled program calls one thread (`xla`). That thread asks for others of XLA's own pool and begins. Each takes
-the next piece until there is none left. The first thread returns when all pieces are done; it does not wait for threads
-that were asked for and have not come, since they may be busy for long. Such a thread finds no piece when it comes.
-What it looks at then is the control block, which therefore belongs to all of them: the last one to leave frees it.
+A compiled program calls on one thread (`xla`). That thread requests others from XLA's own pool and begins. Each takes
+the next piece until none is left. The first thread returns when all pieces are done; it does not wait for requested
+threads that have not started, which may be busy for long. Such a thread later finds no piece in the control block. All
+threads share this block; the last one to leave frees it.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 def _help(control):
-    """Do pieces until there is none left, then leave: what each thread runs."""
+    """Do pieces until none is left, then leave; each thread runs this."""
     block = longs(control, SIZE)
     piece = add_atomically(control + _WORD * NEXT, np.int64(1))
     if piece < block[PIECES]:
@@ -68,7 +68,7 @@ def compile_help():
 
 
 def address_of(name: str, arguments: int):
-    """Return a function to be called in compiled loops: it returns the address of a function of C, of so many int64."""
+    """Return a function for compiled loops: the address of a C function with some int64 arguments."""
 
     @intrinsic
     def find(typing):
@@ -86,7 +86,7 @@ _address_of_help = address_of(HELP[0], 1)
 
 @intrinsic
 def _call(typing, function, argument):
-    """Call the function of C at an address, void * (void *), and return what it returns."""
+    """Call the C function at an address, void * (void *), and return its result."""
 
     def generate(context, builder, signature, arguments):
         function, argument = arguments
@@ -112,7 +112,7 @@ def _run_piece(typing, function, job, piece, memory):
 
 @jit
 def num_threads(interface, context):
-    """Return how many threads XLA's pool has; 1 where it has none."""
+    """Return the number of threads of XLA's pool; 1 without a pool."""
     count, functions = np.ones(1, np.int64), longs(interface, NUM_THREADS + 1)
     given = np.array([4 * _WORD, 0, context, address(count)], np.int64)
     failed = _call(functions[NUM_THREADS], address(given))
@@ -125,14 +125,14 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
     """Do all pieces of a job.
 
     Args:
-        run: the address of a function that does a piece, see `RUNS_PIECE`.
-        job: [m] int64, what all pieces have in common, for that function.
-        memory: how many float32 a thread needs for itself.
-        pieces: [n, PIECE] int64, in the order in which they are begun.
-        count: how many of them there are, n or less.
-        wait_from: the first one that waits until all before it are done; `count` if none does.
+        run: the address of a function that does one piece, see `RUNS_PIECE`.
+        job: [m] int64, common data of all pieces for that function.
+        memory: number of float32 that a thread needs.
+        pieces: [n, PIECE] int64, in starting order.
+        count: their number, at most n.
+        wait_from: the first piece that waits for all before it; `count` if none does.
         interface: the address of XLA's functions.
-        context: what XLA wants to be told when they are called.
+        context: XLA's argument for these calls.
     """
     helpers = max(0, min(num_threads(interface, context), count) - 1)
     control = allocate(np.int64(_WORD * SIZE))

@@ -1,8 +1,8 @@
-"""Compiled loops as functions that a program compiled by XLA calls: its foreign function interface, for CPU.
+"""Compiled loops as functions for XLA's foreign function interface on CPU.
 
-XLA calls with the address of a frame, in which the addresses and shapes of arguments and results are. Its layout is
-public (`xla/ffi/api/c_api.h`, which jaxlib brings along), and read here word by word of 8 bytes. `known` compares that
-header with what is read here, so that another version of it is not misunderstood.
+XLA passes the address of a frame with the addresses and shapes of arguments and results. Its layout is public
+(`xla/ffi/api/c_api.h`, part of jaxlib), and this file reads it in words of 8 bytes. `known` compares that header with
+the expected layout, so that other versions are rejected.
 """
 
 import functools
@@ -62,7 +62,7 @@ FIRST_FUNCTION = 6
 
 
 def known(header: str) -> bool:
-    """Return whether a header of XLA's interface has the layout that is read here."""
+    """Return whether a header of XLA's interface has the expected layout."""
     code = re.sub(r"//.*", "", header)
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);", code)
     called = {"ThreadPool_Schedule": SCHEDULE, "ThreadPool_NumThreads": NUM_THREADS}
@@ -74,10 +74,9 @@ def known(header: str) -> bool:
 
 
 def registered(name: str) -> bool:
-    """Make the function known to XLA under a name; return False where that cannot be done.
+    """Register the function with XLA under a name; return False if that fails.
 
-    It cannot where numba does not compile, and where XLA's interface is another than the one that is known here, which
-    is a warning, once for a process.
+    It fails if numba does not compile, or if XLA's interface has an unknown version, with one warning per process.
     """
     with _ONE_THREAD:
         return _registered(name)
@@ -109,10 +108,10 @@ def _registered(name):
 
 
 class Call(NamedTuple):
-    """What XLA calls a function with.
+    """The arguments of a call by XLA.
 
     Attributes:
-        arguments: [_MOST_OPTIONAL or more], addresses of the numbers of all arguments; 0 where there are fewer
+        arguments: [_MOST_OPTIONAL or more], addresses of all arguments' data; 0 if there are fewer
         results: the same of results
         shapes: the address of the arguments
         attributes: the address of the attributes' values, in alphabetical order
@@ -130,7 +129,7 @@ class Call(NamedTuple):
 
 @jit
 def is_question(frame):
-    """Return whether XLA only asks for the version of the interface, which is then answered: that of XLA itself."""
+    """Return whether XLA only asks for the interface version, and then answer with XLA's own version."""
     words = longs(frame, _ATTRIBUTES + 1)
     if words[_EXTENSION]:
         metadata = longs(words[_EXTENSION], _METADATA + 1)[_METADATA]
@@ -155,14 +154,14 @@ def attribute(call, i):
 
 @jit
 def shape(call, i):
-    """Return the sizes of the axes of argument i, of which it has up to four."""
+    """Return the axis sizes of argument i, at most four."""
     array = longs(longs(call.shapes, i + 1)[i], _DIMENSIONS + 1)
     return longs(array[_DIMENSIONS], 4)
 
 
 @jit
 def _addresses(arrays, count):
-    """Return the addresses of the numbers of all arguments or results; 0 for those that are left out."""
+    """Return the data addresses of all arguments or results; 0 for omitted ones."""
     found = np.zeros(max(_MOST_OPTIONAL, count), np.int64)
     each = longs(arrays, count)
     for i in range(count):

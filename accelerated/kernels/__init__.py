@@ -1,2 +1,3 @@
-"""Sequential searches compiled by numba and called with NumPy arrays: `laws` and `routers.base` enter, and `cpu` takes
-`compile` alone."""
+"""Sequential searches compiled by numba, called with NumPy arrays by `laws` and `routers.base`; `cpu` uses only
+`compile`.
+"""

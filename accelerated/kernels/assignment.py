@@ -1,16 +1,16 @@
-"""The best balanced assignment of tokens to k experts each as compiled loops: exact, in two steps.
+"""The optimal balanced assignment of tokens to k experts each, in compiled loops: exact, in two steps.
 
-1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and prices that some of the tokens
-   have found before, this is over after a few bids per token. Only the prices are kept.
-2. `solve`: from any prices, tokens go where score less price is best. That is the best assignment for its own loads,
-   and only some tokens per expert are too many. Each is moved along a cheapest chain of experts; a chain needs only
-   the cheapest token of each expert for each other one, [E, E] numbers that are kept up to date, so T appears in no
-   search. The searches are Dijkstra's, since at the prices no link is negative.
+1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and initial prices from some of the
+   tokens, this takes a few bids per token. Only the prices are kept.
+2. `solve`: each token goes to its best score minus price. This is optimal for its own loads, and only a few tokens per
+   expert are too many. Each of these moves along a shortest path of experts. A path needs only the cheapest token from
+   each expert to each other one, an [E, E] table that is kept up to date, so no search depends on T. The searches are
+   Dijkstra's, because no link is negative at the prices.
 
-A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots, and where a token
-already is, `whole` holds `HELD`, so that no loop has to ask which experts are taken.
+A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots. `whole` holds
+`HELD` at a token's own experts, so that no loop tests which experts are taken.
 
-What is assigned are whole numbers (see `routelaws.reference.routers.base`), so the result is exact and ties are ties.
+Scores are converted to whole numbers (see `routelaws.reference.routers.base`), so the result and ties are exact.
 """
 
 from typing import NamedTuple
@@ -39,10 +39,10 @@ class Solution(NamedTuple):
 
 
 def assign(scores: np.ndarray, k: int = 1) -> Solution:
-    """Return the best balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
+    """Return the optimal balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
-    Where a score is not finite, or there is no token, the numbers are NaN, and the experts are dealt out in turn: token
-    t gets t k mod E and the next ones.
+    If a score is not finite, or there is no token, the numbers are NaN and the experts are assigned in turn: token t
+    gets t k mod E and the following ones.
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:
@@ -78,7 +78,7 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
 
 
 def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> float:
-    """Return the bound that prices [E] prove less the objective, as a sum of terms of which none is negative."""
+    """Return the dual bound of prices [E] minus the objective, as a sum of non-negative terms."""
     num_tokens, num_experts = scores.shape
     if prices.shape != (num_experts,) or expert.ndim != 2 or len(expert) != num_tokens:
         raise ValueError(f"expert has shape {expert.shape} and prices {prices.shape}; [T, k] and [E] are needed")
@@ -91,7 +91,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
 
 @jit
 def _regret(scores, expert, prices):
-    """Return what all tokens together could gain at these prices by going elsewhere."""
+    """Return the total gain of all tokens at these prices from other experts."""
     total = 0.0
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
@@ -115,7 +115,7 @@ def _regret(scores, expert, prices):
 
 @jit
 def in_order(scores, slots):
-    """Return experts [T, k] of slots [k T], those of a token by falling score, then by index."""
+    """Return experts [T, k] of slots [k T]; those of a token by descending score, then by index."""
     num_tokens, num_experts = scores.shape
     if num_tokens == 0 or slots.size % num_tokens or slots.min() < 0 or slots.max() >= num_experts:
         raise ValueError("slots have to be [k T], one at least, each at least 0 and below E")
@@ -153,9 +153,9 @@ def whole_numbers(scores, scale, unit, whole, near):
 
 @jit
 def solve(whole, price, k, everyone, more):
-    """Return the experts of all slots [k T] int32; `whole` is used up.
+    """Return the experts of all slots [k T] int32; overwrites `whole`.
 
-    `price` [E + 1] (the last is that of the reserve) ends as one that proves the assignment.
+    `price` [E + 1] (the last is the reserve's) ends with prices that prove the assignment optimal.
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
@@ -217,7 +217,7 @@ def _largest(row, price):
 
 @jit
 def _hold(t, slot, e, whole, expert, own):
-    """Give expert e to a slot of token t that has none."""
+    """Assign expert e to an empty slot of token t."""
     expert[slot], own[slot], whole[t, e] = e, whole[t, e], HELD
 
 
@@ -236,7 +236,7 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _leave(slot, whole, expert, own, links, cheapest, ring):
-    """Take a slot from those of its expert; only the links that it stood for are searched anew."""
+    """Remove a slot from its expert; search only the links that it provided again."""
     e = expert[slot]
     ring[0, ring[1, slot]], ring[1, ring[0, slot]] = ring[0, slot], ring[1, slot]
     gone = np.empty(whole.shape[1], np.int64)
@@ -270,10 +270,10 @@ def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _cheapest_chain(links, price, wanted, cost, before, limit):
-    """Find the node `wanted` that is cheapest to reach from those of cost 0; -1 if each costs more than `limit`.
+    """Find the cheapest `wanted` node from the nodes of cost 0; -1 if all cost more than `limit`.
 
-    `cost` [E + 1], on entry 0 or FAR, ends right for every node that is cheaper than the one found, and not below
-    that one's cost for the others; `before` holds the node before each, -1 at the start.
+    `cost` [E + 1], on entry 0 or FAR, ends exact for every node cheaper than the result, and at least the result's cost
+    for the others; `before` holds each node's predecessor, -1 at the start.
     """
     size = len(cost)
     open_ = cost.copy()  # FAR and more where a node is done
@@ -300,7 +300,7 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
 
 @jit
 def _move(target, before, whole, expert, own, links, cheapest, ring):
-    """Move one token along each link of the chain that ends at `target`; return where the chain starts."""
+    """Move one token along each link of the path that ends at `target`; return the start of the path."""
     reserve = whole.shape[1]
     k = target
     while before[k] >= 0:
@@ -315,7 +315,7 @@ def _move(target, before, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
-    """Move a token from the expert of one of its slots to expert k, and bring the links up to date."""
+    """Move a token from the expert of one of its slots to expert k, and update the links."""
     t, j = slot % whole.shape[0], expert[slot]
     whole[t, j] = own[slot]
     score, whole[t, k] = whole[t, k], HELD
@@ -333,10 +333,10 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring):
-    """Go to the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
+    """Choose the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
 
-    A token that is settled must not move again. It leaves the links only when a chain of no cost is found that might
-    use it: without ties there is no such chain, and nothing has to be taken out.
+    A settled token must not move again. It leaves the links only when a path of cost 0 might use it; without ties there
+    is no such path.
     """
     num_tokens = whole.shape[0]
     k = len(expert) // num_tokens

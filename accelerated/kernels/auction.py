@@ -1,7 +1,7 @@
-"""An auction of places at the experts as compiled loops: prices that are nearly right, from which `assignment` starts.
+"""An auction of places at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
 
-Tokens bid for what is best for them at the current prices, as much as makes the next best equally good, plus an
-increment. A full expert gives up the holder of its lowest bid, and that bid is its price. One bidder at a time.
+One token at a time bids for its best expert at the current prices: the amount that makes the next best equally good,
+plus an increment. A full expert drops its lowest bid, which becomes its price.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ NOTHING = np.float32(-3e38)  # in place of a value: below all others
 
 @jit_vector
 def _take(value, best):
-    """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
+    """Replace the first value equal to `best` by `NOTHING`; return its index and the largest remaining value."""
     size = np.int32(value.size)  # twice as many at a time as of 64 bits
     first, second = size - np.int32(1), NOTHING
     for k in range(size):
@@ -30,7 +30,7 @@ def _take(value, best):
 def _two_best(row, price, value):
     """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
 
-    The values are left in `value`, with `NOTHING` in place of the largest.
+    `value` holds the values, with `NOTHING` instead of the largest.
     """
     best = NOTHING
     for k in range(row.size):
@@ -44,8 +44,8 @@ def _two_best(row, price, value):
 def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
 
-    A token bids at once for all places that it still needs, as much as makes the best of what is left equally good.
-    `near` [T, E] ends with `NOTHING` where a token has a place.
+    A token bids at once for all places that it needs; each bid makes the best remaining expert equally good. `near` [T,
+    E] ends with `NOTHING` where a token has a place.
     """
     num_tokens, num_experts = near.shape
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:
@@ -98,7 +98,7 @@ def _push(bid, holder, e, at, level, t):
 
 @jit
 def _replace_lowest(bid, holder, e, level, t):
-    """Put a bid in place of the lowest one of expert e, whose heap is full."""
+    """Replace the lowest bid of expert e, whose heap is full."""
     places, at = bid.shape[1], 0
     while 2 * at + 1 < places:
         below = 2 * at + 1

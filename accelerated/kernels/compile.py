@@ -1,4 +1,4 @@
-"""How loops are compiled: once on a machine, by the process that needs them first."""
+"""Compile loops once per machine, by the first process that needs them."""
 
 import functools
 import time
@@ -15,7 +15,7 @@ from ..errors import InputError
 
 
 def compiler(**options):
-    """Return a decorator that compiles, and keeps the machine code on disk where there is a place to keep it."""
+    """Return a decorator that compiles, and caches the machine code on disk if a folder is writable."""
 
     def compile_(function):
         try:
@@ -27,10 +27,10 @@ def compiler(**options):
 
 
 def _by_one_process(dispatcher):
-    """Let processes that start together wait for the first one, whose machine code they then read.
+    """Make processes that start together wait for the first one and read its machine code.
 
-    Each file of loops has a lock, so that different files are compiled side by side. numba's own lock comes first: a
-    thread that holds the lock of a file never waits for another thread of its process.
+    Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first: a thread that
+    holds a file's lock never waits for another thread of its process.
     """
     if config.DISABLE_JIT:  # a function as it was written, for a debugger
         return dispatcher
@@ -46,7 +46,7 @@ def _by_one_process(dispatcher):
 
 
 def _lock(dispatcher) -> filelock.BaseFileLock:
-    """Return the lock of the file of loops that a function is in; RuntimeError where others can write to its folder."""
+    """Return the lock of a function's file; raise RuntimeError if other users can write to its folder."""
     module = dispatcher.py_func.__module__.rpartition(".")[-1]
     folder, sources = Path(dispatcher.stats.cache_path), Path(dispatcher.py_func.__code__.co_filename).parent
     if not _is_trusted(folder, sources):
@@ -57,9 +57,9 @@ def _lock(dispatcher) -> filelock.BaseFileLock:
 
 @functools.cache
 def _is_trusted(folder: Path, sources: Path) -> bool:
-    """Return whether machine code from a folder may be run, with a warning where it may not.
+    """Return whether machine code from a folder may run; warn if it may not.
 
-    Whoever can write beside the sources can change the sources themselves.
+    A user who can write next to the sources can also change the sources.
     """
     if folder.parent == sources:
         folder.mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ def _is_trusted(folder: Path, sources: Path) -> bool:
 def _forget_stale(folder: Path, sources: Path) -> None:
     """Delete machine code that is older than any file of loops.
 
-    numba sees that the file of a loop has changed, and not that a file has whose loops it calls and has compiled in.
+    numba detects a change in a loop's own file, but not in the files of inlined loops.
     """
     changed = (source.stat().st_mtime for source in sources.glob("*.py"))
     newest = max((moment for moment in changed if moment < time.time()), default=0.0)
@@ -90,12 +90,12 @@ def _forget_stale(folder: Path, sources: Path) -> None:
 
 @functools.cache  # machine code lives as long as the function that it is of
 def c_function(function, signature, name: str | None = None):
-    """Return a function compiled as one of C, which others can call by a name: their compiler does not see into it.
+    """Compile a function as a C function that other loops call by name, without inlining it.
 
     Args:
-        function: not compiled yet, of a module.
+        function: of a module, not compiled yet.
         signature: numba's, of numbers.
-        name: under which compiled loops call it from then on, see `numba.types.ExternalFunction`; None for none.
+        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None for no name.
     """
     options = {"error_model": "numpy"}
     try:

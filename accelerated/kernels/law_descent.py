@@ -1,8 +1,8 @@
-"""Minimise the sum of Huber terms of the laws of `law_terms.py`, in compiled loops: tenths of a millisecond a start.
+"""Minimise the sum of Huber terms of the laws of `law_terms.py`, in compiled loops: under a millisecond per start.
 
-The steps are those of `routelaws.reference.laws._descent`, which says what is minimised and why. What is fast here: a
-start is followed alone, so that none waits for a slower one; a step that is refused costs one look at the table, and
-the small system that it is solved from stands ready for the next damping.
+`routelaws.reference.laws._descent` explains the objective and the steps. This code is fast because each start runs
+alone, without waiting for slower ones, and because a rejected step costs one evaluation: its small linear system is
+reused with the next damping.
 """
 
 import math
@@ -27,22 +27,22 @@ STEP, TRIAL, SCALE, PULL, BY = range(5)
 
 @jit_free
 def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, theta, value, said):
-    """Follow starts to their ends, each with one more row of its own if something is asked of it.
+    """Run all starts to convergence, each with an extra row if it has a target.
 
     Args:
         law: see `law_terms.predict`.
         centres: [columns], of the table.
         table: logs [columns, n], centred; log losses [n]; weights [n]; delta [n], inf where a row counts as in least
-            squares. If anything is asked, the last row is the place of what each start adds.
+            squares. With targets, the last row is reserved for the extra row of each start.
         asked: [starts]: NOTHING, or POINT for ln L̂ at a point, or the number of a coefficient.
         points: [starts, columns], logs, centred.
-        wanted: [starts], what the added row says that the value is.
+        wanted: [starts], the target value of the extra row.
         stiffness: [starts], its weight.
         starts: [starts, p].
         most: [2], steps of each half.
-        theta: [starts, p], written: where each ends.
-        value: [starts], written: the sum there, of the table alone.
-        said: [starts], written: what was asked, there.
+        theta: [starts, p], written: the final points.
+        value: [starts], written: the final sums, without the extra row.
+        said: [starts], written: the final values of the targets.
     """
     logs, log_loss, weight, delta = table[0].copy(), table[1].copy(), table[2].copy(), table[3]
     unknowns, rows = starts.shape[1], log_loss.size
@@ -78,7 +78,7 @@ def _copy(source, target):  # a slice would take ten times as long to compile
 
 @jit_within
 def _descend(law, centres, table, asked, most, theta, work):
-    """Move θ to where the search ends; return the sum there."""
+    """Move θ to the end of the search; return the sum there."""
     logs, log_loss, weight, delta = table
     predicted, turn, vectors, squares, _ = work
     step, trial = vectors[STEP], vectors[TRIAL]
@@ -108,7 +108,7 @@ def _descend(law, centres, table, asked, most, theta, work):
 
 @jit_within
 def _look(law, centres, logs, asked, theta, work):
-    """Write what the law says of every row, and what is asked for into the last one."""
+    """Write the law's prediction for every row, and the target into the last one."""
     predicted, turn, by = work[0], work[1], work[2][BY]
     predict(law, theta, logs, predicted, turn, work[4])
     if asked >= 0:
@@ -119,7 +119,7 @@ def _look(law, centres, logs, asked, theta, work):
 
 @jit
 def huber_sum(predicted, log_loss, weight, delta):
-    """Return the sum of Huber terms; infinite where it is no number."""
+    """Return the sum of Huber terms; infinite instead of NaN."""
     if not (log_loss.size == weight.size == delta.size == predicted.size):
         raise ValueError("predicted, log_loss, weight and delta have to be [n]")
     total = 0.0

@@ -1,17 +1,16 @@
-"""The bounded law's fit as compiled loops: a few microseconds for each weighting of a table.
+"""The fit of the bounded law in compiled loops: a few microseconds per weighting of a table.
 
 Four facts make it fast. (i) A table has few different E. Within one E the law is a straight line in log10 N, so two
-rows of a QR factorisation hold all that the rows at that E can say, whatever the shape: n rows become 2 per E
-(`reduce_rows`), the rest of the residual is a constant. (ii) The scan over shapes is the same for every weighting of
-the table, so its logarithms are taken once (`scan_table`); its residuals come from the normal equations, nine sums
-that do not wait for each other (`scan_values`). (iii) From the best points of the scan a Levenberg-Marquardt search in
-(log 1/E_start, logit E_start/E_max) with the variable-projection Jacobian of Kaufman 1975 needs about ten steps; the
-edges of the domain are searched by the same code with one variable held. (iv) For a bootstrap an edge is searched only
-where its scan says that it may be as good as the inside (`_may_win`).
+rows of a QR factorisation hold all its information for any shape: n rows become 2 per E (`reduce_rows`), plus a
+constant residual. (ii) The scan over shapes is the same for every weighting, so its logarithms are computed once
+(`scan_table`); its residuals come from the normal equations, nine independent sums (`scan_values`). (iii) From the best
+points of the scan, a Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max) with the variable-projection
+Jacobian of Kaufman 1975 needs about ten steps. The same code searches the edges of the domain with one variable fixed.
+(iv) A bootstrap searches an edge only if its scan may be as good as the interior (`_may_win`).
 
-Everything is float64; sums may be added up in any order (`_dot`), nothing else is relaxed. Letters as in
-`laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and
-psi(x) = log((1 + p x)/(1 + q x)), x = E - 1.
+Everything is float64. Sums may be reordered (`_dot`); no other rule of floating point is relaxed. Letters as in
+`laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and psi(x) = log((1 +
+p x)/(1 + q x)), x = E - 1.
 """
 
 import math
@@ -48,12 +47,12 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
     Args:
         log_size: [n], centred.
         log_loss: [n].
-        level: [n] integers, which E a row has.
+        level: [n] integers, the index of each row's E.
         weights: [n], at least 0.
-        levels: how many different E.
+        levels: number of different E.
 
     Returns:
-        `problem` [6, 2 levels], and the part of the weighted residual sum that no shape can change.
+        `problem` [6, 2 levels], and the part of the weighted residual sum that does not depend on the shape.
     """
     if not (log_loss.size == level.size == weights.size == log_size.size and levels > 0):
         raise ValueError("log_size, log_loss, level and weights have to be [n], and levels above 0")
@@ -122,7 +121,7 @@ def _normalise(vector):
 
 @jit
 def fill_psi(psi, extra, alpha, ratio, rest):
-    """Write psi at every level, divided by its value at the last (largest) one; rest = 1 - ratio, exact where small."""
+    """Write psi at every level, divided by its value at the last (largest) one; rest = 1 - ratio, exact if small."""
     if extra.size == 0 or psi.size != 2 * extra.size:
         raise ValueError("extra has to be [levels], one at least, and psi [2 levels]")
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
@@ -191,8 +190,7 @@ def scan_table(extra, scan):
 def scan_values(problem, table, values):
     """Write the residual sum at every point of the scan into `values` [points].
 
-    By the normal equations instead of `evaluate`: a few digits less, which a scan can spare, and sums that do not wait
-    for each other.
+    Uses the normal equations instead of `evaluate`: fewer digits, enough for a scan, and independent sums.
     """
     levels = table.shape[1]
     if problem.shape != (6, 2 * levels) or values.size > table.shape[0]:
@@ -245,7 +243,7 @@ def _routed_part(problem, work):
 
 @jit
 def _gradient(problem, extra, alpha, logit, work):
-    """Write the derivatives of the prediction by log alpha and logit ratio, less what the linear part can follow."""
+    """Write the derivatives of the prediction by log alpha and logit ratio, orthogonal to the linear part."""
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     p, q, top = alpha * rest, alpha * rest * ratio, extra[-1]
     rise = p * rest
@@ -275,7 +273,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve for the free ones of two unknowns, the other is 0; returns also whether the matrix is positive."""
+    """Solve for the free ones of two unknowns (a fixed one is 0); also return whether the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:
@@ -328,7 +326,7 @@ def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, s
 
 @jit
 def _slopes(problem, extra, log_alpha, logit, work):
-    """Return the residual sum and how steeply half of it falls along log alpha and logit."""
+    """Return the residual sum, and minus the gradient of half of it by log alpha and logit."""
     value = _value(problem, extra, log_alpha, logit, work)
     _gradient(problem, extra, math.exp(log_alpha), logit, work)
     return value, _dot(work[TURN_0], work[RESIDUAL]), _dot(work[TURN_1], work[RESIDUAL])
@@ -336,7 +334,7 @@ def _slopes(problem, extra, log_alpha, logit, work):
 
 @jit
 def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
-    """Return Newton's step (0, 0 where the sum does not bend upwards), its Hessian from differences of the slopes."""
+    """Return Newton's step with a finite-difference Hessian; (0, 0) if the sum is not convex."""
     a00 = a01 = a11 = math.nan
     if free_alpha:
         _, low_0, low_1 = _slopes(problem, extra, log_alpha - NUDGE, logit, work)
@@ -351,10 +349,10 @@ def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fa
 
 @jit
 def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
-    """Newton's method from where `search` ended; returns (log alpha, logit, residual sum).
+    """Refine the end of `search` by Newton's method; return (log alpha, logit, residual sum).
 
-    Where the residuals are large against what the shape can change, Gauss-Newton steps are far too short or too long,
-    and the search ends by exhaustion, up to 1e-6 above the optimum.
+    If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length, and the
+    search runs out of steps up to 1e-6 above the optimum.
     """
     for _ in range(NEWTON_STEPS):
         value, fall_0, fall_1 = _slopes(problem, extra, log_alpha, logit, work)
@@ -428,9 +426,9 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
 def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
 
-    The least value along it is estimated by the parabola through the lowest point of the scan and its neighbours, and a
-    margin covers some of what the parabola misses. Where a narrow valley lies between the points of the scan, as where
-    E_max is hardly finite, an edge can be left out by mistake, for an objective a few parts in ten thousand too high.
+    A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge, with a
+    margin. A narrow valley between points of the scan, as for an E_max that is barely finite, can be missed; the
+    objective is then a few parts in ten thousand too high.
     """
     best = line.argmin()
     least = line[best]
@@ -444,7 +442,7 @@ def _may_win(line, inside, constant):
 
 @jit
 def _determined(level, cell, weights, problem, extra, work):
-    """Return whether the rows with a weight determine the law: see `fit_routed` in laws/fitting.py."""
+    """Return whether the weighted rows determine the law: see `fit_routed` in laws/fitting.py."""
     if cell.size != weights.size or cell.min() < 0 or cell.max() >= cell.size:
         raise ValueError("cell has to be [n], at least 0 and below n")
     seen_level, seen_cell = np.zeros(extra.size), np.zeros(cell.size)
@@ -505,11 +503,11 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
 
     Args:
         log_size, log_loss, level, weights: [n], as `reduce_rows`.
-        cell: [n] integers, which pair (N, E) a row has.
+        cell: [n] integers, the index of each row's pair (N, E).
         extra: [levels], E - 1 of each level, rising.
         table: of `scan_table`.
         starts: searches from the lowest points of the scan, in each piece of the domain.
-        careful: search every edge, and to the last digit.
+        careful: search every edge, to the last digit.
 
     Returns:
         [9]: piece, alpha, ratio, 1 - ratio, residual sum, and at centred size 0: intercept, size, gain, interaction.

@@ -1,13 +1,13 @@
-"""The bounded law under a Huber criterion, as compiled loops: a few milliseconds for a table.
+"""The bounded law under a Huber criterion, in compiled loops: a few milliseconds per table.
 
-At a given shape the criterion is convex in the four linear unknowns, and quadratic as long as no residual crosses
-delta. `solve` uses both: a Newton step from the rows within delta, then the exact minimum along it. It ends after a
-handful of steps, because the right set of rows is found and the step is then exact (Madsen and Nielsen 1990). Around
-it, as in `law_fit.py`: a scan over shapes, each solved from its neighbour's answer, and from its lowest points a
-Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max), whose gradient is that of the criterion with the
-linear unknowns held (they are optimal) and whose matrix counts the rows within delta.
+At a given shape the criterion is convex in the four linear unknowns, and quadratic unless a residual crosses delta.
+`solve` takes a Newton step from the rows within delta, then the exact minimum along it. It needs a few steps: once the
+set of rows is right, the step is exact (Madsen and Nielsen 1990). As in `law_fit.py`, a scan over shapes comes first,
+each solved from its neighbour's solution. Its lowest points start a Levenberg-Marquardt search in (log 1/E_start, logit
+E_start/E_max). The gradient is the criterion's with the optimal linear unknowns fixed; the matrix counts the rows
+within delta.
 
-Rows cannot be merged as they are there: what a row adds depends on its own residual. Letters as in `law_fit.py`.
+Rows cannot be merged here, because a row's term depends on its own residual. Letters as in `law_fit.py`.
 """
 
 import math
@@ -53,7 +53,7 @@ def _weight(residual, delta):
 
 @jit
 def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
-    """Write the columns 1, log10 N, psi and psi log10 N, made orthonormal, and the triangle that gives them back."""
+    """Write the orthonormalised columns 1, log10 N, psi and psi log10 N, and the triangle that restores them."""
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
     psi = extra / top
     if rise > 0.0:
@@ -113,9 +113,9 @@ def _newton_matrix(basis, residual, delta, matrix):
 
 @jit
 def _best_length(residual, change, delta, decline):
-    """Return the s >= 0 at which the terms of residual - s · change are least; `decline` is minus the slope at 0.
+    """Return the s >= 0 that minimises the terms of residual - s · change; `decline` is minus the slope at 0.
 
-    The slope along the line is a rising broken straight line: Newton's method on it ends, and a bracket keeps it safe.
+    The slope along the line is increasing and piecewise linear, so Newton's method ends; a bracket safeguards it.
     """
     low, high, length = 0.0, np.inf, 1.0
     for _ in range(ROUNDS):
@@ -205,8 +205,8 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
 def _slopes(problem, delta, alpha, logit, linear, work):
     """Return the criterion's derivatives by (log alpha, logit ratio), its matrix there, and the scale for damping.
 
-    Of the matrix J'VJ the part that the linear unknowns follow is taken off, J'VQ (Q'VQ)⁻¹ Q'VJ with Q the basis and V
-    the weights; the scale is the same with every row counted in full.
+    The matrix is J'VJ minus the part of the linear unknowns, J'VQ (Q'VQ)⁻¹ Q'VJ, with basis Q and weights V. The scale
+    is the same with full weights.
     """
     log_size, log_loss, level, extra = problem
     basis, triangle, matrix, residual, change = work
@@ -252,7 +252,10 @@ def _step(slope, inner, scales, free_alpha, free_logit, damping):
 
 @jit
 def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, work):
-    """Levenberg-Marquardt from one start, log alpha <= 0; returns (log alpha, logit, value), `linear` follows."""
+    """Search by Levenberg-Marquardt from one start, log alpha <= 0.
+
+    Return (log alpha, logit, value) and update `linear`.
+    """
     value = _at(problem, delta, log_alpha, logit, linear, work)
     trial_linear = linear.copy()
     damping = 1e-3

@@ -1,9 +1,9 @@
-"""The ends of profile intervals as compiled loops: see `laws/uncertainty.py`, and the reference for the mathematics.
+"""The ends of profile intervals in compiled loops: see `laws/uncertainty.py`, and the reference for the mathematics.
 
-At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`); an interval's end is the
-least low end, or the greatest high end, over all shapes (`interval_end`): a scan of the unit square and a golden
-section around its lowest points, nested because E_start and E_max form a narrow slanted valley, which a search along
-the axes can lose; and the same along the edges by themselves, where an end often lies. Some milliseconds for each end.
+At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`). An interval's end is the
+lowest low end, or the highest high end, over all shapes (`interval_end`). The search scans the unit square and refines
+its lowest points by golden section, nested because E_start and E_max form a narrow slanted valley. It also searches the
+edges separately, where an end often lies. Each end takes some milliseconds.
 
 Letters as in `law_fit.py`: alpha = 1/E_start, ratio = E_start/E_max, rest = 1 - ratio.
 """
@@ -89,10 +89,10 @@ def _times(u, v):
 def _sight(room, scores, u_x, u_y):
     """Return whether the origin is allowed, and the directions of the best pair and of both tangents.
 
-    Two quantities are ratios y/x of what is linear at a shape. The pairs (x, y) allowed are an ellipse, and the ratios
-    allowed are the slopes of the lines through the origin that meet it: the ends are the two tangents (Fieller's
-    theorem; the reference has the same as an inequality of second degree). In coordinates where the ellipse is a circle
-    of radius root(room) around w, a tangent is off the direction of w by the angle with sine root(room)/|w|.
+    Two quantities are ratios y/x of linear quantities at a shape. The allowed pairs (x, y) form an ellipse, and the
+    allowed ratios are the slopes of lines through the origin that meet it. So the ends are the two tangents (Fieller's
+    theorem; the reference solves a quadratic inequality). In coordinates where the ellipse is a circle of radius
+    root(room) around w, the angle between a tangent and w has sine root(room)/|w|.
     """
     length = math.sqrt(_times(u_x, u_x))
     lean = _times(u_x, u_y) / length
@@ -141,7 +141,7 @@ def _ratio_ends(kind, at, psi, room, scores, triangle):
 
 @jit
 def _direction(kind, at, psi, factor):
-    """Return h of a linear quantity; where `factor` is infinite, only what it multiplies."""
+    """Return h of a linear quantity; if `factor` is infinite, only its multiplier."""
     endless = math.isinf(factor)
     weight = 1.0 if endless else factor
     keep = 0.0 if endless else 1.0
@@ -160,7 +160,7 @@ def _direction(kind, at, psi, factor):
 
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
-    """Return the ends of a or d in the linear limit, given those where their factor is infinite and above 0."""
+    """Return the ends of a or d in the linear limit, from the ends with an infinite positive factor."""
     if taken_at > 0.0:  # E_start may be above or below what a and d are taken at: the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:
@@ -184,15 +184,15 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         extra: [levels], E - 1, rising.
         kind: one of the names at the top.
         at: centred log10 N of the quantity; that of N = 1 for b (a SLOPE) and d.
-        beyond: E - 1 of the quantity; of a and d log10 of the effective expert count that they are taken at.
+        beyond: E - 1 of the quantity; for a and d, log10 of the effective expert count at which they are taken.
         alpha, ratio, rest: the shape.
-        limit: residual sum up to which a law is allowed.
+        limit: the largest residual sum of an allowed law.
         work: [6, 2 levels], overwritten.
 
     Returns:
-        Values on a scale that rises with the quantity: -1/E for E_start and E_max, decades above N for
-        effective_parameters, log10 L for losses. N_cutoff is an angle, that of the line of sight from the origin to
-        (interaction, -gain): from -90 degrees (a size of 0) to 90 (infinite), and on to 270, where c is below 0.
+        Values on an increasing scale: -1/E for E_start and E_max, decades above N for effective_parameters, log10 L for
+        losses. N_cutoff is the angle of the line from the origin to (interaction, -gain): from -90 degrees (a size of
+        0) to 90 (infinite), and to 270 for c below 0.
     """
     if problem.shape[0] != 6 or problem.shape != work.shape:
         raise ValueError("problem and work have to be [6, 2 levels]")
@@ -230,7 +230,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
 
 @jit
 def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
-    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more if it is rejected."""
+    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; at least OUTSIDE if it is rejected."""
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
     residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
     end = low if sign == 1.0 else -high
@@ -249,7 +249,7 @@ def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign,
 
 @jit
 def _low_points(values, found):
-    """Write the places of the lowest local minima of a scan into `found`, -1 where there are fewer."""
+    """Write the indices of the lowest local minima of a scan into `found`, filled up with -1."""
     found[:] = -1
     for i in range(values.size):
         if (i > 0 and values[i - 1] < values[i]) or (i + 1 < values.size and values[i + 1] < values[i]):

@@ -1,10 +1,10 @@
-"""What the laws that add terms predict, as compiled loops: ln L̂, how each unknown turns it, and their coefficients.
+"""Predictions of the additive laws in compiled loops: ln L̂, its derivatives, and the coefficients.
 
-Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`). Their formulas are derived in `additive.py`, `hoffmann.py` and
-`joint.py` of the reference; the files of these names here say where a search starts. A table is `logs` [columns, n],
-centred; unknowns θ [p] are those of the reference.
+Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`). `additive.py`, `hoffmann.py` and `joint.py` of the reference
+derive their formulas; the same files here choose the starts. A table is `logs` [columns, n], centred; unknowns θ [p]
+are those of the reference.
 
-Loops go along the rows, one column after the other: the compiler then takes several rows at a time.
+Loops run along the rows, column by column, so the compiler can vectorise them.
 """
 
 import math
@@ -20,14 +20,13 @@ def predict(law, theta, logs, predicted, turn, scratch):
     """Write ln L̂ [n] and its derivatives [p, n].
 
     Args:
-        law: which of the three; and of the additive law, else empty, `multiplier` [terms]: which unknown is the
-            logarithm of a term's multiplier, and `powers` [terms, columns]: which one is the exponent of a column, or
-            -1.
+        law: the number of the law; for the additive law also `multiplier` [terms], the unknown that is the logarithm of
+            a term's multiplier, and `powers` [terms, columns], the unknown that is a column's exponent, or -1.
         theta: [p].
         logs: [columns, n].
         predicted: [n], written.
         turn: [p, n], written.
-        scratch: [2, n], written. Threads that ask for memory in a loop wait for each other.
+        scratch: [2, n], written. Allocated outside, because threads that allocate in a loop wait for each other.
     """
     _need_unknowns(law, theta.size, logs.shape[0])
     rows = logs.shape[1]
@@ -44,7 +43,7 @@ def predict(law, theta, logs, predicted, turn, scratch):
 
 @jit
 def _need_unknowns(law, unknowns, columns):
-    """Raise ValueError where a law reads more unknowns or columns than there are."""
+    """Raise ValueError if a law needs more unknowns or columns than there are."""
     number, multiplier, powers = law
     if number == ADDITIVE:
         if multiplier.size == 0 or powers.shape != (multiplier.size, columns):
@@ -57,7 +56,7 @@ def _need_unknowns(law, unknowns, columns):
 
 @jit
 def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
-    """Write what the sum of powers says; the terms' logarithms, then their shares, stand in the multipliers' lines."""
+    """Write the prediction of the sum of powers; the multipliers' rows hold log terms, then shares."""
     turn[:] = 0.0
     for t in range(multiplier.size):
         log = turn[multiplier[t]]
@@ -81,10 +80,10 @@ def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
 
 @jit
 def _shares(lines, first, predicted, turn, scratch):
-    """Write the logarithm of the sum of the terms, and in place of their logarithms their shares.
+    """Write the logarithm of the sum of the terms, and replace their logarithms by their shares.
 
-    All count beside the term `first`, the largest in the middle of the table. One that is e^700 times as large in some
-    row counts as e^700 times: no law that any step comes near.
+    Terms are scaled by the term `first`, the largest in the middle of the table. A larger ratio than e^700 counts as
+    e^700; no step comes near such a law.
     """
     rows = predicted.size
     total, whole = scratch[0], scratch[1]
@@ -108,7 +107,7 @@ def _shares(lines, first, predicted, turn, scratch):
 
 @jit_within
 def _kaplan(theta, logs, predicted, turn):
-    """Write what α_D ln(exp((u - α_N n)/α_D) + exp(v/α_D - d)) says; θ = (α_N, u, α_D, v)."""
+    """Write the prediction α_D ln(exp((u - α_N n)/α_D) + exp(v/α_D - d)); θ = (α_N, u, α_D, v)."""
     alpha_N, u, alpha_D, v = theta[0], theta[1], theta[2], theta[3]
     for i in range(predicted.size):
         n, d = logs[0, i], logs[1, i]
@@ -124,7 +123,7 @@ def _kaplan(theta, logs, predicted, turn):
 
 @jit_within
 def _joint(theta, logs, predicted, turn):
-    """Write what the joint law says; the third column is E - 1, and θ[8:10] = ln p and ln q of ψ."""
+    """Write the prediction of the joint law; the third column is E - 1, and θ[8:10] = ln p and ln q of ψ."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     for i in range(predicted.size):
         n, d, x = logs[0, i], logs[1, i], logs[2, i]
@@ -148,11 +147,11 @@ def _joint(theta, logs, predicted, turn):
 
 @jit
 def coefficient(law, centres, which, theta, turn):
-    """Return a coefficient in the unit of the columns, its logarithm where it is above 0, and write its derivatives.
+    """Return a coefficient in the unit of the columns (its logarithm if positive), and write its derivatives.
 
     Args:
         law, theta: see `predict`.
-        centres: [columns], what the logs of the table were counted from.
+        centres: [columns], subtracted from the logs of the table.
         which: number of the coefficient.
         turn: [p], written.
     """

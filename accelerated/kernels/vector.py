@@ -1,8 +1,7 @@
-"""The exponential and the logarithm of all numbers of an array, several at a time.
+"""Vectorised exponential and logarithm of an array.
 
-For `math.exp` numba calls the C library, number by number. These loops the compiler turns into instructions that take
-as many numbers at once as the processor's registers hold. Both are a textbook's series (Muller 2016, Elementary
-Functions, chapter 11), right to two units in the last place.
+For `math.exp` numba calls the C library for each number. The compiler vectorises these loops instead. Both use textbook
+series (Muller 2016, Elementary Functions, chapter 11), exact to two units in the last place.
 """
 
 import math
@@ -26,7 +25,7 @@ def exp(values, whole):
     """Replace values v by e^v = 2^k e^r, |r| <= ln 2 / 2.
 
     Args:
-        values: [n], overwritten. Those beyond `LEAST` and `MOST` count as these; NaN stays.
+        values: [n], overwritten. Clipped to `LEAST` and `MOST`; NaN stays.
         whole: [n], scratch.
     """
     if values.itemsize != 8 or whole.size < values.size:
