@@ -26,7 +26,7 @@ import math
 import re
 from typing import NamedTuple
 
-from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import parameter_shapes
 
 from .errors import InputError
@@ -157,7 +157,7 @@ def parameter_axes(config: ModelConfig) -> dict:
 def sequences_together(config: ModelConfig) -> int:
     """Return how many sequences must stay on one device: a group by position, also in evaluation; else 1."""
     by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
-    return config.group_size if config.router in GROUPED and by_position else 1
+    return config.group_size if config.record.grouped and by_position else 1
 
 
 def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:

@@ -153,7 +153,7 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
     Differs from the reference: float32.
     """
     tokens = batch_size * sequence_length
-    if config.router == "reinforce":
+    if config.record.policy:
         return jax.random.gumbel(key, (config.num_routed, tokens, config.expert_count))
     return jax.random.uniform(key, (config.num_routed, tokens)) if config.sample_second else None
 
@@ -506,7 +506,7 @@ def loss(
     total, log_probability = summed_log_probability(x, embedding, targets, counts)
     cross_entropy = -total / counts.sum(dtype=total.dtype)
     credit = None
-    if config.router == "reinforce" and training:
+    if config.record.policy and training:
         over = None if spread is None else spread.balanced_over()
         auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask, over)
         output = output._replace(auxiliary=auxiliary)

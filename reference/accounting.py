@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 from .errors import InputError
 from .notation import _check_k
+from .routers.records import ROUTER_TYPES
 
 TABLE_VOCAB_SIZE = 32_000
 """Vocabulary of every run in the released table."""
@@ -51,13 +52,6 @@ TABLE_SEQUENCE_LENGTH = 2048
 
 TABLE_TOKENS_PER_STEP = 256 * 2048
 """Tokens per training step of every run in the released table."""
-
-ROUTER_TYPES = {
-    "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
-    "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
-}  # fmt: skip
-"""From the name of a router here to its `router_type` in a results table; the released table has the first four."""
-
 
 ACTIVATIONS = ("gelu", "relu", "swiglu")
 """Nonlinearities of an FFN. SwiGLU (Shazeer 2020, arXiv 2002.05202) multiplies silu(x · up) by x · linear."""

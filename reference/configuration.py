@@ -4,37 +4,21 @@ A model is dense, or one of the routers of `routers/` decides which experts proc
 the granularity G fix the sizes of the experts. A routed block has E·G experts of hidden width 4d/G, so E times the
 weights of a dense FFN. k·G of them process a token, at k times the FLOPs of a dense FFN.
 
-    router              who chooses                     training                              evaluation
-    dense               none                            every token through one FFN           the same
-    hash                a table, by token id            nothing dropped                       the same
-    sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
-    base                an exact assignment             exactly balanced                      argmax of the logits
-    quantile            logits less a bias              capacity; the bias is learned         the same, nothing dropped
-    top_k               the token's logits              capacity; a balance loss or a bias    the same, nothing dropped
-    reinforce (RL-R)    a draw from the policy          capacity; a policy gradient           argmax of the logits
-    expert_choice       the experts                     groups of g tokens                    groups by position
-    mixture_of_tokens   none: experts see mixtures      groups of g tokens, by position       the same
-
-Evaluation is causal for all routers, and independent of the rest of the batch for all but the last two. With the masked
-objective no model is causal, and the last two may form groups within one sequence.
+`routers/records.py` lists the routers with their options and defaults.
 """
 
 import dataclasses
 import math
 import warnings
 
-from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
+from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, Accounting, count, routed_blocks
 from .errors import InputError
 from .experts import DROP_ORDERS
 from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
+from .routers.records import OPTIONS, RECORD_OF, RECORDS, ROUTERS, Router, routers_with
 from .routers.sinkhorn import GATES
 from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _check_room, _groups_of_experts
-
-ROUTERS = (
-    "dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce", "expert_choice", "mixture_of_tokens",
-)  # fmt: skip
-"""Routers that a model can be built with."""
 
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
@@ -59,52 +43,6 @@ BALANCE_SCOPES = ("group", "sequence")
 
 LAYOUTS = ("spread", "upper")
 """Which blocks are routed: every 1/R-th one, or the last R L."""
-
-DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
-"""Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
-
-BASE needs only a fair share: its assignment is balanced, so it drops nothing. Evaluation drops nothing for any router.
-"""
-
-DEFAULT_ROUTER_SCALE = {"reinforce": 16.0}
-"""Standard deviation of a router's initial weights in units of 1/√d, if not 1; our choice, measured.
-
-With scale 1 the initial policy of RL-R draws nearly at random, and its layer adds noise. The model then shrinks the
-norm before the layer, which makes the policy uniform, so the router gets no signal to learn from.
-"""
-
-DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
-"""Routers whose default gate is not a softmax."""
-
-GROUPED = ("expert_choice", "mixture_of_tokens")
-"""Routers that see groups of tokens of several sequences."""
-
-UNGATED = ("dense", "hash", "reinforce")
-"""Routers whose gate is the constant 1/k, so that the output is the mean of k dense FFNs."""
-
-OPTIONS_OF = {
-    "capacity_factor": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
-    "drop_order": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
-    "gate": ("sinkhorn", "base", "quantile", "top_k", "expert_choice"),
-    "balance_weight": ("top_k", "reinforce"),
-    **dict.fromkeys(
-        ("normalisation", "sample_second", "z_weight", "bias_rate", "gate_scale", "router_bias"), ("top_k",)
-    ),
-    **dict.fromkeys(("expert_groups", "groups_per_token", "group_score", "balance_scope"), ("top_k",)),
-    **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
-    "hash": ("hash",),
-    "grouping": GROUPED,
-    "group_size": GROUPED,
-    "temperature": ("mixture_of_tokens",),
-    "one_hot": ("mixture_of_tokens",),
-    "emit": ("mixture_of_tokens",),
-    "learned_temperature": ("mixture_of_tokens",),
-    "router_scale": tuple(router for router in ROUTERS if router not in ("dense", "hash")),
-    "output_norm": tuple(router for router in ROUTERS if router != "dense"),
-    "shared_experts": tuple(router for router in ROUTERS if router != "dense"),
-    "objective": tuple(router for router in ROUTERS if router != "reinforce"),
-}
-"""The routers that each option is for. With other routers it must keep its default."""
 
 _COUNTS = (
     "vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase", "expert_groups",
@@ -146,8 +84,7 @@ class ModelConfig:
         blocks: L, the number of blocks.
         heads: H, the number of attention heads.
         kqv_size: Width of one head. If not given: d_model / heads.
-        router: dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or
-            mixture_of_tokens.
+        router: {routers}.
         experts: E, the number of experts, each as large as a dense FFN. A dense model has 1.
         k: Experts per token. For expert_choice: the mean number.
         routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be whole.
@@ -307,22 +244,21 @@ class ModelConfig:
     def _check_options(self):
         """Check that options of other routers keep their default, or the value that the default stands for."""
         for field in dataclasses.fields(self):
-            routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
-            if self.router not in routers and value not in (field.default, self._default(field.name)):
-                raise InputError(
-                    f"{field.name} is {value!r}; it is an option of {', '.join(routers)}, not of {self.router}"
-                )
+            value, usual = getattr(self, field.name), (field.default, self._default(field.name))
+            if field.name in OPTIONS.difference(self.record.options) and value not in usual:
+                routers = ", ".join(routers_with(field.name))
+                raise InputError(f"{field.name} is {value!r}; it is an option of {routers}, not of {self.router}")
 
     def _default(self, name: str):
         """Return the value that `_fill_in` gives to a field left at None."""
         several = self.k * self.granularity > 1
         return {
-            "capacity_factor": DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf),
-            "gate": DEFAULT_GATE.get(self.router, "softmax"),
+            "capacity_factor": self.record.capacity_factor,
+            "gate": self.record.gate,
             "normalisation": "sum" if several else "none",
             "balance_weight": 0.0 if self.bias_rate else 0.01,
-            "router_scale": DEFAULT_ROUTER_SCALE.get(self.router, 1.0),
-            "group_size": self.experts if self.router in GROUPED else 1,
+            "router_scale": self.record.router_scale,
+            "group_size": self.experts if self.record.grouped else 1,
         }.get(name)
 
     def _fill_in(self):
@@ -382,17 +318,17 @@ class ModelConfig:
         if self.ffn_width % self.granularity:
             times = self.ffn_width // self.d_model
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
-        if self.router == "reinforce" and self.d_model < 8:
-            raise InputError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
+        if self.record.policy and self.d_model < 8:
+            raise InputError(f"d_model is {self.d_model}; the baseline of {self.router} needs at least 8")
         if self.router == "top_k":
             self._check_top_k()
-        if self.drop_order == "priority" and self.router in UNGATED:
+        if self.drop_order == "priority" and self.record.constant_gate:
             raise InputError(f"drop_order is 'priority'; {self.router} has no gates; allowed: choice, token")
         if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
             raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
             raise InputError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
-        if self.router in GROUPED:
+        if self.record.grouped:
             self._check_groups()
 
     def _check_top_k(self):
@@ -437,6 +373,11 @@ class ModelConfig:
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
+
+    @property
+    def record(self) -> Router:
+        """The facts about its router."""
+        return RECORD_OF[self.router]
 
     @property
     def ffn_width(self) -> int:
@@ -505,7 +446,7 @@ class ModelConfig:
             self.blocks,
             self.heads,
             self.kqv_size,
-            ROUTER_TYPES[self.router],
+            self.record.router_type,
             self.experts,
             self.k,
             self.routing_frequency,
@@ -521,3 +462,7 @@ class ModelConfig:
             shared_experts=self.shared_experts,
             router_bias=self.router_bias,
         )
+
+
+_listed = [f"{record.name} ({record.paper_name})" if record.paper_name else record.name for record in RECORDS]
+ModelConfig.__doc__ = ModelConfig.__doc__.replace("{routers}", " or ".join((", ".join(_listed[:-1]), _listed[-1])))

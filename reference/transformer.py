@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .configuration import UNGATED, ModelConfig
+from .configuration import ModelConfig
 from .errors import InputError
 from .experts import expert_ffn
 from .notation import ExpertChoice, Routing, log_sum_exp, softmax
@@ -158,7 +158,7 @@ def _routed_shapes(config, output_scale):
     """Return (shape, standard deviation at the start) of each weight of the routed blocks, n_r of them stacked."""
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
     narrow = config.ffn_width // config.granularity
-    fan_in = config.ffn_width if config.router in UNGATED else narrow
+    fan_in = config.ffn_width if config.record.constant_gate else narrow
     tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
         tree["router"] = ((routed, d, experts), d**-0.5 * config.router_scale)
@@ -168,7 +168,7 @@ def _routed_shapes(config, output_scale):
         tree["shared"] = _ffn_shapes(config, (routed,), config.shared_experts * narrow, output_scale)
     if config.has_bias:
         tree["bias"] = ((routed, experts), 0.0)
-    if config.router == "reinforce":
+    if config.record.policy:
         tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
     if config.output_norm:
         tree["output_norm"] = {"scale": ((routed, d), 0.0), "offset": ((routed, d), 0.0)}
@@ -226,7 +226,7 @@ def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, s
         RL-R: Gumbel noise [n_r, b S, E G]. GShard's second expert: uniforms in [0, 1), [n_r, b S]. None for others.
     """
     tokens = batch_size * sequence_length
-    if config.router == "reinforce":
+    if config.record.policy:
         return key.gumbel(size=(config.num_routed, tokens, config.expert_count))
     return key.random((config.num_routed, tokens)) if config.sample_second else None
 
@@ -474,7 +474,7 @@ def loss(
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
     log_probability = np.where(counted, of_target - log_total, 0)
     cross_entropy, credit = float(-log_probability.sum() / counted.sum()), None
-    if config.router == "reinforce" and training:
+    if config.record.policy and training:
         auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask)
         output = output._replace(auxiliary=auxiliary)
     return Loss(cross_entropy + float(output.auxiliary.sum()), cross_entropy, output, credit)

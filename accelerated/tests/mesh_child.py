@@ -33,6 +33,7 @@ from routelaws.accelerated.training.step import (
 )
 from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
 from routelaws.conformance.bounds import BOUNDS
+from routelaws.reference.routers.records import RECORD_OF
 
 SMALL = {
     "vocab_size": 32, "d_model": 16, "blocks": 2, "heads": 2, "experts": 8, "sequence_length": 8, "batch_size": 8,
@@ -49,7 +50,7 @@ def config_of(case: dict):
     fields = {name: value for name, value in case.items() if name not in NOT_FIELDS}
     if case["router"] == "dense":
         fields["experts"] = 1
-    if case["router"] in ("expert_choice", "mixture_of_tokens"):
+    if RECORD_OF[case["router"]].grouped:
         fields = {"batch_size": 16, "group_size": 2, "k": 4 if case["router"] == "expert_choice" else 1} | fields
     config = from_mapping({**SMALL, **fields, "balancing_group": case.get("group", "shard")}, "case")
     config.check()

@@ -19,19 +19,12 @@ from routelaws.accelerated.training.export import (
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.conformance.bounds import check
 from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.routers.records import EXAMPLES
 
-ROUTERS = {
-    "dense": {},
+ROUTERS = EXAMPLES | {
     "wide": {"flop_increase": 2},
-    "hash": {"router": "hash", "experts": 4, "k": 2},
     "bigram": {"router": "hash", "experts": 4, "hash": "bigram"},
-    "sinkhorn": {"router": "sinkhorn", "experts": 4},
-    "base": {"router": "base", "experts": 4},
-    "quantile": {"router": "quantile", "experts": 4, "k": 2},
-    "reinforce": {"router": "reinforce", "experts": 4},
     "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
-    "expert_choice": {"router": "expert_choice", "experts": 4, "k": 2},
-    "mixture": {"router": "mixture_of_tokens", "experts": 2, "group_size": 4},
 }
 
 

@@ -18,6 +18,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.mesh import MeshShape, parse_mesh
 from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.reference.routers.records import RECORDS
 
 ROUTERS = {
     "dense": {"flop_increase": 2, "activation": "swiglu"},
@@ -30,12 +31,13 @@ ROUTERS = {
         "k": 2, "bias_rate": 0.01, "balance_weight": 0.1, "z_weight": 0.1, "capacity_factor": 1.0,
         "drop_order": "priority", "shared_experts": 1, "router_bias": True, "gate_scale": 2.5,
     },
-    "expert_choice": {},
     "mixture_of_tokens": {"learned_temperature": True, "emit": "experts"},
 }  # fmt: skip
 """Each router with options that make its gradients differ where a group, a capacity or a weight is wrong."""
 
-UNGROUPED = ("dense", "expert_choice", "mixture_of_tokens")
+ROUTERS |= {record.name: {} for record in RECORDS if record.name not in ROUTERS}
+
+UNGROUPED = tuple(record.name for record in RECORDS if "capacity_factor" not in record.options)
 """Routers for which whose tokens are balanced makes no difference."""
 
 MESHES = ("data=8", "data=2,expert=4", "expert=8", "data=2,expert=2,model=2")

@@ -17,6 +17,7 @@ from routelaws.accelerated.training.generate import generate
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
 from routelaws.accelerated.training.tokens import load_tokens, prepare_tokens
+from routelaws.reference.routers.records import EXAMPLES
 
 SHORT = {"steps": 8, "evaluations": 1, "steps_per_call": 4}
 
@@ -42,12 +43,8 @@ def cut_at(step):
     return watch, Cut
 
 
-ROUTERS = {
-    "quantile": {"router": "quantile", "experts": 4, "k": 2},
-    "reinforce": {"router": "reinforce", "experts": 4, "granularity": 2},
-    "expert_choice": {"router": "expert_choice", "experts": 4, "k": 2},
-    "mixture": {"router": "mixture_of_tokens", "experts": 2, "group_size": 4},
-    "wide": {"flop_increase": 2},
+ROUTERS = EXAMPLES | {
+    "dense": {"flop_increase": 2},
     "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
     "bias": {"router": "top_k", "experts": 4, "bias_rate": 0.01, "drop_order": "priority"},
     "hash": {"router": "hash", "experts": 4, "k": 2, "hash": "balanced"},
@@ -73,7 +70,7 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
     model = from_mapping({**fields, "corpus": ()}).model
     assert (last["granularity"], float(last["flop_increase"])) == (str(model.granularity), model.flop_increase)
     assert last["objective"] == model.objective
-    if name == "wide":
+    if name == "dense":
         assert last["max_load"] == last["idle_experts"] == ""
     else:
         assert 1 - 1e-6 <= float(last["max_load"]) <= model.expert_count and 0 <= float(last["idle_experts"]) < 1
@@ -92,7 +89,7 @@ def test_a_step_keeps_the_shapes(small_fields, name):
     )
     assert all(leaf.shape == (2,) for leaf in metrics)
     evaluation = jax.eval_shape(make_evaluate(config, table), state.params, batches)
-    assert evaluation.load.shape == (config.model.num_routed, config.model.expert_count * (name != "wide"))
+    assert evaluation.load.shape == (config.model.num_routed, config.model.expert_count * (name != "dense"))
 
 
 @pytest.mark.slow
@@ -218,7 +215,7 @@ def test_clusters_come_from_another_run(small_fields, tmp_path):
 @pytest.mark.slow
 def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
     """A Mixture of Tokens goes on as token choice from its checkpoint; either can write text."""
-    mixture = {**small_fields, **SHORT, **ROUTERS["mixture"]}
+    mixture = {**small_fields, **SHORT, **ROUTERS["mixture_of_tokens"]}
     rows = make_run(mixture, tmp_path / "mixture").train()
     choice = {**small_fields, **SHORT, "router": "top_k", "experts": 2, "capacity_factor": 1.25}
     run = make_run(choice, tmp_path / "choice", init_from=str(tmp_path / "mixture"))

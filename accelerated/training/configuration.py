@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from routelaws.reference.accounting import Accounting
-from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..files import read_bytes
@@ -171,7 +171,7 @@ class TrainConfig:
                 f"k {model.k} times sequence_length {self.sequence_length} over experts {model.experts} is the number "
                 "of tokens of an expert; it has to be whole"
             )
-        if model.router in ("dense", "hash") and self.router_rate != TrainConfig.router_rate:
+        if "router_scale" not in model.record.options and self.router_rate != TrainConfig.router_rate:
             raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights")
         wants_embeddings = model.router == "hash" and model.hash in ("clustered", "dispersed")
         if wants_embeddings != (self.hash_embeddings is not None):
@@ -226,7 +226,7 @@ class TrainConfig:
     def _check_groups(self) -> None:
         """Raise `InputError` where the groups of the router do not make up a batch, in training or in evaluation."""
         model = self.model
-        if model.router not in GROUPED:
+        if not model.record.grouped:
             return
         if model.groups_by_position(training=False) and self.batch_size % model.group_size:
             raise InputError(

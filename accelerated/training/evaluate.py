@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from routelaws.reference.configuration import GROUPED
+from routelaws.reference.routers.records import routers_with
 
 from ..errors import InputError
 from .batches import windows_of_text
@@ -91,14 +91,15 @@ def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
 
 def changed_model(config, group_size, one_hot):
     """Return the run's model with other groups; InputError where an option does not fit its router."""
-    if group_size is not None and config.model.router not in GROUPED:
-        raise InputError(f"--group-size is for {' and '.join(GROUPED)}; this run's router is {config.model.router}")
+    if group_size is not None and not config.model.record.grouped:
+        routers = " and ".join(routers_with("group_size"))
+        raise InputError(f"--group-size is for {routers}; this run's router is {config.model.router}")
     if one_hot and config.model.router != "mixture_of_tokens":
         raise InputError(f"--one-hot is for mixture_of_tokens; this run's router is {config.model.router}")
     changes = {"one_hot": one_hot} | ({} if group_size is None else {"group_size": group_size})
     model = dataclasses.replace(config.model, **changes)
     by_position = model.groups_by_position(training=False)
     length, what = (config.batch_size, "batch size") if by_position else (config.sequence_length, "sequence length")
-    if model.router in GROUPED and length % model.group_size:
+    if model.record.grouped and length % model.group_size:
         raise InputError(f"--group-size {model.group_size} has to divide the run's {what} {length}")
     return model

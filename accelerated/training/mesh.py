@@ -25,7 +25,7 @@ the experts is one for all devices in both cases: see `routed_block.decide`.
 import jax
 import numpy as np
 
-from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh
@@ -65,7 +65,7 @@ def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: in
             f"of {shape.shards()}"
         )
     own = batch_size // shape.shards()
-    by_position = model.router in GROUPED and (model.groups_by_position(True) or model.groups_by_position(False))
+    by_position = model.record.grouped and (model.groups_by_position(True) or model.groups_by_position(False))
     if by_position and own % model.group_size:
         raise InputError(
             f"group_size is {model.group_size}; mesh {mesh} leaves {own} sequences to each device, and {model.router} "

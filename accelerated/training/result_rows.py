@@ -11,7 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from routelaws.reference.accounting import ROUTER_TYPES
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
@@ -103,7 +102,7 @@ def run_columns(config: TrainConfig) -> dict:
         "kqv_size": model.kqv_size,
         "flop_increase": float(model.flop_increase),
         "k": model.k,
-        "router_type": ROUTER_TYPES[model.router],
+        "router_type": model.record.router_type,
         "seed": config.seed,
         "routing_frequency": model.routing_frequency,
         "total_parameter_count": counted.total_parameters,

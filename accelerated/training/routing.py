@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.diagnostics import agreement, entropy, exchange_experts, information, not_learned
 
 from ..transformer import draw_noise, loss
@@ -76,7 +76,7 @@ def report_routing(
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
     exchange = loss_ratio(exchange_experts(params, order))
     report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
-    if model.router in GROUPED:  # experts choose, or there is no choice
+    if model.record.grouped:  # experts choose, or there is no choice
         return report
     found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
     token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in found)

@@ -31,8 +31,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.configuration import GROUPED
-
 from ..errors import InputError
 from ..files import read_bytes
 from ..json_files import parse_json, shown
@@ -101,7 +99,7 @@ def evaluate_task(
     model = changed_model(config, group_size, one_hot)
     if model.objective != "causal":
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides; a task needs a causal model")
-    if model.router in GROUPED and model.group_size != 1:
+    if model.record.grouped and model.group_size != 1:
         raise InputError(
             f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "
             "question would see each other; use --group-size 1"

@@ -13,8 +13,8 @@ class BackendError(ValueError):
     """A backend cannot be found, or names something that does not exist."""
 
 
-NOT_ASKED = ("diagnostics",)
-"""Files of the reference that describe a trained model, which no backend needs to have."""
+NOT_ASKED = ("diagnostics", "records")
+"""Files of the reference with facts about models, which no backend needs to have."""
 
 
 def _walk(name: str, path: str = ""):
@@ -74,6 +74,15 @@ def defaults_of(path: str) -> dict:
 def options_of(path: str) -> tuple[str, ...]:
     """Return the parameters of a function of the reference that have a default, in its order."""
     return tuple(name for name, default in defaults_of(path).items() if default is not inspect.Parameter.empty)
+
+
+def functions_of_scores() -> list[str]:
+    """Return the functions of `routers` that need one argument, the scores of a group of tokens [T, E]."""
+    return [
+        path
+        for path, options in ((path, options_of(path)) for path in public_functions() if path.startswith("routers."))
+        if [name for name in defaults_of(path) if name not in options] in (["logits"], ["scores"])
+    ]
 
 
 def stands_at(value, default) -> bool:

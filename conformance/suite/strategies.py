@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
 from routelaws.reference import transformer
+from routelaws.reference.routers.records import EXAMPLES
 
 SHAPES = ((1, 1), (5, 1), (8, 2), (13, 3), (6, 8), (14, 4))
 """(T, E): one token, one expert, fewer tokens than experts, and more; E divides T where there are one or two experts,
@@ -116,6 +117,13 @@ MODELS = {
     "sinkhorn, one expert": dict(blocks=2, router="sinkhorn", experts=1, routing_frequency=1.0, **_SMALL),
 }  # fmt: skip
 """Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1, 2 and 3, capacities with and without drops."""
+
+
+def missing_routers(models: dict[str, dict]) -> dict[str, dict]:
+    """Return the examples of all routers that none of some models has, by name."""
+    found = {fields.get("router", "dense") for fields in models.values()}
+    return {name: fields for name, fields in EXAMPLES.items() if name not in found}
+
 
 BATCH, LENGTH = 3, 5
 """b and S of every small model."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from routelaws import reference
 from routelaws.conformance.compare import assert_same
 from routelaws.conformance.engine.harness import PRECISIONS, cast, run
+from routelaws.conformance.engine.names import functions_of_scores, options_of
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import init
 
@@ -78,19 +79,7 @@ def check_empty(backend, name: str, precision: str, sizes: dict) -> None:
         assert_same(this, np.asarray(that).astype(this.dtype), what=f"{name} of {sizes}")
 
 
-PATHS = (
-    "balance.expert_counts",
-    "experts.dispatch",
-    "experts.expert_ffn",
-    "experts.routed_ffn",
-    "parallel.routed_ffn_on_devices",
-    "routers.expert_choice.group_by_position",
-    "routers.hash_layer.hash_layer",
-    "routers.reinforce.reward_to_go",
-    "transformer.attention",
-    "transformer.hidden_positions",
-)
-"""The functions of `EMPTY`, written out for `asks`."""
+PATHS = tuple(sorted({path for path, *_ in EMPTY.values()}))
 
 
 @pytest.mark.asks(*PATHS)
@@ -117,13 +106,10 @@ def refused() -> dict:
     logits = {"no tokens": ones(0, 4), "no experts": ones(5, 0), "neither": ones(0, 0)}
     calls = {}
     for words, z in logits.items():
-        for path in ("top_k.top_k_router", "top_k.switch_router", "top_k.gshard_router", "sinkhorn.sinkhorn_router",
-                     "sinkhorn.sinkhorn_plan", "base.base_router", "base.balanced_assignment", "reinforce.log_policy",
-                     "reinforce.reinforce_router", "expert_choice.expert_choice_router",
-                     "mixture_of_tokens.mixing_weights", "mixture_of_tokens.emit_weights"):  # fmt: skip
-            calls[f"{path}, {words}"] = f"routers.{path}", (z,), {}
-        for path in ("base.base_router", "sinkhorn.sinkhorn_router"):
-            calls[f"{path} evaluates, {words}"] = f"routers.{path}", (z,), {"training": False}
+        for path in functions_of_scores():
+            calls[f"{path}, {words}"] = path, (z,), {}
+            if "training" in options_of(path):
+                calls[f"{path} evaluates, {words}"] = path, (z,), {"training": False}
         for path in ("quantile_router", "quantile_bias"):
             calls[f"{path}, {words}"] = f"routers.quantile.{path}", (z, z[0] if len(z) else ones(z.shape[1])), {}
         for path in ("mean_probability", "z_loss"):
@@ -144,40 +130,11 @@ def refused() -> dict:
     }
 
 
-REFUSED = refused()
-REFUSING = (
-    "balance.auxiliary_loss",
-    "balance.load_statistics",
-    "balance.mean_probability",
-    "balance.value_at_balance",
-    "balance.z_loss",
-    "experts.expert_capacity",
-    "experts.routed_ffn",
-    "routers.base.balanced_assignment",
-    "routers.base.base_router",
-    "routers.expert_choice.expert_choice_router",
-    "routers.mixture_of_tokens.emit_weights",
-    "routers.mixture_of_tokens.mixing_weights",
-    "routers.mixture_of_tokens.mixture_of_tokens",
-    "routers.mixture_of_tokens.ungroup_within_sequence",
-    "routers.quantile.quantile_bias",
-    "routers.quantile.quantile_router",
-    "routers.reinforce.log_policy",
-    "routers.reinforce.policy_terms",
-    "routers.reinforce.reinforce_router",
-    "routers.sinkhorn.sinkhorn_plan",
-    "routers.sinkhorn.sinkhorn_router",
-    "routers.top_k.gshard_router",
-    "routers.top_k.switch_router",
-    "routers.top_k.top_k_router",
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.parametrize(
+    ("path", "arrays", "options"), [pytest.param(*call, id=name) for name, call in refused().items()]
 )
-"""The functions of `REFUSED`, written out for `asks`."""
-
-
-@pytest.mark.asks(*REFUSING)
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_result_is_one_line(backend, name):
-    path, arrays, options = REFUSED[name]
+def test_what_has_no_result_is_one_line(backend, path, arrays, options):
     said = []
     for library in (backend, reference):
         with pytest.raises(ValueError) as raised:

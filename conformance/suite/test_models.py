@@ -26,6 +26,7 @@ from routelaws.conformance.engine.harness import (
     run,
     value_and_gradient,
 )
+from routelaws.conformance.suite.strategies import missing_routers
 from routelaws.reference import configuration, routed_block
 from routelaws.reference import transformer as reference
 
@@ -80,11 +81,13 @@ MODELS = {
                                    granularity=2, activation="swiglu", output_norm=True, capacity_factor=0.8),
     "wide above": dict(flop_increase=2, blocks=3, routing_frequency=1 / 3, layout="upper", activation="relu"),
 }  # fmt: skip
+MISSING = missing_routers(MODELS)
+MODELS |= MISSING
 """Small models; b is 3 and S is 5."""
 
 QUICK = (
     "hash of the token before, k = 2, G = 2", "quantile, drops", "top_k with a bias, token order", "DeepSeek-V3",
-    "reinforce with everything", "expert_choice", "mixture in the upper blocks",
+    "reinforce with everything", "expert_choice", "mixture in the upper blocks", *MISSING,
 )  # fmt: skip
 """Those that the quick models of `test_plain_model.py` and `test_transformer.py` have least of; the rest is slow."""
 

@@ -43,7 +43,7 @@ ROUTERS = {
     "mean, sigmoid": ("",),
     "loss, tokens": ("loss",),
     "z": ("",),
-}
+} | {name: ("gate",) for name, call in CALLS.items() if name == call.path and "logits" in call.arrays}
 """What of a result is NaN where a logit is no number, by call."""
 
 

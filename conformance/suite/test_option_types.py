@@ -5,54 +5,46 @@ gate no wider than its logits, no value shows.
 """
 
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from routelaws.conformance.engine.names import defaults_of, functions_of_scores, options_of, public_functions
+
 T, E, K = 7, 4, 2
-INTEGERS = ("expert", "token", "experts_per_token")
 
 
-def calls(backend):
-    """Return {name: (function of logits, a mask, uniforms and a bias; shapes of what comes back)}."""
-    routers, record = backend.routers, {"expert": (T, K), "gate": (T, K), "load": (E,), "plan": (T, E), "residual": ()}
-    assignment = {"expert": (T, K), "objective": (), "prices": (E,), "gap": ()}
-    choice = {"token": (E, 4), "gate": (E, 4), "experts_per_token": (T,)}
-    found = {
-        "quantile": (lambda z, m, u, b: routers.quantile.quantile_router(z, b, K, mask=m), record),
-        "gshard": (lambda z, m, u, b: routers.top_k.gshard_router(z, u, mask=m), record),
-        "top_k": (lambda z, m, u, b: routers.top_k.top_k_router(z, K, bias=b, mask=m), record),
-        "expert_choice": (lambda z, m, u, b: routers.expert_choice.expert_choice_router(z, 2.0, mask=m), choice),
+def calls() -> dict[str, tuple[str, dict]]:
+    """Return {name: (path, options)} of every function that returns a record for the scores of a group."""
+    found = {path: (path, {"k": K} if "k" in options_of(path) else {}) for path in functions_of_scores()}
+    found |= {
+        f"{path} in evaluation": (path, options | {"training": False})
+        for path, options in found.values()
+        if "training" in options_of(path)
     }
-    for training in (True, False):
-        for name, router in (("sinkhorn", routers.sinkhorn.sinkhorn_router), ("base", routers.base.base_router)):
-            router = functools.partial(router, training=training)
-            found[f"{name}, training {training}"] = (lambda z, m, u, b, router=router: router(z, K, mask=m), record)
-    for method in ("host", "auction"):
-        assign = functools.partial(routers.base.balanced_assignment, method=method)
-        found[f"assignment by {method}"] = (lambda z, m, u, b, assign=assign: assign(z, K, mask=m), assignment)
-    return found
+    found["an auction"] = "routers.base.balanced_assignment", {"k": K, "method": "auction"}
+    return found | {path: (path, {"k": K}) for path in ("routers.quantile.quantile_router",)}
 
 
-@pytest.mark.asks(
-    "routers.base.balanced_assignment",
-    "routers.base.base_router",
-    "routers.expert_choice.expert_choice_router",
-    "routers.quantile.quantile_router",
-    "routers.sinkhorn.sinkhorn_router",
-    "routers.top_k.top_k_router",
-    "routers.top_k.gshard_router",
-)
+@pytest.mark.asks(*functions_of_scores(), "routers.quantile.quantile_router")
 @pytest.mark.twin
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("masked", [True, False])
 def test_types_and_shapes_of_each_router(backend, dtype, masked):
+    """The shapes are the reference's."""
+    random, mask = np.random.default_rng(0), np.arange(T) != 2 if masked else None
+    numbers = {"logits": random.random((T, E)), "uniforms": random.random(T), "bias": random.random(E), "mask": mask}
+    numbers["scores"] = numbers["logits"]
     with jax.enable_x64(dtype == "float64"):
-        logits, uniforms = jax.ShapeDtypeStruct((T, E), dtype), jax.ShapeDtypeStruct((T,), dtype)
-        mask, bias = jax.ShapeDtypeStruct((T,), bool) if masked else None, jax.ShapeDtypeStruct((E,), dtype)
-        for name, (call, shapes) in calls(backend).items():
-            found = jax.eval_shape(call, logits, mask, uniforms, bias)._asdict()
-            assert {field: leaf.shape for field, leaf in found.items()} == shapes, name
-            wanted = {field: jnp.dtype(jnp.int32 if field in INTEGERS else dtype) for field in shapes}
-            assert {field: leaf.dtype for field, leaf in found.items()} == wanted, name
+        for name, (path, options) in calls().items():
+            arrays = {part: numbers[part] for part in defaults_of(path) if part in numbers}
+            wanted = public_functions()[path](**arrays, **{k: v for k, v in options.items() if k != "method"})
+            shaped = {part: array if part == "mask" else np.asarray(array, dtype) for part, array in arrays.items()}
+            found = jax.eval_shape(functools.partial(operator.attrgetter(path)(backend), **options), **shaped)
+            for field, leaf in found._asdict().items() if hasattr(found, "_fields") else {"": found}.items():
+                right = np.asarray(getattr(wanted, field) if field else wanted)
+                kind = {"i": jnp.int32, "b": bool}.get(right.dtype.kind, dtype)
+                assert (leaf.shape, leaf.dtype) == (right.shape, jnp.dtype(kind)), f"{name}: {field}"

@@ -18,6 +18,7 @@ from routelaws.conformance.engine.harness import UNIT, run
 from routelaws.conformance.plain import initial
 from routelaws.conformance.plain.losses import training_loss
 from routelaws.conformance.plain.settings import settings
+from routelaws.conformance.suite.strategies import missing_routers
 
 SIZE = dict(vocab_size=11, d_model=6, blocks=2, heads=3, kqv_size=4)
 WIDER = dict(vocab_size=11, d_model=8, blocks=2, heads=2, kqv_size=3)
@@ -87,6 +88,8 @@ MODELS = {
     "padding, RL-R": dict(WIDER, router="reinforce", experts=4, reward_to_go=True),
     "padding, masked, S-BASE": dict(FOUR, router="sinkhorn", objective="masked", mask_token=1),
 }  # fmt: skip
+MISSING = missing_routers(MODELS)
+MODELS |= {name: SIZE | fields for name, fields in MISSING.items()}
 """The fields of each model: every router, and every option that changes the function."""
 
 IN_TRAINING = (
@@ -94,6 +97,7 @@ IN_TRAINING = (
     "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "DeepSeek-V3", "GPT-OSS", "GShard",
     "RL-R with everything", "expert choice",
     "Mixture of Tokens", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "masked", "padding",
+    *MISSING,
 )  # fmt: skip
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
 """What `make test` compiles; the rest waits for `make test-all`."""

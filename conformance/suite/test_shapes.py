@@ -3,13 +3,13 @@
 A batch [b, S, E] in the place of a group [T, E] broadcasts, and would give experts that mean nothing.
 """
 
-import inspect
 import operator
 
 import numpy as np
 import pytest
 
 from routelaws import reference
+from routelaws.conformance.engine.names import functions_of_scores, options_of
 
 BATCH, GROUP = np.zeros((2, 3, 4), np.float32), np.zeros((6, 4), np.float32)
 EXPERT, GATE = np.zeros((6, 1), np.int32), np.ones((6, 1), np.float32)
@@ -17,36 +17,11 @@ X = np.ones((6, 8), np.float32)
 PARAMS = {"up": np.ones((4, 8, 16), np.float32), "down": np.ones((4, 16, 8), np.float32)}
 SWAPPED = {"up": PARAMS["down"], "down": PARAMS["down"]}
 
-GROUPS = {
-    "sinkhorn.sinkhorn_plan": (),
-    "sinkhorn.sinkhorn_router": (),
-    "base.balanced_assignment": (),
-    "base.base_router": (),
-    "quantile.quantile_bias": (np.zeros(4, np.float32),),
-    "quantile.quantile_router": (np.zeros(4, np.float32),),
-    "top_k.top_k_router": (),
-    "top_k.switch_router": (),
-    "top_k.gshard_router": (np.zeros(6, np.float32),),
-    "expert_choice.expert_choice_router": (1,),
-    "mixture_of_tokens.mixing_weights": (),
-    "reinforce.log_policy": (),
+GROUPS = dict.fromkeys(functions_of_scores(), ()) | {
+    "routers.quantile.quantile_bias": (np.zeros(4, np.float32),),
+    "routers.quantile.quantile_router": (np.zeros(4, np.float32),),
 }
 """Functions of a group of tokens, and what they take after the logits."""
-
-GROUP_FUNCTIONS = (
-    "*.sinkhorn_plan",
-    "*.sinkhorn_router",
-    "*.balanced_assignment",
-    "*.base_router",
-    "*.quantile_bias",
-    "*.quantile_router",
-    "*.top_k_router",
-    "*.switch_router",
-    "*.gshard_router",
-    "*.expert_choice_router",
-    "*.mixing_weights",
-    "*.log_policy",
-)
 
 LAYERS = {
     "other names": (SWAPPED, X, EXPERT, GATE, "up has shape .4, 16, 8. and down .4, 16, 8.; .E, d, f. and"),
@@ -59,31 +34,24 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.asks(*GROUP_FUNCTIONS)
+@pytest.mark.asks(because="its parameter names the function")
 @pytest.mark.twin
-@pytest.mark.parametrize("name", GROUPS)
-def test_a_batch_is_no_group(backend, name):
-    file, function = name.split(".")
+@pytest.mark.parametrize("path", GROUPS)
+def test_a_batch_is_no_group(backend, path):
     for library in (backend, reference):
-        call = getattr(getattr(library.routers, file), function)
         with pytest.raises(ValueError, match=r"has shape \(2, 3, 4\); \[T, E\] is needed, one group of tokens"):
-            call(BATCH, *GROUPS[name])
+            operator.attrgetter(path)(library)(BATCH, *GROUPS[path])
 
 
-MASKED = [
-    name for name in GROUPS if "mask" in inspect.signature(operator.attrgetter(name)(reference.routers)).parameters
-]
-
-
-@pytest.mark.asks(*GROUP_FUNCTIONS)
+@pytest.mark.asks(because="its parameter names the function")
 @pytest.mark.twin
-@pytest.mark.parametrize("name", MASKED)
-def test_a_mask_of_floats_is_refused(backend, name):
+@pytest.mark.parametrize("path", [path for path in GROUPS if "mask" in options_of(path)])
+def test_a_mask_of_floats_is_refused(backend, path):
     """A mask that is added to logits is 0 for a real token, where ours is True: it would be taken the other way."""
     added = np.where(np.arange(6) < 4, 0.0, -1e9).astype(np.float32)
     for library in (backend, reference):
         with pytest.raises(ValueError, match="mask is float32; bool is needed, True for a real token"):
-            operator.attrgetter(name)(library.routers)(GROUP, *GROUPS[name], mask=added)
+            operator.attrgetter(path)(library)(GROUP, *GROUPS[path], mask=added)
 
 
 @pytest.mark.asks("balance.expert_counts", "experts.routed_ffn")

@@ -24,7 +24,6 @@ from routelaws.accelerated.results.fit import LEVEL, Fit
 from routelaws.accelerated.results.rows import rows_of_runs
 from routelaws.accelerated.tables.table import DENSE, read_table, select_rows
 from routelaws.accelerated.training.grid import read_grid
-from routelaws.reference.accounting import ROUTER_TYPES
 
 HERE = Path(__file__).parent
 
@@ -40,7 +39,7 @@ def law_runs(grid) -> dict[int, tuple[str, float, float]]:
     for i, run in enumerate(grid.runs):
         model = run.model
         if run.learning_rate is None and (model.k, model.routing_frequency) == (1, 0.5):
-            found[i] = ROUTER_TYPES[model.router], float(run.accounting().dense_parameters), float(model.experts)
+            found[i] = model.record.router_type, float(run.accounting().dense_parameters), float(model.experts)
     return found
 
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.configuration import GROUPED
-
 from ...errors import InputError
 from ...tables.table import DENSE, RouterRows
 from ...training.grid import presets, read_grid
@@ -163,7 +161,7 @@ def evaluation(runs: list[SweepRun]) -> dict:
     by_position = [run for run in runs if not masked or run.config.model.grouping == "position"]
     return {
         "masked": _values(100 * config.model.mask_rate for config in masked),
-        "grouped": _values(run.router for run in by_position if run.config.model.router in GROUPED),
+        "grouped": _values(run.router for run in by_position if run.config.model.record.grouped),
     }
 
 

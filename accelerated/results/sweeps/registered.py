@@ -13,8 +13,6 @@ import datetime
 import math
 from pathlib import Path
 
-from routelaws.reference.accounting import ROUTER_TYPES
-
 from ...errors import InputError
 from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
@@ -134,7 +132,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
     fits, entries = {}, {}
     for i in held:
         config = sweep.planned[i]
-        router, size = ROUTER_TYPES[config.model.router], float(config.accounting().dense_parameters)
+        router, size = config.model.record.router_type, float(config.accounting().dense_parameters)
         experts = 1.0 if router == DENSE else float(config.model.experts)
         if router not in fits:
             fits[router] = _fit(frame, router)

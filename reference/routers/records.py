@@ -1,0 +1,174 @@
+"""One record per router: everything that the rest of the code knows of it. To add a router, start here.
+
+    router              who chooses                     training                              evaluation
+    dense               none                            every token through one FFN           the same
+    hash                a table, by token id            nothing dropped                       the same
+    sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
+    base                an exact assignment             exactly balanced                      argmax of the logits
+    quantile            logits less a bias              capacity; the bias is learned         the same, nothing dropped
+    top_k               the token's logits              capacity; a balance loss or a bias    the same, nothing dropped
+    reinforce (RL-R)    a draw from the policy          capacity; a policy gradient           argmax of the logits
+    expert_choice       the experts                     groups of g tokens                    groups by position
+    mixture_of_tokens   none: experts see mixtures      groups of g tokens, by position       the same
+
+Evaluation is causal for all routers, and independent of the rest of the batch for all but the last two. With the masked
+objective no model is causal, and the last two may form groups within one sequence.
+"""
+
+import math
+from typing import NamedTuple
+
+ROUTED = ("objective", "output_norm", "shared_experts")
+"""Options of routed models."""
+
+SCORED = (*ROUTED, "router_scale")
+"""Options of routers with weights."""
+
+LIMITED = ("capacity_factor", "drop_order")
+"""Options of routers that assign experts to tokens: an expert may have fewer slots than tokens."""
+
+GROUPING = ("grouping", "group_size")
+
+
+class Router(NamedTuple):
+    """The facts about one router.
+
+    Attributes:
+        name: as in `--router`.
+        router_type: as in a results table; the released table has Dense, Hash, S-Base and RL-R.
+        options: fields of `ModelConfig` that only some routers have. With other routers they keep their default.
+        functions: public names of its file in this folder.
+        file: of this folder, if not `name`.
+        paper_name: if it differs from the name.
+        capacity_factor: default number of slots of an expert in training, in units of its fair share; our choice. BASE
+            needs only a fair share: its assignment is balanced. Evaluation drops nothing for any router.
+        gate: default score of a gate.
+        constant_gate: whether all gates are 1/k, so that the output is the mean of k dense FFNs.
+        router_scale: default deviation of the initial router weights in units of 1/√d; our choice, measured. With scale
+            1 the initial policy of RL-R draws nearly at random, and its layer adds noise. The model then shrinks the
+            norm before the layer, which makes the policy uniform, so the router gets no signal to learn from.
+        grouped: whether it sees groups of tokens of several sequences.
+        policy: whether it draws from a policy by Gumbel noise, with a baseline and terms of the loss.
+        example: fields of a small model, for tests.
+    """
+
+    name: str
+    router_type: str
+    options: tuple[str, ...]
+    functions: tuple[str, ...] = ()
+    file: str | None = None
+    paper_name: str | None = None
+    capacity_factor: float = math.inf
+    gate: str = "softmax"
+    constant_gate: bool = False
+    router_scale: float = 1.0
+    grouped: bool = False
+    policy: bool = False
+    example: dict = {"experts": 4, "k": 2}
+
+
+RECORDS = (
+    Router("dense", "Dense", ("objective",), constant_gate=True, example={}),
+    Router(
+        "hash",
+        "Hash",
+        (*ROUTED, *LIMITED, "hash"),
+        (
+            "Clusters", "balanced_table", "bigram_experts", "cluster_tokens", "clustered_table", "dispersed_table",
+            "fixed_router", "modulo_table", "multi_hash", "position_ids", "previous_tokens", "random_table",
+            "table_router",
+        ),
+        file="hash_layer",
+        constant_gate=True,
+    ),
+    Router(
+        "sinkhorn",
+        "S-Base",
+        (*SCORED, *LIMITED, "gate"),
+        ("SinkhornPlan", "gate_values", "sinkhorn_plan", "sinkhorn_router"),
+        paper_name="S-BASE",
+        capacity_factor=2.0,
+    ),
+    Router(
+        "base",
+        "Base",
+        (*SCORED, *LIMITED, "gate"),
+        ("Assignment", "balanced_assignment", "base_router", "dual_bound"),
+        capacity_factor=1.0,
+        gate="sigmoid",
+    ),
+    Router(
+        "quantile",
+        "Quantile",
+        (*SCORED, *LIMITED, "gate"),
+        ("quantile_bias", "quantile_router"),
+        capacity_factor=2.0,
+        gate="sigmoid",
+    ),
+    Router(
+        "top_k",
+        "Top-K",
+        (
+            *SCORED, *LIMITED, "gate", "balance_weight", "normalisation", "sample_second", "z_weight", "bias_rate",
+            "gate_scale", "router_bias", "expert_groups", "groups_per_token", "group_score", "balance_scope",
+        ),
+        ("chosen_gates", "gshard_router", "switch_router", "top_k_router"),
+        capacity_factor=2.0,
+    ),
+    Router(
+        "reinforce",
+        "RL-R",
+        (
+            "output_norm", "shared_experts", "router_scale", *LIMITED, "balance_weight", "policy_weight",
+            "baseline_weight", "entropy_weight", "nucleus", "reward_to_go",
+        ),
+        (
+            "PolicyTerms", "log_policy", "log_probability", "policy_entropy", "policy_terms", "reinforce_router",
+            "reward_to_go", "state_value",
+        ),
+        paper_name="RL-R",
+        capacity_factor=2.0,
+        constant_gate=True,
+        router_scale=16.0,
+        policy=True,
+        example={"experts": 4, "granularity": 2},
+    ),
+    Router(
+        "expert_choice",
+        "Expert-Choice",
+        (*SCORED, *GROUPING, "gate"),
+        (
+            "expert_choice_ffn", "expert_choice_router", "group_by_position", "selection_scores",
+            "ungroup_by_position",
+        ),
+        grouped=True,
+    ),
+    Router(
+        "mixture_of_tokens",
+        "MoT",
+        (*SCORED, *GROUPING, "temperature", "one_hot", "emit", "learned_temperature"),
+        ("MixtureOutput", "emit_weights", "group_within_sequence", "mixing_weights", "ungroup_within_sequence"),
+        grouped=True,
+        example={"experts": 2, "group_size": 4},
+    ),
+)  # fmt: skip
+"""All routers that a model can be built with."""
+
+RECORD_OF = {record.name: record for record in RECORDS}
+
+ROUTERS = tuple(RECORD_OF)
+"""Names for `--router`."""
+
+ROUTER_TYPES = {record.name: record.router_type for record in RECORDS}
+"""From the name of a router here to its `router_type` in a results table."""
+
+OPTIONS = frozenset(option for record in RECORDS for option in record.options)
+"""Fields of `ModelConfig` that are for some routers only."""
+
+EXAMPLES = {record.name: {"router": record.name, **record.example} for record in RECORDS}
+"""A small model with each router, by its fields."""
+
+
+def routers_with(option: str) -> tuple[str, ...]:
+    """Return the routers that an option of `OPTIONS` is for."""
+    return tuple(record.name for record in RECORDS if option in record.options)
