@@ -26,12 +26,13 @@ NEEDED = {
     "sweep": "train,laws",
     "evaluate": "train",
     "generate": "train",
+    "inspect": "train",
     "export": "train",
     "plan-mesh": "train",
 }
 """The extras that a command needs, where it needs others than `laws`."""
 
-TRAINING = ("train", "sweep", "evaluate", "generate")
+TRAINING = ("train", "sweep", "evaluate", "generate", "inspect")
 """The commands that compile a model, with JAX's cache of compiled programs."""
 
 RESUMABLE = ("train", "sweep")
@@ -50,6 +51,7 @@ COMMANDS = {
     "downstream": "Compare laws of downstream accuracy: fit them below a budget and score them above it.",
     "evaluate": "Evaluate a trained model on its own texts, on other texts or on a downstream task.",
     "generate": "Continue a text with a trained model.",
+    "inspect": "Show what the routers of a trained model do with a text.",
     "export": "Write the train step of a model to a file that runs on other platforms.",
 }
 

@@ -8,7 +8,8 @@ can have a good loss. Four questions show it. The last column is the answer for 
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-`balance.load_statistics` answers a fifth: how even are the loads of the experts?
+`balance.load_statistics` answers a fifth: how even are the loads of the experts? `excess` lists the labels that an
+expert takes beyond its share, and `faults` names a router that has failed outright.
 
 Each answer misses something, so read them together. HASH has agreement 1 and much information, but learned nothing. A
 random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
@@ -32,12 +33,29 @@ SAME = 1.001
 """Experts are interchangeable if the ratio of the losses, exchanged over original, is below this. Our choice."""
 
 
+ALL = 0.99
+"""A router is collapsed if k experts take at least this share of the choices, and uniform if its entropy is at least
+this share of log E. Our choice."""
+
+ENOUGH = 10
+"""Choices per expert at an even load, below which an expert without a token is no sign of a dead one: a random router
+leaves an expert empty with probability e^-10. Our choice."""
+
+
 class Information(NamedTuple):
     """The information that the expert of a token gives about a label of the token, such as its id or its position."""
 
     bits: float  # estimated mutual information of label and expert; too large for few tokens
     baseline: float  # bits, the same for shuffled labels: mean over the shuffles
     spread: float  # bits, standard deviation over the shuffles
+
+
+class Faults(NamedTuple):
+    """What is wrong with a routing."""
+
+    dead: list[int]  # experts that no token chose, although there were enough tokens
+    collapsed: list[int]  # the k experts that take nearly all choices; empty if the choices spread over more
+    uniform: bool  # all experts are about equally likely for every token
 
 
 def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None = None) -> float:
@@ -147,14 +165,94 @@ def information(
 
 def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int) -> float:
     """Return the mutual information of labels [T] and experts [T, k] in bits, counted over the T k choices."""
+    p = _counted(label, expert, num_experts)[1] / expert.size
+    independent = p.sum(axis=1, keepdims=True) * p.sum(axis=0)
+    seen = p > 0
+    return float(np.sum(p[seen] * np.log2(p[seen] / independent[seen])))
+
+
+def _counted(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the n distinct labels in order, and [n, E]: how many of the T k choices have each label and expert."""
     values, row = np.unique(label, return_inverse=True)
     count = np.zeros((len(values), num_experts))
     for choice in expert.T:
         np.add.at(count, (row, choice), 1)
-    p = count / expert.size
-    independent = p.sum(axis=1, keepdims=True) * p.sum(axis=0)
-    seen = p > 0
-    return float(np.sum(p[seen] * np.log2(p[seen] / independent[seen])))
+    return values, count
+
+
+def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many more tokens of each label an expert takes than its share of all tokens would give it.
+
+        excess(l, e) = count(l, e) − count(l) · count(e) / (T k)
+
+    The labels with the largest excess characterise an expert. A ratio would favour labels that occur once.
+
+    Args:
+        label: [T] integers, such as token ids.
+        expert: [T, k] integers in [0, E).
+        num_experts: E.
+
+    Returns:
+        The n distinct labels in order, and [n, E]; rows and columns sum to 0.
+
+    Raises:
+        ValueError: shapes do not fit, or an expert is out of range.
+
+    Example:
+        Label 7 goes to expert 1 alone, which has half of the choices: two tokens, one more than its share.
+
+        >>> labels, more = excess(np.array([5, 5, 7, 7]), np.array([[0], [0], [1], [1]]), 2)
+        >>> labels.tolist(), more.tolist()
+        ([5, 7], [[1.0, -1.0], [-1.0, 1.0]])
+    """
+    if expert.ndim != 2 or label.shape != expert.shape[:1]:
+        raise ValueError(f"labels have shape {label.shape} and experts {expert.shape}; needed: [T] and [T, k]")
+    share = expert_counts(expert, num_experts) / max(1, expert.size)
+    labels, count = _counted(label, expert, num_experts)
+    return labels, count - count.sum(axis=1, keepdims=True) * share
+
+
+def most_information(counts: np.ndarray, k: int) -> float:
+    """Return the largest information, in bits, that experts with these loads can give about a label.
+
+    It is the entropy of the loads less log₂ k: a label that decides all k experts of a token still leaves open which of
+    them a choice is. A router that follows the label alone, such as HASH, reaches it.
+
+    Args:
+        counts: [E], the choices of each expert.
+        k: experts per token.
+
+    Example:
+        >>> most_information(np.array([2, 2, 2, 2]), 1), most_information(np.array([2, 2, 2, 2]), 2)
+        (2.0, 1.0)
+    """
+    share = counts[counts > 0] / counts.sum()
+    return max(0.0, float(np.sum(share * np.log2(1 / share))) - math.log2(k))
+
+
+def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
+    """Return what is wrong with a routing: dead experts, a collapse, or a router that prefers no expert.
+
+    Args:
+        counts: [E], the choices of each expert.
+        k: experts per token.
+        entropy: of the router's probabilities, nats, mean over tokens; None if it has none.
+
+    Returns:
+        `Faults`. With k = E there is no choice, hence neither a dead expert nor a collapse.
+
+    Example:
+        >>> faults(np.array([60, 0, 40]), 1)
+        Faults(dead=[1], collapsed=[], uniform=False)
+        >>> faults(np.array([0, 100, 0]), 1, entropy=math.log(3))
+        Faults(dead=[0, 2], collapsed=[1], uniform=True)
+    """
+    total, num_experts = int(counts.sum()), len(counts)
+    busiest = sorted(range(num_experts), key=lambda e: (-counts[e], e))[:k]
+    collapsed = k < num_experts and total > 0 and counts[busiest].sum() >= ALL * total
+    dead = [e for e in range(num_experts) if counts[e] == 0] if total >= ENOUGH * num_experts else []
+    uniform = entropy is not None and num_experts > 1 and entropy >= ALL * math.log(num_experts)
+    return Faults(dead, sorted(busiest) if collapsed else [], uniform)
 
 
 def exchange_experts(params: dict, order: np.ndarray) -> dict:

@@ -68,11 +68,15 @@ def page(markdown: str, folder: Path) -> str:
         flags=re.DOTALL,
     )
     body = re.sub(r'(<h2 id="contents">.*?</h2>)\s*(<ul>.*?</ul>)', r"\1<nav>\2</nav>", body, count=1, flags=re.DOTALL)
-    title = html.escape(markdown.partition("\n")[0].lstrip("# "))
+    return document(markdown.partition("\n")[0].lstrip("# "), body, STYLE)
+
+
+def document(title: str, body: str, style: str) -> str:
+    """Return a whole HTML page; `body` and `style` are HTML and CSS already."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
 
 

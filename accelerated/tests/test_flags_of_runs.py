@@ -478,6 +478,23 @@ def test_a_text_is_continued_as_the_flags_say(lender):
         assert told("generate", lender, "--tokens", tokens) == line
 
 
+@of("inspect", "positional", "--text", "--tokens", "--out", "--page", "--json")
+def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
+    """The text of the flag or the validation text, up to so many tokens, into a file, a page and an object."""
+    text = "ba ke lo\n" * 30
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    words = ("inspect", lender, "--text", tmp_path / "text.txt", "--out", tmp_path / "a.npz")
+    found = object_of(*words, "--page", tmp_path / "a.html")
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as stored:
+        assert "".join(stored["piece"]) == text and len(stored["token"]) == found["tokens"]
+        load = np.bincount(stored["expert"][0, :, 0], minlength=stored["experts"]) * stored["experts"] / found["tokens"]
+    assert np.allclose(found["blocks"][0]["load"], load)
+    assert "ba" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert object_of("inspect", lender, "--tokens", "50")["tokens"] == 50
+    assert told("inspect", lender, "--tokens", "0") == "2: routelaws: --tokens 0 is out of range; use 1 or more\n"
+    assert told("inspect", lender, "--text", tmp_path).endswith("name a text file\n")
+
+
 # Sweeps, with a trainer that writes down what a law says.
 
 GRID = """

@@ -18,7 +18,10 @@ PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
     for name in (
         "README.md",
-        *(f"docs/{page}.md" for page in ("routers", "training", "scale", "laws", "downstream", "columns", "own_layer")),
+        *(
+            f"docs/{page}.md"
+            for page in ("routers", "training", "inspect", "scale", "laws", "downstream", "columns", "own_layer")
+        ),
         "docs/site/index.md",
         "reference/README.md",
     )

@@ -60,6 +60,40 @@ def test_entropy_is_that_of_scipy(random):
         diagnostics.entropy(np.ones((3, 2)))
 
 
+def test_an_excess_is_what_a_share_does_not_explain():
+    """Label 1 four times, of which three at expert 0, whose share of all six choices is 4/6: 3 - 4 * 4/6."""
+    labels, more = diagnostics.excess(np.array([1, 1, 1, 1, 8, 8]), np.array([[0], [0], [0], [1], [0], [1]]), 2)
+    assert labels.tolist() == [1, 8] and more[0, 0] == pytest.approx(3 - 4 * 4 / 6)
+    assert np.abs(more.sum(axis=0)).max() < 1e-12 and np.abs(more.sum(axis=1)).max() < 1e-12
+    with pytest.raises(ValueError, match=r"needed: \[T\] and \[T, k\]"):
+        diagnostics.excess(np.array([1]), np.array([0]), 2)
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_function_of_the_label_gives_the_most_information(random, choices):
+    label = random.integers(0, EXPERTS, TOKENS)
+    expert = np.stack([(label + choice) % EXPERTS for choice in range(choices)], axis=1)
+    counts = np.bincount(expert.ravel(), minlength=EXPERTS)
+    bits = diagnostics.information(label, expert, EXPERTS, shuffles(random)).bits
+    assert diagnostics.most_information(counts, choices) == pytest.approx(bits, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("counts", "k", "entropy", "dead", "collapsed", "uniform"),
+    [
+        ([99, 1, 0], 1, None, [2], [0], False),
+        ([98, 2, 0], 1, None, [2], [], False),
+        ([15, 14, 0], 1, None, [], [], False),  # fewer than 10 tokens per expert
+        ([0, 50, 50], 2, 0.1, [0], [1, 2], False),
+        ([50, 50], 2, 0.1, [], [], False),  # no choice
+        ([30, 30, 40], 1, 0.995 * np.log(3), [], [], True),
+        ([0, 0, 0], 1, 0.0, [], [], False),
+    ],
+)
+def test_faults_are_named_at_their_limits(counts, k, entropy, dead, collapsed, uniform):
+    assert diagnostics.faults(np.array(counts), k, entropy) == diagnostics.Faults(dead, collapsed, uniform)
+
+
 @pytest.mark.parametrize("wrong", [[[0, 1, 2]], [[0, 0]], [[0, 1], [1, 0]]])
 def test_an_exchange_is_a_permutation(wrong):
     params = {"routed_ffn": {"up": np.zeros((1, 2, 3, 4)), "down": np.zeros((1, 2, 4, 3))}}

@@ -1,0 +1,231 @@
+"""What a routing tells about its router: numbers for each routed block, and sentences.
+
+The diagnostics are those of `routelaws.reference.diagnostics`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.balance import expert_counts
+from routelaws.reference.diagnostics import (
+    Faults,
+    Information,
+    agreement,
+    entropy,
+    excess,
+    faults,
+    information,
+    most_information,
+    not_learned,
+)
+
+from ..report.outline import listed
+from ..results.blocks import Block, Table
+from ..wording import in_short, once
+from .trace import Trace
+
+SHUFFLES = 4
+"""Of the labels, for the baseline of the information."""
+
+WORDS = 8
+"""Of an expert, at most."""
+
+LABELS = {"token": "the token itself", "previous": "the token before it", "position": "the position in the window"}
+"""What an expert may tell about, in words."""
+
+DEGREES = ((0.95, "alone decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
+"""The share of the possible information, in words. Our choice."""
+
+UNEVEN = 2.0
+"""Load of the busiest expert, over an even load, from which a sentence says it. Our choice."""
+
+NEITHER = "neither the token, nor the token before it, nor the position"
+
+
+class Word(NamedTuple):
+    """A token that an expert takes beyond its share."""
+
+    piece: str
+    taken: int  # tokens that this expert takes
+    of: int  # tokens in all
+
+
+class BlockFindings(NamedTuple):
+    """What the routing of one block tells."""
+
+    block: int
+    load: list[float]  # [E], share of the choices, over that of an even load
+    entropy: float | None  # of the probabilities, over log E; None without logits
+    information: dict[str, Information]  # by `LABELS`
+    most: float  # bits that the experts of this block can tell at most
+    agreement: float | None  # of the experts in evaluation and in training
+    dropped: float | None  # share of the assignments without a slot in training
+    unchosen: float  # share of the tokens that no expert takes
+    faults: Faults
+    words: list[list[Word]]  # of each expert
+
+
+def findings(trace: Trace, seed: int = 0) -> list[BlockFindings]:
+    """Return what a routing tells, block by block; `seed` is that of the shuffles."""
+    return [_of_block(trace, i, np.random.default_rng(seed)) for i in range(len(trace.block))]
+
+
+def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
+    """Return what the routing of one block tells, `i` its index."""
+    row, expert = _choices(trace.expert[i])
+    counts = expert_counts(expert, trace.experts)
+    nats = None if trace.logits is None else entropy(_softmax(trace.logits[i]))
+    return BlockFindings(
+        block=int(trace.block[i]),
+        load=(counts * trace.experts / counts.sum()).tolist(),
+        entropy=None if nats is None or trace.experts == 1 else nats / math.log(trace.experts),
+        information=_information(trace, row, expert, draw),
+        most=most_information(counts, expert.shape[1]),
+        agreement=None if trace.trained is None else agreement(trace.expert[i], trace.trained[i]),
+        dropped=None if trace.dropped is None else float(trace.dropped[i]),
+        unchosen=1 - len(np.unique(row)) / len(trace.token),
+        faults=faults(counts, expert.shape[1], nats),
+        words=_words(trace, row, expert),
+    )
+
+
+def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens [n] and experts [n, k]: the T rows of k, or a row for each choice where their number varies."""
+    if (expert >= 0).all():
+        return np.arange(len(expert)), expert
+    row, choice = np.nonzero(expert >= 0)
+    return row, expert[row, choice][:, None]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities from logits [T, E] in float64."""
+    raised = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
+def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dict[str, Information]:
+    """Return the information about each label; the first token of a window has no token before it."""
+    previous = np.concatenate([[0], trace.token[:-1]])
+    labels = {"token": trace.token, "previous": previous, "position": trace.position}
+    told = {}
+    for name, label in labels.items():
+        kept = trace.position[row] > 0 if name == "previous" and trace.position.any() else np.ones(len(row), bool)
+        shuffles = np.stack([draw.permutation(int(kept.sum())) for _ in range(SHUFFLES)])
+        told[name] = information(label[row[kept]], expert[kept], trace.experts, shuffles)
+    return told
+
+
+def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]]:
+    """Return the tokens that each expert takes most beyond its share, the largest excess first."""
+    token = trace.token[row]
+    ids, more = excess(token, expert, trace.experts)
+    piece = dict(zip(trace.token.tolist(), trace.piece.tolist(), strict=True))
+
+    def word(i: int, e: int) -> Word:
+        same = token == ids[i]
+        return Word(piece[int(ids[i])], int((expert[same] == e).sum()), int(same.sum()))
+
+    best = [[i for i in np.argsort(-column, kind="stable")[:WORDS] if column[i] >= 1] for column in more.T]
+    return [[word(i, e) for i in chosen] for e, chosen in enumerate(best)]
+
+
+def table(found: list[BlockFindings]) -> Table:
+    """Return a row for each block."""
+    heads = ["block", "busiest expert", "without a token", "entropy", *(f"bits: {name}" for name in LABELS)]
+    heads += ["bits at most", "training agrees", "dropped"]
+    rows = []
+    for block in found:
+        told = [f"{each.bits:.2f} ({each.baseline:.2f})" for each in block.information.values()]
+        row = [str(block.block), f"{max(block.load):.1f}x", str(block.load.count(0)), _percent(block.entropy), *told]
+        rows.append([*row, f"{block.most:.2f}", _percent(block.agreement), _percent(block.dropped)])
+    return Table(heads, rows)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
+    """Return what is wrong, each sentence once with the blocks that it holds for."""
+    return _by_block(_faults_of, trace, found)
+
+
+def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
+    """Return what decides the experts, and notes, each sentence once with the blocks that it holds for."""
+    return _by_block(_decided_by, trace, found) + _by_block(_notes_on, trace, found)
+
+
+def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
+    said = once((str(block.block), of_block(trace, block)) for block in found)
+    return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(of)}: {line}." for line, of in said.items()]
+
+
+def _faults_of(trace: Trace, block: BlockFindings) -> list[str]:
+    """Return what is wrong with the router of a block."""
+    wrong, lines = block.faults, []
+    if wrong.collapsed:
+        who = "expert" if len(wrong.collapsed) == 1 else "experts"
+        lines.append(f"the router has collapsed: {who} {listed(wrong.collapsed)} takes (almost) every token")
+    elif wrong.dead:
+        count = "1 expert is" if len(wrong.dead) == 1 else f"{len(wrong.dead)} experts are"
+        lines.append(
+            f"{count} dead, no token chooses {'it' if len(wrong.dead) == 1 else 'them'}: {in_short(wrong.dead)}"
+        )
+    if wrong.uniform:
+        lines.append("the router is uniform: all experts are about equally likely for every token")
+    if trace.trained is not None and trace.experts > trace.choices:
+        lines += not_learned(trace.choices / trace.experts, block.agreement, None)
+    return lines
+
+
+def _notes_on(trace: Trace, block: BlockFindings) -> list[str]:
+    """Return what a reader should know of a block that works: an uneven load, a choice that training changes."""
+    lines = []
+    busiest = max(block.load)
+    if busiest >= UNEVEN and not block.faults.collapsed:
+        lines.append(f"expert {block.load.index(busiest)} takes {busiest:.1f} times an even load")
+    if block.agreement is not None and block.agreement < 0.9:
+        lines.append(f"training chooses other experts for {1 - block.agreement:.0%} of the choices")
+    return lines
+
+
+def _decided_by(trace: Trace, block: BlockFindings) -> list[str]:
+    """Return what decides the expert of a token, as far as the experts tell it."""
+    if block.faults.collapsed or not block.most:
+        return []
+    shares = {name: share(told, block.most) for name, told in block.information.items()}
+    name = max((name for name in shares if shares[name] is not None), key=shares.get, default="token")
+    degree = next((words for least, words in DEGREES if (shares[name] or 0) >= least), None)
+    if degree is None:
+        few = "there are too few tokens to say what decides the expert"
+        return [few if shares["token"] is None else f"{NEITHER} says much about the expert"]
+    return [f"{LABELS[name]} {degree} the expert"]
+
+
+def share(told: Information, most: float) -> float | None:
+    """Return the information beyond that of shuffled labels, over the possible one; None if shuffled labels tell half
+    of it already."""
+    return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
+
+
+def summary(trace: Trace, found: list[BlockFindings]) -> list[Block]:
+    """Return what a terminal shows."""
+    return [
+        f"{trace.name}: {len(trace.token):,} tokens",
+        table(found),
+        *fault_sentences(trace, found),
+        *sentences(trace, found),
+    ]
+
+
+def as_json(trace: Trace, found: list[BlockFindings]) -> dict:
+    """Return the findings as plain numbers and texts."""
+    blocks = []
+    for block in found:
+        told = {name: each._asdict() for name, each in block.information.items()}
+        words = [[word._asdict() for word in of] for of in block.words]
+        blocks.append(block._asdict() | {"information": told, "faults": block.faults._asdict(), "words": words})
+    said = {"faults": fault_sentences(trace, found), "sentences": sentences(trace, found)}
+    return {"name": trace.name, "tokens": len(trace.token), "blocks": blocks, **said}

@@ -1,0 +1,202 @@
+"""The routing of a text by a trained run: in evaluation with its logits, and once more as in training.
+
+The model returns no router logits. They are the product of a block's input and its router, and the model gives that
+input itself: without the FFN of block m and without later blocks, and with the norm of that FFN as the final norm, its
+last vectors are what the router of block m sees.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from routelaws.reference.configuration import GROUPED, ModelConfig
+
+from ..errors import InputError
+from ..files import read_bytes
+from ..notation import ExpertChoice
+from ..routed_block import _groups, _logits
+from ..routers.mixture_of_tokens import mixing_weights
+from ..training.configuration import TrainConfig
+from ..training.corpus import read_corpus
+from ..training.diagnosis import first_blocks, special_blocks
+from ..training.routing import QUICK_COMPILE
+from ..training.step import EVALUATION_SEED, compute_dtype
+from ..training.texts import check_text
+from ..training.tokenizer import END_OF_DOCUMENT
+from ..training.tokens import load_tokens, prepare_tokens
+from ..training.watch import telling
+from ..training.weights import SavedRun, load_run
+from ..transformer import _run, apply, draw_noise
+from .trace import Trace
+
+
+def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=print) -> Trace:
+    """Return the routing of a text by the last checkpoint of a run.
+
+    Args:
+        folder: a run folder.
+        text: a file; the start of the run's validation text if None.
+        tokens: route at most so many.
+        tell: called with a line on what is being done.
+
+    Raises:
+        InputError: no run there, a dense run, or a text that cannot be read or is not the run's any more.
+    """
+    run = load_run(folder, telling(tell))
+    if not run.config.model.num_routed:
+        raise InputError(f"{folder}: the model is dense and has no router; inspect a routed run")
+    ids = _validation_start(folder, run, tokens, tell) if text is None else _ids_of(text, run)[:tokens]
+    return trace_run(run, ids, str(folder))
+
+
+def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndarray:
+    """Return the first tokens of the text that a run was evaluated on."""
+    files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
+    check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
+    return np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
+
+
+def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
+    """Return the tokens of a file; a document starts after the end of the one before it."""
+    try:
+        content = read_bytes(text).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {text}: cannot be read as UTF-8 text ({error}); name a text file") from error
+    if not content:
+        raise InputError(f"--text {text}: is empty; name a file with text")
+    return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(content)], np.int32)
+
+
+def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
+    """Return the routing of T token ids by a run.
+
+    Args:
+        run: a routed run.
+        ids: [T] integers, at least one.
+        name: of the run.
+    """
+    model = run.config.model
+    windows, real = _windows(run.config, ids)
+    batches = (windows, real, np.arange(len(windows)))
+    found = _compiled(model, compute_dtype(run.config), bool(real.all()))(run.params, batches, run.table)
+    expert, gate, logits, trained, dropped = (None if leaf is None else np.asarray(leaf) for leaf in found)
+    shape = (*windows.shape, model.num_routed)
+    kept = functools.partial(_of_tokens, shape=shape, real=real)
+    sequence, position = np.divmod(np.flatnonzero(real), real.shape[2])
+    expert, gate = _at_most(kept(expert), kept(gate)) if model.router == "expert_choice" else (kept(expert), kept(gate))
+    return Trace(
+        name=f"{name} (router {model.router}, {model.expert_count} experts)",
+        token=ids,
+        piece=np.array([run.tokenizer.decode([i]) for i in ids.tolist()]),
+        sequence=sequence,
+        position=position,
+        block=special_blocks(model) + 1,
+        expert=expert,
+        gate=gate,
+        experts=model.expert_count,
+        logits=None if logits is None else kept(logits),
+        trained=None if trained is None else kept(trained),
+        dropped=None if model.router == "mixture_of_tokens" else dropped.mean(axis=0),
+        mixes=model.router == "mixture_of_tokens",
+    )
+
+
+def _windows(config: TrainConfig, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is filled up."""
+    length = config.sequence_length
+    count = -(-len(ids) // length)
+    rows = min(config.batch_size, count)
+    if config.model.router in GROUPED:
+        rows = -(-rows // config.model.group_size) * config.model.group_size
+    batches = -(-count // rows)
+    windows, real = np.zeros(batches * rows * length, np.int32), np.zeros(batches * rows * length, bool)
+    windows[: len(ids)], real[: len(ids)] = ids, True
+    return windows.reshape(batches, rows, length), real.reshape(batches, rows, length)
+
+
+def _of_tokens(values: np.ndarray, *, shape: tuple, real: np.ndarray) -> np.ndarray:
+    """Return [n_r, T, ...] from [n, n_r, b S, ...], the real tokens alone."""
+    n, b, length, routed = shape
+    return np.moveaxis(values, 1, 0).reshape(routed, n * b * length, *values.shape[3:])[:, real.ravel()]
+
+
+def _at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return experts and gates [n_r, T, k] from [n_r, T, E], largest gate first; -1 and 0 beyond a token's last."""
+    order = np.argsort(-np.where(chosen, gate, -1), axis=-1, kind="stable")[..., : max(1, chosen.sum(axis=-1).max())]
+    taken = np.take_along_axis(chosen, order, axis=-1)
+    return np.where(taken, order, -1), np.where(taken, np.take_along_axis(gate, order, axis=-1), 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(model: ModelConfig, dtype, whole: bool):
+    """Return a jitted function (params, (windows, real, number), table) -> stacked over batches, with T = b S:
+
+    experts and gates [n, n_r, T, k], logits [n, n_r, T, E] or None, experts in training or None, dropped [n, n_r].
+    """
+    options = {"training": False, "noise": None, "held": None, "base_method": "host", "spread": None}
+    options |= {"rematerialise": False, "attention": "own"}
+
+    def route(params, table, tokens, real, number):
+        given = {"table": table, "mask": None if whole else real}
+        inputs = functools.partial(_router_logits, params, tokens, model, dtype, options | given)
+        logits = None if model.router == "hash" else jax.lax.map(inputs, _routed(model))
+        noise = draw_noise(jax.random.fold_in(jax.random.key(EVALUATION_SEED), number), model, *tokens.shape)
+        given["compute_dtype"] = dtype
+        trained = apply(params, tokens, model, training=True, noise=noise, **given)
+        routing = apply(params, tokens, model, **given).routing
+        if model.router == "mixture_of_tokens":
+            return *_largest_share(logits, params, tokens.shape, real, model), logits, None, trained.dropped_fraction
+        if isinstance(routing, ExpertChoice):
+            return *_chosen(routing, tokens.shape, model), logits, None, trained.dropped_fraction
+        return routing.expert, routing.gate, logits, trained.routing.expert, trained.dropped_fraction
+
+    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
+    def over_batches(params, batches, table):
+        return jax.lax.scan(lambda _, now: (None, route(params, table, *now)), None, batches)[1]
+
+    return over_batches
+
+
+def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
+    """Return which blocks are routed, and 0 ... n_r - 1."""
+    return jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
+
+
+def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:
+    """Return the logits [T, E] of one routed block, `place` its number and its index; see the head of this file."""
+    block, index = place
+    norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
+    routed = jax.tree.map(lambda leaf: leaf[index], params["routed_ffn"])
+    attention = first_blocks(params, model, block + 1)["blocks"]
+    changed = first_blocks(params, model, block) | {"blocks": attention, "final_norm": norm}
+    return _logits(routed, _run(changed, tokens, model, dtype, options)[1]).reshape(tokens.size, -1)
+
+
+def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
+    """Return the expert in whose mixture each token weighs most, and that weight, both [n_r, T, 1]."""
+
+    def of_block(logits, log_temperature):
+        groups, present, ungroup = _groups(logits.reshape(*shape, -1), real, model, False)
+        mix = functools.partial(mixing_weights, temperature=model.temperature * jnp.exp(log_temperature))
+        weights = ungroup(jax.vmap(lambda z, m: mix(z, mask=m))(groups, present)).reshape(logits.shape)
+        expert = jnp.argmax(weights, axis=-1, keepdims=True)
+        return expert, jnp.take_along_axis(weights, expert, axis=-1)
+
+    learned = params["routed_ffn"].get("log_temperature")
+    return jax.vmap(of_block)(logits, jnp.zeros(len(logits)) if learned is None else learned[:, 0])
+
+
+def _chosen(choice: ExpertChoice, shape: tuple, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
+    """Return which experts chose each token, and their gates, both [n_r, T, E]."""
+    places = _groups(jnp.arange(shape[0] * shape[1]).reshape(*shape, 1), None, model, False)[0][..., 0]
+
+    def of_block(token, gate):
+        flat = jax.vmap(lambda place, of: place[of])(places, token)  # [groups, E, C]
+        expert = jnp.broadcast_to(jnp.arange(model.expert_count)[:, None], flat.shape)
+        gates = jnp.zeros((shape[0] * shape[1], model.expert_count)).at[flat, expert].add(gate)
+        return gates != 0, gates
+
+    return jax.vmap(of_block)(choice.token, choice.gate)

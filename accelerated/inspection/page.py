@@ -1,0 +1,251 @@
+"""The page on a routing: one HTML file without a network or a script, light and dark, for phones and screens.
+
+Radio buttons choose the block and the expert; the style sheet shows what is chosen.
+"""
+
+import html
+import re
+
+from ..errors import printable
+from ..report.page import STYLE as REPORT_STYLE
+from ..report.page import document
+from ..wording import in_short, plural
+from .findings import LABELS, BlockFindings, Word, fault_sentences, sentences, share
+from .trace import Trace
+
+SHOWN = 500
+"""Tokens of the text on the page."""
+
+LISTED = 64
+"""Experts on the page at most: the busiest."""
+
+STYLE = """
+:root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5a5a5a; --line: #d4d4d4; --panel: #f4f4f4;
+  --link: #00558a; --tint: 84%; --deep: 38%; --bar: #0072b2; --bad: #a3341c; }
+@media (prefers-color-scheme: dark) { :root { --ground: #15181c; --ink: #e4e4e4; --soft: #a4abb3; --line: #3d434b;
+  --panel: #21262c; --link: #7cc4f5; --tint: 25%; --deep: 68%; --bar: #56b4e9; --bad: #ff9d85; } }
+body { background: var(--ground); color: var(--ink); }
+h2 { border-color: var(--line); }
+h3 { font-size: 1.1rem; margin: 1.4rem 0 0.3rem; }
+th, td { border-color: var(--line); }
+a { color: var(--link); }
+p.how { color: var(--soft); margin: 0.2rem 0 0.6rem; max-width: 48rem; }
+ul.findings { padding-left: 1.2rem; font-size: 1.05rem; }
+ul.findings li.bad { color: var(--bad); font-weight: 600; }
+input { position: absolute; opacity: 0; }
+label { display: inline-block; cursor: pointer; border: 1px solid var(--line); border-radius: 6px;
+  padding: 0.2rem 0.7rem; margin: 0 0.2rem 0.35rem 0; background: var(--panel); }
+input:checked + label { border-color: var(--ink); box-shadow: inset 0 0 0 1px var(--ink); font-weight: 600; }
+input:focus-visible + label { outline: 3px solid var(--bar); outline-offset: 1px; }
+.panel { display: none; border-top: 1px solid var(--line); margin-top: 0.3rem; }
+.picks label { padding: 0.15rem 0.55rem; font-size: 0.9rem; }
+.text { font: 0.95rem/1.75 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+  border: 1px solid var(--line); border-radius: 6px; padding: 0.6rem 0.8rem; max-height: 30rem; overflow-y: auto; }
+.text span { border-radius: 3px; }
+.e { background: hsl(var(--h) 75% calc(var(--tint) + var(--d))); }
+.u { box-shadow: inset 0 -0.18em hsl(var(--g) 70% var(--deep)); }
+.end { color: var(--soft); }
+.experts td { vertical-align: middle; }
+.experts .bar { display: inline-block; vertical-align: middle; margin-right: 0.3rem; }
+.experts .e { border-radius: 4px; padding: 0.1rem 0.45rem; font-weight: 600; }
+.bar { position: relative; height: 0.85rem; width: 9rem; background: var(--panel); border-radius: 2px; }
+.bar i { position: absolute; inset: 0 auto 0 0; width: var(--v); background: var(--bar); border-radius: 2px; }
+.bar b { position: absolute; top: -0.15rem; bottom: -0.15rem; left: var(--v); border-left: 2px solid var(--ink); }
+.told .bar { width: 100%; min-width: 6rem; max-width: 24rem; }
+.told td:nth-child(2) { width: 50%; }
+.words code { margin-right: 0.15rem; background: var(--panel); white-space: pre; }
+.words small { color: var(--soft); margin-right: 0.5rem; }
+@media (max-width: 40rem) { .bar { width: 4.2rem; } th, td { padding: 0.24rem 0.35rem; }
+  .told .bar { min-width: 5rem; } .told td:nth-child(2) { width: 30%; } }
+"""
+
+TERMS = (
+    ("load", "The number of tokens that an expert takes, over the number at an even load. 1x is even."),
+    ("bits", "How much the expert tells about something (mutual information). The mark on a bar is the same for "
+     "shuffled tokens: only what lies beyond it counts. A full bar means that nothing else decides the expert."),
+    ("entropy", "How undecided the router is between its experts, for a token: 0 % is sure, 100 % prefers none. "
+     "HASH has no probabilities and hence no entropy."),
+    ("training agrees", "The share of a token's experts that are the same in training, where balancing or noise may "
+     "change the choice."),
+    ("dropped", "The share of choices that find their expert full in training."),
+)  # fmt: skip
+
+
+SHUFFLED = "The mark is what shuffled tokens give."
+
+TAKES = (
+    "The tokens are those that an expert takes most beyond its share, each with how many of its occurrences it takes."
+)
+
+
+def page(trace: Trace, found: list[BlockFindings]) -> str:
+    """Return a routing as one HTML page that needs no other file."""
+    experts = _shown_experts(found)
+    buttons = "".join(_button("block", f"b{i}", f"Block {block.block}", i == 0) for i, block in enumerate(found))
+    panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
+    body = (
+        f"<h1>What the experts learned: {_text(trace.name)}</h1>\n<p>{_about(trace)}</p>\n"
+        f'<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
+        f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms()}'
+    )
+    style = REPORT_STYLE + STYLE + _rules(trace, experts)
+    return document(f"Experts of {trace.name}", body, style)
+
+
+def _about(trace: Trace) -> str:
+    """Return what was routed, in a paragraph."""
+    each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
+    if trace.mixes:
+        each = "no expert: experts process mixtures of tokens. Its colour is the expert in whose mixture it weighs most"
+    return (
+        f"{plural(len(trace.token), 'token', ',')} were routed as in evaluation, in "
+        f"{plural(len(trace.block), 'routed block')} with {plural(trace.experts, 'expert')} each. A token has {each}."
+    )
+
+
+def _sentences(trace: Trace, found: list[BlockFindings]) -> str:
+    wrong = (f'<li class="bad">{_text(line)}</li>' for line in fault_sentences(trace, found))
+    return "".join([*wrong, *(f"<li>{_text(line)}</li>" for line in sentences(trace, found))])
+
+
+def _overview(found: list[BlockFindings]) -> str:
+    """Return a table with a row for each block; columns that no block has are left out."""
+    columns = {
+        "block": lambda block: str(block.block),
+        "busiest expert": lambda block: f"{max(block.load):.1f}x",
+        "without a token": lambda block: str(block.load.count(0)),
+        "entropy": lambda block: _percent(block.entropy),
+        "training agrees": lambda block: _percent(block.agreement),
+        "dropped": lambda block: _percent(block.dropped),
+        "no expert": lambda block: _percent(block.unchosen) if block.unchosen else "",
+    }
+    kept = {head: cell for head, cell in columns.items() if any(map(cell, found))}
+    return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
+
+
+def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> str:
+    """Return what is shown of one block."""
+    picks = _button(f"expert{i}", f"b{i}all", "all experts", True, "all")
+    picks += "".join(_button(f"expert{i}", f"b{i}e{e}", str(e), False, str(e), f"e e{e}") for e in experts)
+    first = "A token is coloured by its expert" + (", underlined by its second." if trace.choices > 1 else ".")
+    parts = [
+        ("The text, coloured by expert", f"{first} Choose an expert to see its tokens alone; hover to read the gates."),
+        f'<div class="picks">{picks}</div><div class="text">{_tokens(trace, i)}</div>',
+        ("What decides the expert?", f"Bits that the expert tells, of {block.most:.2f} possible. {SHUFFLED}"),
+        _told(block),
+        ("Load and tokens of each expert", f"The mark is an even load. {TAKES} {_unchosen(block)}"),
+        _experts(block, experts),
+    ]
+    shown = (part if isinstance(part, str) else '<h3>{}</h3><p class="how">{}</p>'.format(*part) for part in parts)
+    return f'<div class="panel" id="p{i}">{"".join(shown)}</div>'
+
+
+def _tokens(trace: Trace, i: int) -> str:
+    """Return the beginning of the text, a span for each token."""
+    spans, after = [], "\n"
+    for piece, expert, gate in zip(trace.piece[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
+        chosen = [(int(e), float(g)) for e, g in zip(expert, gate, strict=True) if e >= 0]
+        said = ", ".join(f"expert {e} (gate {g:.2f})" for e, g in chosen) or "no expert"
+        kinds = " ".join([f"e e{chosen[0][0]}"] * bool(chosen) + [f"u u{e}" for e, _ in chosen[1:2]])
+        spans.append(f'<span class="{kinds}" title="{said}">{_piece(piece, after)}</span>')
+    return "".join(spans)
+
+
+def _piece(piece: str, after: str = "") -> str:
+    """Return a token as it is shown: a line end and the end of a document are signs."""
+    if not piece:
+        return f'<span class="end">[end of text]{after}</span>'
+    return html.escape("".join("⏎" + after if c == "\n" else c if c.isprintable() else "\ufffd" for c in piece))
+
+
+def _told(block: BlockFindings) -> str:
+    """Return a bar for each thing that the expert may tell about."""
+    rows = []
+    for name, told in block.information.items():
+        few = " (too few tokens to judge)" if block.most and share(told, block.most) is None else ""
+        bar = _bar(told.bits / max(block.most, 1e-9), told.baseline / max(block.most, 1e-9))
+        rows.append([LABELS[name] + few, bar, f"{told.bits:.2f} bits; shuffled {told.baseline:.2f}"])
+    return _table(["", "", ""], rows, "told")
+
+
+def _experts(block: BlockFindings, experts: list[int]) -> str:
+    """Return a table of the experts: loads, and the tokens that they take."""
+    scale = max(2.0, *block.load)
+    rows = []
+    for e in sorted(experts):
+        bar = _bar(block.load[e] / scale, 1 / scale)
+        rows.append([f'<span class="e e{e}">{e}</span>', f"{bar} {block.load[e]:.2f}x", _words(block.words[e])])
+    return _table(["expert", "load", "takes most beyond its share"], rows, "experts")
+
+
+def _words(words: list[Word]) -> str:
+    """Return tokens with how many of their occurrences an expert takes; a run of spaces is a sign and a number."""
+    said = []
+    for word in words:
+        piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
+        said.append(f"<code>{_piece(piece)}</code><small>{word.taken}/{word.of}</small>")
+    return f'<span class="words">{" ".join(said)}</span>'
+
+
+def _unchosen(block: BlockFindings) -> str:
+    """Return which experts no token chose."""
+    idle = [e for e, load in enumerate(block.load) if not load]
+    return f"No token chooses {plural(len(idle), 'expert')}: {in_short(idle, 8)}." if idle else ""
+
+
+def _shown_experts(found: list[BlockFindings]) -> list[list[int]]:
+    """Return, for each block, the experts on the page: all, or the busiest."""
+    orders = [sorted(range(len(block.load)), key=lambda e, load=block.load: (-load[e], e)) for block in found]
+    return [sorted(order[:LISTED]) for order in orders]
+
+
+def _rules(trace: Trace, experts: list[list[int]]) -> str:
+    """Return the style rules of blocks and experts: colours, and what the radio buttons show."""
+    used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
+    lines = [
+        f".e{e}{{--h:{_hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{_hue(e, trace.experts)}}}" for e in used
+    ]
+    for i, of in enumerate(experts):
+        lines.append(f"#b{i}:checked~#p{i}{{display:block}}")
+        lines += [
+            f"#p{i}:has(#b{i}e{e}:checked) .text .e:not(.e{e}){{background:none;box-shadow:none;opacity:.45}}"
+            for e in of
+        ]
+    return "\n".join(lines)
+
+
+def _hue(expert: int, experts: int) -> int:
+    """Return the hue of an expert in degrees: even steps for few experts, else steps that never repeat."""
+    return round(expert * 360 / experts) if experts <= 12 else round(expert * 137.508) % 360
+
+
+def _button(group: str, name: str, text: str, checked: bool, value: str = "", kind: str = "") -> str:
+    return (
+        f'<input type="radio" name="{group}" id="{name}" value="{value}"{" checked" * checked}>'
+        f'<label for="{name}" class="{kind}">{text}</label>'
+    )
+
+
+def _bar(value: float, mark: float) -> str:
+    length, place = (f"--v:{100 * min(1, share):.1f}%" for share in (value, mark))
+    return f'<div class="bar"><i style="{length}"></i><b style="{place}"></b></div>'
+
+
+def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
+    """Return a table of cells that are HTML already; without heads where all are empty."""
+    head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>" if any(heads) else ""
+    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'
+
+
+def _terms() -> str:
+    lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in TERMS)
+    return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,64 @@
+"""The routing of a text: what every routed block chose for every token, and the file that keeps it.
+
+`routing.npz` holds the arrays of `Trace` under their names; NumPy alone reads it, without pickle. Arrays that a router
+does not have are absent.
+"""
+
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..files import write_atomically
+
+
+class Trace(NamedTuple):
+    """The routing of T tokens in n_r routed blocks with E experts each; k experts per token at most.
+
+    Attributes:
+        name: what was inspected, in words
+        token: [T] integers, token ids
+        piece: [T] texts of the tokens
+        sequence: [T] integers, the window of each token
+        position: [T] integers, its position in the window
+        block: [n_r] integers, the number of each routed block, from 1
+        expert: [n_r, T, k] integers, the chosen experts, first choice first; -1 for none
+        gate: [n_r, T, k], the factor of each chosen expert's output; 0 for none
+        experts: E
+        logits: [n_r, T, E], the router's scores; None for a router without
+        trained: [n_r, T, k], the experts of the same tokens when routed as in training; None if not known
+        dropped: [n_r], share of the assignments that find no slot in training; None if not known
+        mixes: whether experts work on mixtures of tokens: `expert` is then the one in which the token weighs most
+    """
+
+    name: str
+    token: np.ndarray
+    piece: np.ndarray
+    sequence: np.ndarray
+    position: np.ndarray
+    block: np.ndarray
+    expert: np.ndarray
+    gate: np.ndarray
+    experts: int
+    logits: np.ndarray | None = None
+    trained: np.ndarray | None = None
+    dropped: np.ndarray | None = None
+    mixes: bool = False
+
+    @property
+    def choices(self) -> int:
+        """k, the experts of a token; where experts choose, the most that a token has."""
+        return self.expert.shape[2]
+
+    @property
+    def regular(self) -> bool:
+        """Whether every token has k experts: not where experts choose their tokens."""
+        return bool((self.expert >= 0).all())
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Write a trace as an .npz file, whole or not at all."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **{name: value for name, value in trace._asdict().items() if value is not None})
+    write_atomically(path, content.getvalue())

@@ -1,0 +1,192 @@
+"""The microscope on routers whose truth is known: planted weights, a hash, and the same model's own words."""
+
+import html.parser
+
+import jax
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.inspection import findings as told
+from routelaws.accelerated.inspection.own_run import trace_folder, trace_run
+from routelaws.accelerated.inspection.page import page
+from routelaws.accelerated.inspection.trace import write_trace
+from routelaws.accelerated.training.step import initial_state
+from routelaws.accelerated.training.weights import SavedRun
+from routelaws.accelerated.transformer import apply
+from routelaws.reference import diagnostics
+
+from .test_training_routers import ROUTERS, from_mapping, make_run, tokens_of
+
+EXPERTS = 4
+
+
+@pytest.fixture
+def run_of(small_fields):
+    """Return a function from changed fields to a run with its initial weights."""
+
+    def make(**changes):
+        config = from_mapping({**small_fields, "experts": EXPERTS, "blocks": 4, **changes}, "test")
+        params = jax.tree.map(np.array, initial_state(config).params)
+        return SavedRun(config, params, None, tokens_of(small_fields).load_tokenizer(), {})
+
+    return make
+
+
+def ids_of(run, count=512):
+    return np.random.default_rng(0).integers(3, 40, count).astype(np.int32)
+
+
+def with_constant_input(run, router):
+    """Return the run with a first entry of 10 in what each router reads, and other router weights [d, E]."""
+    params = run.params
+    params["blocks"]["ffn_norm"]["offset"][:, 0] = 10
+    params["routed_ffn"]["router"][:] = router(params["routed_ffn"]["router"])
+    return run
+
+
+def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
+    run = run_of(router="hash")
+    trace = trace_run(run, ids_of(run), "hash")
+    assert (trace.expert[:, :, 0] == trace.token % EXPERTS).all() and trace.logits is None and not trace.dropped.any()
+    for block in told.findings(trace):
+        loads = np.bincount(trace.token % EXPERTS)
+        assert block.information["token"].bits == pytest.approx(scipy.stats.entropy(loads, base=2), rel=1e-9)
+        assert block.most == pytest.approx(block.information["token"].bits, rel=1e-9)
+        assert block.agreement == 1 and block.faults == diagnostics.Faults([], [], False)
+        for e, words in enumerate(block.words):
+            assert words and all(word.taken == word.of for word in words), e
+    assert told.sentences(trace, told.findings(trace)) == ["Blocks 2 and 4: the token itself alone decides the expert."]
+
+
+def test_a_hash_of_the_token_before_is_named(run_of):
+    run = run_of(router="hash", hash="previous")
+    trace = trace_run(run, ids_of(run, 2048), "hash")
+    (line,) = told.sentences(trace, told.findings(trace))
+    assert line == "Blocks 2 and 4: the token before it alone decides the expert."
+
+
+def test_a_collapsed_router_is_named(run_of):
+    def router(weights):
+        weights[:, 0, 2] = 10
+        return weights
+
+    run = with_constant_input(run_of(router="top_k"), router)
+    trace = trace_run(run, ids_of(run), "top_k")
+    found = told.findings(trace)
+    assert all(block.faults.collapsed == [2] and block.load[2] == EXPERTS for block in found)
+    said = told.fault_sentences(trace, found)
+    assert said == ["Blocks 2 and 4: the router has collapsed: expert 2 takes (almost) every token."]
+    assert told.sentences(trace, found) == []
+
+
+def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
+    def router(weights):
+        weights[:, 0] = 0
+        weights[1, 0, 3] = -10
+        return weights
+
+    run = with_constant_input(run_of(router="top_k"), router)
+    trace = trace_run(run, ids_of(run), "top_k")
+    found = told.findings(trace)
+    assert [block.faults.dead for block in found] == [[], [3]] and found[1].load[3] == 0
+    assert "Block 4: 1 expert is dead, no token chooses it: 3." in told.fault_sentences(trace, found)
+
+
+def test_a_uniform_router_is_named(run_of):
+    run = run_of(router="top_k")
+    run.params["routed_ffn"]["router"] *= 1e-3
+    trace = trace_run(run, ids_of(run), "top_k")
+    found = told.findings(trace)
+    assert all(block.entropy > 0.999 for block in found)
+    said = told.fault_sentences(trace, found)
+    assert "Blocks 2 and 4: the router is uniform: all experts are about equally likely for every token." in said
+
+
+def test_a_random_policy_agrees_by_chance(run_of):
+    run = run_of(router="reinforce", router_scale=1e-3)
+    trace = trace_run(run, ids_of(run, 4096), "reinforce")
+    said = told.fault_sentences(trace, told.findings(trace))
+    assert any("training and evaluation choose the same expert for" in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["quantile", "expert_choice", "mixture"])
+def test_a_trace_has_what_the_model_chose(run_of, name):
+    """Its logits give the choices, and a text may have any length."""
+    run = run_of(**ROUTERS[name])
+    model, ids = run.config.model, ids_of(run, 100)
+    trace = trace_run(run, ids, name)
+    experts = model.expert_count
+    assert trace.expert.shape[:2] == trace.gate.shape[:2] == (2, 100) and trace.expert.max() < experts
+    assert trace.position.tolist() == [i % 16 for i in range(100)] and trace.sequence[-1] == 6
+    if name == "quantile":
+        first = np.sort(np.argsort(-trace.logits, axis=-1)[..., : model.choices])
+        assert (first == np.sort(trace.expert)).all()
+    if name == "expert_choice":
+        chosen = (trace.expert[:, :64] >= 0).sum(axis=(1, 2))
+        assert not trace.regular and (chosen == 64 * model.choices).all()
+    if name == "mixture":
+        assert trace.mixes and trace.trained is None and (0 < trace.gate).all() and (trace.gate <= 1).all()
+    assert html_is_whole(page(trace, told.findings(trace)))
+
+
+@pytest.mark.parametrize(("layout", "blocks"), [("spread", [2, 4]), ("upper", [3, 4])])
+def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
+    run = run_of(router="top_k", k=2, layout=layout)
+    ids = ids_of(run, 64)
+    output = apply(run.params, ids.reshape(4, 16), run.config.model)
+    trace = trace_run(run, ids, "top_k")
+    assert (trace.expert == output.routing.expert).all() and np.allclose(trace.gate, output.routing.gate, atol=1e-6)
+    chosen = scipy.special.softmax(np.take_along_axis(trace.logits, trace.expert, axis=-1), axis=-1)
+    assert trace.block.tolist() == blocks and np.allclose(chosen, trace.gate, atol=1e-5)
+
+
+class Page(html.parser.HTMLParser):
+    """Tags that are open, and addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.outside = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.outside += [attributes[name] for name in ("src", "href") if name in attributes]
+        if tag not in ("meta", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def html_is_whole(text: str) -> bool:
+    read = Page()
+    read.feed(text)
+    return not read.open and not read.outside and len(set(read.ids)) == len(read.ids) and "<script" not in text
+
+
+def test_a_page_shows_any_text_as_text(run_of):
+    run = run_of(router="hash")
+    ids = np.array([1, *run.tokenizer.encode("a <b>&\n\t\0\u2028ü </style>")], np.int32)
+    trace = trace_run(run, ids, "<i>")
+    shown = page(trace, told.findings(trace))
+    assert html_is_whole(shown) and "&lt;" in shown and "&lt;i&gt;" in shown and "\0" not in shown
+    assert "[end of text]" in shown and "too few tokens" in shown
+
+
+def test_numpy_alone_reads_the_file(run_of, tmp_path):
+    run = run_of(router="sinkhorn")
+    trace = trace_run(run, ids_of(run), "sinkhorn")
+    write_trace(tmp_path / "routing.npz", trace)
+    with np.load(tmp_path / "routing.npz", allow_pickle=False) as stored:
+        assert {name for name, value in trace._asdict().items() if value is not None} == {*stored}
+        assert (stored["logits"].argmax(axis=-1)[..., None] == stored["expert"]).all()
+        assert all(np.array_equal(stored[name], getattr(trace, name)) for name in stored)
+
+
+def test_a_dense_run_has_no_router(small_fields, tmp_path):
+    make_run({**small_fields, "steps": 4, "evaluations": 1}, tmp_path / "run").train()
+    with pytest.raises(InputError, match="is dense and has no router; inspect a routed run"):
+        trace_folder(tmp_path / "run", tokens=64)
