@@ -1,8 +1,8 @@
-"""One linear program, solved in four ways: what S-BASE, BASE and quantile balancing make of the same scores.
+"""One linear program, solved in four ways: S-BASE, BASE and quantile balancing on the same scores.
 
     python -m benchmarks.balanced        # prints the table of docs/balanced_assignment.md
 
-The program is to share out T tokens among E experts, T/E each, so that the sum of the scores is largest. The methods:
+Assign T tokens to E experts, T/E each, to maximise the sum of the scores. The methods:
 
 1. exact: `base.balanced_assignment`, the optimum, with prices that prove it.
 2. auction: the same with `method="auction"`, up to its increment.
@@ -11,11 +11,11 @@ The program is to share out T tokens among E experts, T/E each, so that the sum 
 4. quantile: `quantile.quantile_bias`, in turns on tokens and experts, after 1, 10 and 100 steps. Tokens choose by the
    last bias.
 
-Each line has the objective, the dual bound of the prices that the method ends with (minus the potentials of Sinkhorn
-times the entropy; the biases), the gap (bound less objective) and what is missing to the optimum, both as shares of the
-optimum's lead over a cyclic assignment, which looks at no score; the largest load over the mean; and the time as a
-multiple of the first method's, both under jit, taken in turns. Where tokens are not balanced the objective can be above
-the optimum: "missing" is negative there. No bound is ever below the optimum; the benchmark stops if one is.
+Each line has the objective; the dual bound of the method's final prices (minus the potentials of Sinkhorn times the
+entropy; the biases); the gap (bound minus objective) and "missing" (optimum minus objective), both as shares of the
+optimum's gain over a cyclic assignment, which ignores the scores; the largest load over the mean; and the time as a
+multiple of the first method's, both under jit, interleaved. Unbalanced tokens can exceed the optimum: "missing" is then
+negative. The benchmark stops if a bound is below the optimum.
 """
 
 import statistics
@@ -48,7 +48,7 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a method found."""
+    """The result of a method."""
 
     expert: np.ndarray | None  # [T]
     plan: np.ndarray | None  # [T, E] in place of experts
@@ -75,7 +75,7 @@ def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
 
 
 def methods() -> dict:
-    """Return {name: function of scores [T, E] -> Outcome}; the compiled work is done anew at each call."""
+    """Return {name: function of scores [T, E] -> Outcome}; each call repeats the compiled work."""
     import jax
     import jax.numpy as jnp
 
@@ -129,7 +129,7 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray) -> float:
 
 
 def judge(scores: np.ndarray, outcome: Outcome) -> tuple[float, float, float]:
-    """Return objective, dual bound and imbalance of what a method found."""
+    """Return objective, dual bound and imbalance of a method's result."""
     num_tokens, num_experts = scores.shape
     if outcome.expert is None:
         plan = outcome.plan.astype(np.float64)

@@ -1,11 +1,11 @@
-"""What a figure of the benchmark is: the sides that are timed in turns, and the ratio of their seconds."""
+"""A figure of the benchmark: sides that are timed in turns, and the ratio of their seconds."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Job(NamedTuple):
-    """Something that can be timed: `run` does it once and waits for its end, `facts` says what was done."""
+    """A timed job: `run` does it once and waits for its end; `facts` describes it."""
 
     run: Callable[[], object]
     facts: Callable[[], dict] = dict

@@ -1,20 +1,19 @@
-"""How evenly each hash loads the experts where a few tokens are most of the text.
+"""How evenly each hash loads the experts if a few tokens are most of the text.
 
     python -m benchmarks.hash_loads [1024x16x4x1 ...]        # prints the table of docs/hash_loads.md
 
 A size is V x E x G x k: tokens, experts, granularity and experts per token, so that k G of E G experts work on a token.
-Tokens follow Zipf's law: the share of token i is proportional to 1/(i + 1). No text is drawn; loads are expected ones.
+Tokens follow Zipf's law: the share of token i is proportional to 1/(i + 1). Loads are expected values, without
+sampling.
 
-Each line has the largest load over the mean load, of all choices together and of the one choice (column of the table)
-where it is largest; the least that any table could have for all choices; and how many different sets of experts the
-tokens have.
+Each line has the largest load over the mean, for all choices together and for the most uneven choice (a column of the
+table); the least possible value for all choices; and the number of different sets of experts.
 
-The least is 1, or more where one token is so frequent that its experts are above the mean even if they serve no other
-token: its share times E/k, as G cancels. The uniforms of random, multi and bigram follow from the seed, and so do the
-embeddings of clustered and dispersed, which are normal [V, 8]. The counts of balanced are the shares of ten million
-tokens. Positions are equally frequent. The two tokens of a bigram are taken as independent of each other. A hash that
-a size cannot have is left out: multi needs k = 1 and G > 1, bigram k = G = 1. The clusters of the larger sizes take
-half a minute each.
+The least possible value is 1, or the largest token share times E/k if that is more (G cancels). The seed fixes the
+uniforms of random, multi and bigram, and the normal embeddings [V, 8] of clustered and dispersed. The counts of
+balanced are the shares of ten million tokens. Positions are equally frequent, and the two tokens of a bigram
+independent. Sizes skip hashes that they cannot have: multi needs k = 1 and G > 1, bigram k = G = 1. The clusters of the
+larger sizes take half a minute each.
 """
 
 import sys
@@ -52,7 +51,7 @@ def zipf(vocab_size: int) -> np.ndarray:
 
 
 def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
-    """Return the table of a model by way of `routed_block.hash_table`."""
+    """Return the table of a model from `routed_block.hash_table`."""
     from routelaws.accelerated.routed_block import hash_table
 
     random, shape = np.random.default_rng(seed), (config.vocab_size, config.choices)

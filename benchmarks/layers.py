@@ -1,4 +1,4 @@
-"""Figures of one routed FFN, forward and backward: S-BASE over the dense FFN and beside the Switch layer in torch.
+"""Figures of one routed FFN, forward and backward: S-BASE over the dense FFN, and the Switch layer in torch.
 
 Ours is `routed_block` in training (Sinkhorn with its defaults), with the gradients of router, experts and input. T =
 4096, d = 256, f = 1024, float32.
@@ -48,8 +48,8 @@ def dense_layer(quick: bool = False) -> Job:
 def _in_place(value_and_grad, *arguments):
     """Return a function that runs a compiled call, and what the last call returned.
 
-    Gradients are written over those of the call before, as inside a train step; otherwise a call would also be charged
-    for memory that it takes from the system and gives back.
+    Gradients overwrite those of the previous call, as in a train step; otherwise the time would include memory
+    allocation.
     """
     import jax
 
@@ -69,7 +69,7 @@ def _normal(seed: int, shape: tuple[int, ...]):
 
 
 def _inputs(tokens: int, d: int):
-    """Return tokens with a direction that they share, so that loads are uneven, and the gradient of the output."""
+    """Return tokens with a common direction, for uneven loads, and the gradient of the output."""
     return _normal(10, (tokens, d)) + 0.3 * _normal(12, (d,)), _normal(11, (tokens, d))
 
 

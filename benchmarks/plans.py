@@ -1,8 +1,8 @@
 """Figures of balancing: the plan of Sinkhorn over POT and ott-jax, and general solvers over our exact assignment.
 
 Plan: scores are normal with deviation 2 and a trend over the experts. The load error is the largest relative distance
-of an expert's mass from 1/E. Ours stops at 1e-3 by its own rule; each peer gets the least number of sweeps with which
-it is no further off, and no check in between, its best case.
+of an expert's mass from 1/E. Ours stops at 1e-3 by its own rule; each peer gets the smallest number of sweeps that is
+as accurate, without checks, its best case.
 
 Assignment: `kernels.assignment.assign`, the compiled loops behind `routers.base`. OR-tools' minimum-cost flow has costs
 rounded to 1e-6 of the largest score; SciPy's `linear_sum_assignment` has one column for each of the T places.

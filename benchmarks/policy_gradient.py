@@ -1,9 +1,9 @@
-"""What REINFORCE estimates and how noisy it is, by going through every possible draw of experts.
+"""The bias and variance of REINFORCE, by enumeration of all draws of experts.
 
     python -m benchmarks.policy_gradient [--layouts r ra raa raaa] [--steps 0 300] [--tokens 4] [--experts 3]
 
-A model small enough that all E^T sequences of choices can be run: its expected loss, the gradient of that, and the mean
-and the variance of an estimator over the draws are then finite sums, without sampling error. In float64.
+In a small model, all E^T sequences of choices can be run. The expected loss, its gradient, and the mean and variance of
+an estimator are then finite sums without sampling error, in float64.
 
     h = x                                            T tokens, one sequence
     for each letter of the layout:
@@ -18,15 +18,15 @@ norm divides by the root mean square. Two gradients are compared:
 
 with the reward of each token alone (per-token credit) or the sum of rewards from it to the end (`reward_to_go`).
 
-First table: |estimator − truth| / |truth| for the routers' weights (median, least and most over the seeds), for all
-weights of the model, and the cosine of the angle between the two routers' gradients. "draws" is the number of draws
-over which one has to average before the noise of the mean is as small as the bias: variance / bias².
+First table: |estimator − truth| / |truth| for the routers' weights (median, minimum and maximum over the seeds), for
+all weights of the model, and the cosine of the angle between the two gradients of the routers. "draws" is the number of
+draws whose mean has as much noise as bias: variance / bias².
 
-Second table: the variance of the routers' gradient at one draw, in units of |truth|², with no baseline, with one number
-for all tokens (the mean of what is credited), and with one for each token (its mean over the draws, which for one
-routed layer is what a trained baseline tends to).
+Second table: the variance of the routers' gradient from one draw, in units of |truth|², without a baseline, with the
+mean reward of all tokens, and with the mean reward of each token over the draws, the limit of a trained baseline for
+one routed layer.
 
-`--steps` trains by gradient descent on the expected loss before anything is measured.
+`--steps` first trains by gradient descent on the expected loss.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class Problem(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the model computes for one draw of experts."""
+    """The results of the model for one draw of experts."""
 
     reward: jax.Array  # [T], log-probability of each target
     logits: jax.Array  # [n_r, T, E], of the routers
@@ -109,7 +109,7 @@ def problem(layout: str, num_tokens: int, num_experts: int, seed: int) -> Proble
 
 
 def all_draws(num_routed: int, num_tokens: int, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [n, n_r, T, k]: every way to choose, in order, k experts for each token in each routed layer."""
+    """Return [n, n_r, T, k]: all ordered choices of k experts for each token in each routed layer."""
     choices = list(itertools.permutations(range(num_experts), k))
     draws = list(itertools.product(choices, repeat=num_routed * num_tokens))
     return np.array(draws, dtype=np.int32).reshape(-1, num_routed, num_tokens, k)
@@ -152,7 +152,7 @@ def expected_loss(params: dict, given: Problem, draws: jax.Array, nucleus: float
 def estimator(
     params: dict, given: Problem, draw: jax.Array, credited: jax.Array, value: jax.Array, nucleus: float = 1.0
 ) -> dict:
-    """Return the gradient that training takes at one draw: of its loss and of the policy term of each routed layer.
+    """Return the training gradient of one draw: of its loss and of the policy term of each routed layer.
 
     Args:
         params: the weights at which it is taken.
@@ -198,7 +198,7 @@ def routers_of(tree: dict) -> list:
 
 
 def estimate(given: Problem, draws: jax.Array, nucleus: float = 1.0) -> Estimate:
-    """Compare the estimators with the truth by going through all draws.
+    """Compare the estimators with the truth by enumeration.
 
     Returns:
         `Estimate`, each field [len(ESTIMATORS)].

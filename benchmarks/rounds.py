@@ -1,4 +1,4 @@
-"""Times of several sides, measured in turns, and how much of the machine other processes had meanwhile.
+"""Times of several sides, measured in turns, and the CPU share of other processes.
 
 Each round runs a block of every side, the next round in the opposite order, and gives one ratio. The figure is the
 median of the ratios. pyperf finishes one benchmark before it starts the next ("processes and benchmarks are run
@@ -27,14 +27,14 @@ class Round(NamedTuple):
 
     Attributes:
         seconds: median of the block, by side
-        foreign: share of all cores that others used; None if unknown
+        foreign: share of all cores that other processes used; None if unknown
     """
 
     seconds: dict[str, float]
     foreign: float | None
 
     def is_disturbed(self) -> bool:
-        """Return whether others used too much of the machine; an unknown load does not count."""
+        """Return whether other processes used too much CPU; an unknown load does not count."""
         return self.foreign is not None and self.foreign > DISTURBED
 
 
@@ -57,7 +57,7 @@ class Load:
         self.began = self.machine(), self.own(), self.wall()
 
     def foreign(self) -> float | None:
-        """Return the share of all cores that others have used since `start`; None if unknown."""
+        """Return the share of all cores that other processes used since `start`; None if unknown."""
         machine, own, wall = self.machine(), self.own(), self.wall()
         if machine is None or self.began[0] is None or wall <= self.began[2]:
             return None
@@ -74,11 +74,11 @@ def interleave(
         sides: by name; each runs a block and returns the seconds of its calls.
         rounds: to keep.
         load: of the machine.
-        more: rounds that may be added in place of disturbed ones.
-        pause: seconds before each block, in which the threads of the block before go to sleep.
+        more: maximum of additional rounds to replace disturbed ones.
+        pause: seconds before each block, so that threads of the previous block go to sleep.
 
     Returns:
-        The calmest rounds, in the order in which they were taken.
+        The least disturbed rounds, in the order of measurement.
     """
     taken: list[Round] = []
     while sum(not each.is_disturbed() for each in taken) < rounds and len(taken) < rounds + more:
@@ -101,7 +101,7 @@ def median_and_quartiles(values: Sequence[float]) -> tuple[float, list[float]]:
 
 
 def machine_seconds(path: Path = Path("/proc/stat")) -> float | None:
-    """Return the CPU seconds of all processes since the machine started; None where Linux does not say."""
+    """Return the CPU seconds of all processes since boot; None if Linux does not report them."""
     try:
         fields = path.read_text(encoding="ascii").partition("\n")[0].split()
         return sum(int(fields[1 + i]) for i in _BUSY) / os.sysconf("SC_CLK_TCK")
@@ -110,7 +110,7 @@ def machine_seconds(path: Path = Path("/proc/stat")) -> float | None:
 
 
 def process_seconds(pid: int | str = "self") -> float:
-    """Return the CPU seconds of a process and of its children that have ended; 0 where Linux does not say."""
+    """Return the CPU seconds of a process and its ended children; 0 if Linux does not report them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")

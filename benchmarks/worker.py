@@ -1,7 +1,6 @@
-"""One process for each library and number of threads, which runs the blocks of its sides and sleeps in between.
+"""One process for each library and number of threads; it runs the blocks of its sides and sleeps otherwise.
 
-Two libraries with threads of their own in one process wait for each other's threads, and a library fixes its number of
-threads when it starts.
+Two libraries in one process would have thread contention, and a library fixes its number of threads when it starts.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ class Worker:
             self.pid = self.pool.submit(os.getpid).result()
 
     def ask(self, function, *arguments):
-        """Return what a function of this file returns in the process; its exceptions are raised here."""
+        """Call a function of this file in the process, and return its result or raise its exception."""
         return self.pool.submit(function, *arguments).result()
 
     def close(self) -> None:
@@ -67,7 +66,7 @@ def _environment(settings: dict[str, str]):
 
 
 def _start(library: str, threads: int) -> None:
-    """Keep a new process to as many cores as it has threads, and let it use memory as `routelaws train` does."""
+    """Pin a new process to as many cores as threads, with the memory settings of `routelaws train`."""
     from routelaws.accelerated.training.allocator import compute_where_called, keep_freed_memory
 
     if hasattr(os, "sched_setaffinity"):
@@ -94,7 +93,7 @@ def block(name: str, seconds: float) -> list[float]:
 
 
 def facts(name: str) -> dict:
-    """Return what a job says of itself."""
+    """Return the facts of a job."""
     return _JOBS[name][0].facts()
 
 

@@ -1,8 +1,8 @@
 """A lint for prose: `make lint` runs it over Markdown, docstrings, comments and messages.
 
 Vale would do this, but it fetches a program when it is installed, and proselint has no dictionary of a project's own.
-Each entry of WORDS is a pattern and what to write instead. A line that needs the word ends with "prose: ok, REASON" in
-a comment of its language. `python tools/prose.py --count` prints words and matches by file.
+Each entry of WORDS and PAGES is a pattern and what to write instead. A line that needs the word ends with
+"prose: ok, REASON" in a comment of its language. `python tools/prose.py --count` prints words and matches by file.
 """
 
 import argparse
@@ -26,7 +26,27 @@ WORDS = {
     r"\bmeans nothing\b": "is undefined, is not comparable",
     r"\bunwritten memory\b|\bmemory to which nothing\b": "uninitialised memory",
     r"\bthe least sum\b|\blowest point of its whole domain\b": "global optimum, the best objective found",
+    r"\bsay whether\b": "return whether, check whether",
+    r"\bin the place of\b": "instead of",
+    r"\bfore(tell|told)": "predict",
+    r"\b(dealt|shared|gives?|given) out (in|among|evenly|to)\b": "assigned, divided, distributed",
+    r"\bmoods?\b": "load, state",
+    r"\bstrangers?\b": "another library, a user",
+    r"\bwith (him|her)\b": "name the function or the caller",
 }
+PAGES = {
+    r"\bin place of\b": "instead of",
+    r"\bat hand\b": "available",
+    r"\bwho(so)?ever\b": "a user who",
+    r"\bas (it|they) stands?\b": "unchanged, current",
+    r"\bin words\b": "explain, or print the sentence itself",
+    r"\bknows? nothing (of|about)\b": "ignores",
+    r"\bless (the|those|these)\b": "minus",
+    r"\bone at least\b": "at least one",
+    r"\bof which\b.*\bof which\b": "repeat the noun",
+    r"\bto which nothing\b|\bwithout which\b": "repeat the noun",
+}
+"""Further patterns for pages: Markdown and templates."""
 SKIPPED = {"CHANGELOG.md", "prose.py", "tests", "suite"}
 ALLOWED = re.compile(r"prose: ok, \w+")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -55,14 +75,15 @@ READERS = {".md": markdown, ".j2": markdown, ".py": python}
 
 
 def matches(path: Path) -> list[str]:
-    """Return what the lint says of a file, one line for each match."""
+    """Return the matches in a file, one line each."""
     text = path.read_text("utf-8")
     lines = text.split("\n")
+    words = WORDS if path.suffix == ".py" else WORDS | PAGES
     found = []
     for number, line in READERS[path.suffix](text):
         if ALLOWED.search(lines[number - 1]):
             continue
-        for pattern, instead in WORDS.items():
+        for pattern, instead in words.items():
             found += [
                 f"{path}:{number}: {match[0]!r}: {instead}" for match in re.finditer(pattern, line, re.IGNORECASE)
             ]

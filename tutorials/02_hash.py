@@ -325,7 +325,7 @@ assert largest["the position"] < largest["the pair"] < largest["the token"]
 print("the first tokens go to", pairs[:8])
 
 # %% [markdown]
-# The position is perfectly even, but it knows nothing of the text: an expert gets every sixteenth token, whatever that
+# The position is perfectly even, but it ignores the text: an expert gets every sixteenth token, whatever that
 # token is. Fairness is not the only aim. Which router gives the best model is a question for training (lesson 10).
 
 # %% [markdown]

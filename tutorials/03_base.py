@@ -113,7 +113,7 @@ assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * x).sum()
 # %% [markdown]
 # ## 3. Prices
 #
-# Here is another way to share out. Give each expert a *price* $p_e$, which each of its tokens has to pay. A token then
+# Here is another way to assign. Give each expert a *price* $p_e$, which each of its tokens has to pay. A token then
 # looks at what is left to it, score less price, and wishes for the expert where most is left. If an expert is wanted by
 # too many, its price should go up. Compare no prices with some well-chosen ones.
 
@@ -327,7 +327,7 @@ same(found.objective, best)
 same(dual_bound(s, found.prices), best)
 
 # %% [markdown]
-# `gap` is the bound of these prices less the sum: zero, and that is the whole proof. The same for a group where trying
+# `gap` is the bound of these prices minus the sum: zero, and that is the whole proof. The same for a group where trying
 # all choices is out of the question. What is left of the gap there is rounding.
 
 # %%
@@ -426,5 +426,5 @@ print(f"128 tokens, 8 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:
 #    training, and what of the choice in evaluation?
 # 3. Run the auction of section 6 with ε = 0 on four tokens that like two experts equally well, with `max_bids=1000`.
 #    What happens, and why?
-# 4. Seven tokens cannot be shared out evenly among three experts. The reference then allows two or three tokens for
+# 4. Seven tokens cannot be divided evenly among three experts. The reference then allows two or three tokens for
 #    each expert. What has to change in the bound?

@@ -195,7 +195,7 @@ same(a_plus_g - a_plus_g[:, :1], np.tile(a_plus_g[0] - a_plus_g[0, 0], (T, 1)))
 # ## 5. Temperature: from soft to exact
 #
 # How much should the entropy count? Give it a weight ε, called the *temperature*: the objective is ⟨Π, z⟩ + ε H(Π), and
-# Sinkhorn's algorithm solves it with z/ε in place of z. Hot plans are soft. Cold plans come near the exact choice.
+# Sinkhorn's algorithm solves it with z/ε instead of z. Hot plans are soft. Cold plans come near the exact choice.
 
 # %%
 print("temperature    score    entropy    distance from the exact choice")

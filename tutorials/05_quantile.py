@@ -11,7 +11,7 @@
 # %% [markdown]
 # ## 1. Keep the prices
 #
-# In lesson 3 a group of tokens was shared out evenly with the help of prices. That choice is exact, but it looks at the
+# In lesson 3 a group of tokens was divided evenly with the help of prices. That choice is exact, but it looks at the
 # whole group before it places the first token. Here is a cheaper idea. The prices of one batch are good prices for the
 # next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where most is left, score
 # less price:
@@ -84,7 +84,7 @@ assert min(bounds) >= best
 
 # %% [markdown]
 # Hold β and look for the best α. The bound is a sum of pieces, one for each token. When $\alpha_t$ rises a little, the
-# bound gains k, and loses 1 for each expert whose term in the last sum is not zero. So the slope is k less the number
+# bound gains k, and loses 1 for each expert whose term in the last sum is not zero. So the slope is k minus the number
 # of experts with $s_{te} - \beta_e > \alpha_t$. It is zero exactly while k experts lie above $\alpha_t$. So $\alpha_t$
 # is best anywhere *between the k-th and the (k+1)-th largest* of $s_{te} - \beta_e$.
 
@@ -302,7 +302,7 @@ same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the 
 # %% [markdown]
 # ## 7. From batch to batch
 #
-# As routers both work in the same way. Route a batch by the bias as it stands. Then move the bias by one step on that
+# As routers both work in the same way. Route a batch by the current bias. Then move the bias by one step on that
 # batch. So a batch is routed by what *earlier* batches have left, and no token of it learns anything about a later one.
 # Let us send batches through, in which the experts are not equally liked. After forty batches the text changes, and
 # other experts become popular.

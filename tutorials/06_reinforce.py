@@ -453,7 +453,7 @@ for baseline in (0.0, J):
     print(f"baseline {baseline:6.3f}: gradient by JAX {np.asarray(found, dtype=float).round(4)}")
 
 # %% [markdown]
-# The draws are the same as those of the reference, since the noise is an argument. What is gained besides is time.
+# The draws are the same as those of the reference, since the noise is an argument. The gain is time.
 
 # %%
 fast_router = jax.jit(fast.reinforce_router)

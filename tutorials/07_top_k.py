@@ -89,7 +89,7 @@ for name, gate in (("none", none), ("sum", divided), ("softmax", chosen_only)):
 print("load of each expert:", (T * k * routing.load).round().astype(int), "of", T * k)
 
 # %% [markdown]
-# Some models use another score in place of the softmax: the *sigmoid*, $1 / (1 + \exp(-z_{te}))$, which looks at one
+# Some models use another score instead of the softmax: the *sigmoid*, $1 / (1 + \exp(-z_{te}))$, which looks at one
 # logit at a time. With it "sum" and "softmax" are two functions, since nothing cancels.
 
 # %%
@@ -259,7 +259,7 @@ same(softmax(z + 10), p)
 print(f"z-loss {z_loss(z):.3f}; with 10 added to every logit {z_loss(z + 10):.3f}; the probabilities are the same")
 
 # %% [markdown]
-# ## 6. A bias in place of a loss
+# ## 6. A bias instead of a loss
 #
 # A balance loss pulls at the same weights as the task does. Wang et al. 2024 do without. Each expert has a *bias* that
 # is added to its score for the choice, and nowhere else. After each batch the bias goes up by a fixed step $u$ for
@@ -285,7 +285,7 @@ print("loads in fair shares, last step:", (E * by_bias[-1]).round(2), " bias", b
 assert E * by_bias[-1].max() < 1.1
 
 # %% [markdown]
-# The gates do not know of the bias: they are the probabilities of the experts that were chosen, as before. (The step
+# The gates do not use the bias: they are the probabilities of the experts that were chosen, as before. (The step
 # above is larger than the usual one, so that the picture is short.)
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 8. Experts choose tokens, and mixtures of tokens
 #
 # **You will** turn the choice around and let each expert take its tokens; see how that lets a model look into the
-# future, and how groups across sequences prevent it; give experts mixtures in place of tokens; and switch the mixing
+# future, and how groups across sequences prevent it; give experts mixtures instead of tokens; and switch the mixing
 # off again.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.

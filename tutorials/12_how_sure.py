@@ -469,7 +469,7 @@ print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow /
 #
 # Answers, with the code that checks them: [`answers/12_how_sure.py`](answers/12_how_sure.py).
 #
-# 1. Take the five numbers of section 1. What would the interval be with q = 2 in place of Student's quantile, and what
+# 1. Take the five numbers of section 1. What would the interval be with q = 2 instead of Student's quantile, and what
 #    would its coverage be?
 # 2. How does the interval of the cut-off change if the noise is a third as large? And the interval of the slope?
 # 3. Leave out the largest size. What happens to both?

@@ -222,7 +222,7 @@ if tables:
     )
 
 # %% [markdown]
-# The second figure plots all runs of all routers over $\bar{N}$ in place of N.
+# The second figure plots all runs of all routers over $\bar{N}$ instead of N.
 
 
 # %% tags=["released"]

@@ -1,4 +1,4 @@
-"""Functions of one name that differ from library to library, and which of them a function speaks."""
+"""Variants of one function across libraries, and a classifier that identifies a function's variant."""
 
 import importlib
 

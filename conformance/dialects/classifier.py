@@ -1,6 +1,6 @@
-"""Dialects: functions of one name that differ from library to library, as code that says which one a function speaks.
+"""Dialects: variants of a function with one name across libraries, and a classifier that identifies them.
 
-    subject         function of a stranger                                      ours
+    subject         function to classify                                        ours
     "capacity"      f(num_tokens, num_experts, k, capacity_factor) -> int       min(T, ceil(c k T / E))
     "drop order"    f(expert, num_experts, capacity[, priority]) -> [T, k]      all first choices before any second
     "gates"         f(logits, expert) -> [T, k]                                 softmax over all experts
@@ -19,15 +19,15 @@
     "one-hot weights"
                     f(logits) -> [g, E], 1 where an expert's logit is largest   the lower index of equal ones
 
-Arrays are NumPy's: expert [T, k] integers, logits and scores [T, E], priority [T, k]; for "scope" logits [b, S, E] and
-expert [b, S, 1] of b parts, which are sequences, micro-batches or layers, in a balance loss that is 1 at balance for
-one part; x [n]; uniforms [T] in [0, 1); batch [b, S] integers, all different, whose groups may come in any order; up
-[E, d, f], down [E, f, d], x [T, d], token and gate [E, C] of one layer of experts. "activation of an expert" and "of a
-routed layer" are the same question to what surrounds it. What is returned can be anything that NumPy can read.
+Inputs are NumPy arrays: expert [T, k] integers, logits and scores [T, E], priority [T, k]. For "scope": logits [b, S,
+E] and expert [b, S, 1] of b parts (sequences, micro-batches or layers), in a balance loss that is 1 at balance for one
+part. x [n]; uniforms [T] in [0, 1). batch [b, S]: different integers; groups may come in any order. For one layer of
+experts: up [E, d, f], down [E, f, d], x [T, d], token and gate [E, C]. "activation of an expert" and "of a routed
+layer" test the activation inside a larger function. Results can be anything that NumPy can read.
 
-`classify` calls a function on inputs that tell all dialects of a subject apart, and says which of them it speaks; or
-that it speaks none, with the smallest input on which it differs from ours. A different answer is thus named before it
-is called a bug; `classify_backend` does so for the functions of a backend:
+`classify` calls a function on inputs that distinguish all dialects of a subject. It returns the dialect, or the
+smallest input on which the function differs from ours. So a different result is identified before it counts as a bug.
+`classify_backend` classifies the functions of a backend:
 
     >>> verdict = classify("capacity", lambda T, E, k, c: max(round(c * T / E), 4))
     >>> verdict.matches
@@ -36,8 +36,8 @@ is called a bug; `classify_backend` does so for the functions of a backend:
     capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours is another: at num_tokens 1,
     num_experts 1, k 1, capacity_factor 1.0 it gives 1, and this 4.
 
-Some dialects have no one right answer: who is dropped at random, or which of equal scores `torch.topk` takes. They are
-conditions on the answer, and are named only where no definite dialect fits.
+Some dialects have several right answers: random drops, or `torch.topk`'s choice among equal scores. They are conditions
+on the answer, and are reported only if no definite dialect fits.
 
 The formulas are in `table.py`.
 """
@@ -64,7 +64,7 @@ class Counterexample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Which dialect a function speaks."""
+    """The dialect of a function."""
 
     subject: str
     matches: tuple[str, ...]  # names of dialects; more than one where they are the same function, none if it has none
@@ -74,13 +74,13 @@ class Verdict(NamedTuple):
 
 
 def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
-    """Return which dialect of a subject a function speaks.
+    """Return a function's dialect of a subject.
 
     Args:
         subject: one of `SUBJECTS`.
-        function: of the signature in the module docstring, positional arguments; its inputs are copies. Inputs for
-            which it raises NotImplementedError are left out; what else it raises is an answer that no dialect gives.
-        seed: of the part of the inputs that is random.
+        function: with the signature in the module docstring, positional arguments; its inputs are copies. Inputs that
+            raise NotImplementedError are skipped; any other exception matches no dialect.
+        seed: of the random inputs.
 
     Returns:
         `Verdict`.
@@ -111,7 +111,7 @@ CHANCES = 4
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
-    """Return on how many inputs a dialect with many right answers accepts one that is not the answer that was found."""
+    """Count the inputs on which a dialect with several right answers also accepts a different answer."""
     others = [dialect.function for dialect in dialects]
     return sum(
         any(not _same(found, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)
@@ -120,16 +120,16 @@ def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]
 
 
 def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
-    """Return whether an answer is that of a dialect with one right answer."""
+    """Return whether an answer equals that of a dialect with one right answer."""
     return dialect.accepts is None and _same(pair[0], dialect.function(*values))
 
 
 def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:
-    """Return which dialects the functions of a backend speak, by subject, with their defaults.
+    """Return the dialects of a backend's functions, by subject, with their defaults.
 
     Args:
-        namespace: the backend, with the reference's public names; subjects whose function it lacks are left out.
-        call: call(path, *arrays, **options) calls one of its functions; by default with NumPy's arrays as they are.
+        namespace: the backend, with the reference's public names; subjects of missing functions are skipped.
+        call: call(path, *arrays, **options) calls one of its functions; by default with unchanged NumPy arrays.
         seed: see `classify`.
     """
     verdicts = {}
@@ -183,12 +183,12 @@ def _dense_choice(f: Callable) -> Callable:
 
 
 def _room_of_choice(f: Callable) -> Callable:
-    """Return how many tokens an expert takes from a group of such a size."""
+    """Return the number of tokens that an expert takes from a group of a size."""
     return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
 
 
 def _output_of_choice(f: Callable) -> Callable:
-    """Return the output of experts for a choice, given as its parts."""
+    """Return the output of experts for a choice, given by its fields."""
 
     def output(up, down, x, token, gate):
         per_token = np.bincount(token.ravel(), minlength=len(x))
@@ -219,7 +219,7 @@ FUNCTIONS = {
 
 
 def describe(verdict: Verdict) -> str:
-    """Return the verdict in a few words, in lines of at most 120 characters."""
+    """Return the verdict as short text, in lines of at most 120 characters."""
     dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
     if verdict.matches:
         found = dialects[verdict.matches[0]]
@@ -238,7 +238,7 @@ def _plain(value) -> Any:
 
 
 def _takes(function: Callable, count: int) -> bool:
-    """Return whether a function can be called with so many positional arguments; True if that is unknown."""
+    """Return whether a function accepts this number of positional arguments; True if unknown."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -249,13 +249,13 @@ def _takes(function: Callable, count: int) -> bool:
 
 
 def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
-    """Return what a function gives for copies of its arguments, as an array; words, where it raises; None for none."""
+    """Call a function with copies; return an array, a string if it raises, or None if it is not implemented."""
     try:
         found = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
         return found if bare is None else bare(found)
     except NotImplementedError:
         return None
-    except Exception as problem:  # whatever a stranger's function does is an answer
+    except Exception as problem:  # every exception is an answer
         return f"raised {type(problem).__name__}: {problem}"
 
 
@@ -272,7 +272,7 @@ def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool
 
 
 def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
-    """Return the first input, and so the smallest, on which an answer is not ours."""
+    """Return the first and smallest input on which an answer differs from ours."""
     for values, (found, _) in zip(inputs, answers, strict=True):
         wanted = ours.function(*values)
         if not _same(found, wanted):
@@ -281,7 +281,7 @@ def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tu
 
 
 def _same(found, wanted) -> bool:
-    """Return whether two answers are equal: whole numbers and booleans exactly, others up to the bound."""
+    """Return whether two answers are equal: integers and booleans exactly, others within the bound."""
     if isinstance(found, str) or isinstance(wanted, str):
         return isinstance(found, str) and isinstance(wanted, str) and found == wanted
     wanted = np.asarray(wanted)

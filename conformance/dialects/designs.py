@@ -1,10 +1,10 @@
-"""Designs of routers in which a token chooses: gate formulas, rules of choice, and inputs that tell them apart.
+"""Designs of token-choice routers: gate formulas, selection rules, and inputs that distinguish them.
 
     gate of a chosen expert = scale * form(logits, chosen)           forms: the dialects of "gates", and sparsemixer
     chosen                  = the k best of score + bias             rule "best"
                               the same within the m best of n groups rule `Groups`
 
-A design is a form, a scale and a rule. `judge.py` fits one to the answers of a router.
+A design is a form, a scale and a rule. `judge.py` fits one to a router's answers.
 """
 
 import itertools
@@ -28,13 +28,13 @@ class Form(NamedTuple):
 
     @property
     def score(self) -> str:
-        """Return what the router ranks its experts by: "softmax", "sigmoid" or "root"."""
+        """Return the score by which the router ranks experts: "softmax", "sigmoid" or "root"."""
         word = self.name.partition(" ")[0].rstrip(",")
         return word if word in _SCORES else "softmax"
 
 
 class Groups(NamedTuple):
-    """A choice within the best groups of neighbouring experts."""
+    """Selection within the best groups of neighbouring experts."""
 
     number: int
     taken: int
@@ -78,7 +78,7 @@ SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "sof
 
 
 def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
-    """Return softmax gates among the experts within 2 % of each choice, earlier choices left out (jitter 0.01)."""
+    """Return softmax gates among the experts within 2 % of each choice, without earlier choices (jitter 0.01)."""
     gates, left = np.zeros(expert.shape), np.array(logits, dtype=np.float64)
     for choice in range(expert.shape[1]):
         largest = left.max(axis=1, keepdims=True)
@@ -90,7 +90,7 @@ def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 
 def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
-    """Return sigmoids divided by their sum over the chosen, by logarithms: the sum cannot underflow."""
+    """Return sigmoids divided by their sum over the chosen, by logarithms, so the sum cannot underflow."""
     return _softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
 
 
@@ -111,7 +111,7 @@ FORMS = (
 
 
 def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
-    """Return [T, E], what a router of this form ranks its experts by."""
+    """Return [T, E], the scores by which a router of this form ranks experts."""
     return _SCORES[form.score](logits)
 
 
@@ -122,7 +122,7 @@ def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
 
 
 def groups_of(num_experts: int, k: int):
-    """Yield the group rules that E experts and k choices allow, of groups of two experts and more."""
+    """Yield the group rules for E experts and k choices, with groups of at least two experts."""
     numbers = [n for n in range(2, num_experts // 2 + 1) if num_experts % n == 0]
     for number, score in itertools.product(numbers, ("two_best", "best")):
         for taken in range(1, number):
@@ -131,7 +131,7 @@ def groups_of(num_experts: int, k: int):
 
 
 def within(rule, key: np.ndarray) -> np.ndarray:
-    """Return [T, E], the key with -inf outside of the groups that a rule takes."""
+    """Return [T, E], the key with -inf outside a rule's groups."""
     if rule == "best":
         return key
     taken = np.argsort(-_group_scores(rule, key), axis=1, kind="stable")[:, : rule.taken]
@@ -145,13 +145,13 @@ def _group_scores(rule: Groups, key: np.ndarray) -> np.ndarray:
 
 
 def gap_of_groups(rule: Groups, key: np.ndarray) -> np.ndarray:
-    """Return [T], by how much the last group that is taken is better than the first that is not."""
+    """Return [T], the score gap between the last chosen group and the first rejected one."""
     ordered = -np.sort(-_group_scores(rule, key), axis=1)
     return ordered[:, rule.taken - 1] - ordered[:, rule.taken]
 
 
 def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """Return [T] bool, the tokens whose set of experts cannot be the k best of keys known up to a margin [T, 1]."""
+    """Return [T] bool, the tokens whose experts cannot be the k best of keys within a margin [T, 1]."""
     k, ordered = expert.shape[1], -np.sort(-key, axis=1)
     chosen = (expert[:, :, None] == np.arange(key.shape[1])).any(axis=1)
     last_in, first_out = ordered[:, k - 1 : k], ordered[:, k : k + 1]
@@ -160,7 +160,7 @@ def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.nd
 
 
 def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
-    """Return [T, 1], the error of the key that the choice is made by."""
+    """Return [T, 1], the error of the selection key."""
     largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
     bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
     rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
@@ -175,13 +175,13 @@ SHAPES = (
 
 
 def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
-    """Return rows of different multiples of 1/8 in any order, at most 8 from zero: exact in bfloat16."""
+    """Return rows of distinct multiples of 1/8 in random order, at most 8 in size: exact in bfloat16."""
     steps = random.integers(1, 4, (num_tokens, num_experts)).cumsum(axis=1) / 8
     return random.permuted(steps - steps[:, num_experts // 2 : num_experts // 2 + 1], axis=1)
 
 
 def probes(seed: int = 0) -> list[Probe]:
-    """Return the inputs of a verdict, the smallest first of each kind."""
+    """Return the inputs for a verdict, smallest first within each kind."""
     random = np.random.default_rng(seed)
     found = [Probe("plain", _lattice(random, T, E), k) for T, E, k in SHAPES]
     ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]

@@ -1,6 +1,6 @@
-"""Fits a design to the answers of a router: form of the gates, scale, and rule of choice.
+"""Fit a design to a router's answers: form of the gates, scale, and selection rule.
 
-What fits all plain answers is what the router computes; else the design that explains most of them is the nearest.
+A design that fits all plain answers is the router's; otherwise the nearest design explains most of them.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from routelaws.conformance.dialects.designs import Form, Probe
 
 
 class Answer(NamedTuple):
-    """What a router gave for a probe."""
+    """A router's answer to a probe."""
 
     probe: Probe
     expert: np.ndarray  # [T, k]
@@ -37,7 +37,7 @@ class Design(NamedTuple):
         return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
 
     def options(self, k: int) -> dict | None:
-        """Return the values of the reference's options that are this design at k, None where there are none."""
+        """Return the reference's options for this design at k; None if there are none."""
         options = self.form.alone if k == 1 else self.form.options
         if options is None:
             return None
@@ -49,7 +49,7 @@ class Design(NamedTuple):
 
 
 def fit(plain: list[Answer], precision: str) -> list[Design]:
-    """Return the designs by how many answers they leave unexplained, the best first."""
+    """Return the designs by their number of unexplained answers, the best first."""
     ks = {one.probe.k for one in plain}
     found, rules = [], {}
     for form in designs.FORMS:
@@ -68,16 +68,16 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
 
 
 def _is_another(form: Form, ks: set) -> bool:
-    """Return whether a form is, where one k was answered, one without k up to a constant."""
+    """Return whether a form equals one without k up to a constant, if only one k was answered."""
     return (
         len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
     )
 
 
 def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
-    """Return which answers each rule of choice explains; groups only where the k best do not explain all of them.
+    """Return the answers that each selection rule explains; with groups only if the k best do not explain all.
 
-    A rule of groups has to explain four answers of five.
+    A group rule must explain four of five answers.
     """
     rules = {"best": [choice_fits(form, "best", one, precision) for one in plain]}
     if all(rules["best"]):
@@ -91,7 +91,7 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
 
 
 def _scale(form: Form, plain: list[Answer]) -> float:
-    """Return the constant that all gates of a form are multiplied by: the median ratio, to few digits if that fits."""
+    """Return the constant factor of all gates of a form: the median ratio, rounded to few digits if that fits."""
     ratios = []
     for one in plain:
         wanted = form.gates(one.probe.logits, one.expert)
@@ -107,20 +107,20 @@ def _scale(form: Form, plain: list[Answer]) -> float:
 
 
 def near(wanted: np.ndarray, found: np.ndarray) -> bool:
-    """Return whether the gates of each token are these numbers up to a hundredth, whichever expert has which."""
+    """Return whether the gates of each token are these numbers within a hundredth, in any order."""
     wanted, found = np.sort(wanted, axis=1), np.sort(found, axis=1)
     return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
 
 
 def bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarray:
-    """Return [T, k] bool, the gates that are off."""
+    """Return [T, k] bool, the wrong gates."""
     wanted = scale * form.gates(one.probe.logits, one.expert)
     room = BOUNDS["designs.gate"].limit * designs.error_of(one.probe.logits, precision) * np.abs(wanted)
     return ~(np.abs(one.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
 
 
 def choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
-    """Return whether the experts are those of a rule; None where its groups hold fewer experts than were asked for."""
+    """Return whether the experts follow a rule; None if its groups hold fewer than k experts."""
     num_experts = one.probe.logits.shape[1]
     if rule != "best" and num_experts % rule.number == 0 and rule.taken * num_experts // rule.number < one.probe.k:
         return None
@@ -128,7 +128,7 @@ def choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
 
 
 def wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:
-    """Return [T] bool, the tokens whose experts are not those of the rule; where it has no groups, the k best."""
+    """Return [T] bool, the tokens whose experts do not follow the rule (without groups: the k best)."""
     rule = "best" if rule != "best" and one.probe.logits.shape[1] % rule.number else rule
     scores = designs.scores_of(form, one.probe.logits)
     key = scores if one.probe.bias is None else scores + one.probe.bias

@@ -1,11 +1,10 @@
-"""A verdict on a router in which a token chooses: which design it computes, or where it differs from the nearest one.
+"""A verdict on a token-choice router: its design, or its first difference from the nearest design.
 
     finding = judge(ask, precision="float32")
 
-`ask(probe)` returns (expert [T, k], gate [T, k]) of a `designs.Probe`. It raises NotImplementedError for what the
-router does not offer, and `Fault` where it broke a rule or broke down. `judge` compares what is unique: the set of
-experts of each token up to admissible ties, and the gate of each expert. Order within the k, ties and the sign of zero
-are facts of the answer, no faults.
+`ask(probe)` returns (expert [T, k], gate [T, k]) of a `designs.Probe`. It raises NotImplementedError for options that
+the router lacks, and `Fault` if the router breaks a rule or fails. `judge` compares the set of experts of each token,
+up to admissible ties, and the gate of each expert. Order within the k, ties and the sign of zero are facts, not faults.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from routelaws.conformance.engine.harness import central_difference
 
 
 class Fault(Exception):
-    """A rule of every design that an answer broke; `kind` is one of `report.DEFECTS`."""
+    """A broken rule of every design; `kind` is one of `report.DEFECTS`."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(detail)
@@ -29,7 +28,7 @@ class Fault(Exception):
 
 
 class Difference(NamedTuple):
-    """Where a router first leaves a design."""
+    """The first difference between a router and a design."""
 
     detail: str
     probe: Probe
@@ -37,7 +36,7 @@ class Difference(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What `judge` says of a router."""
+    """The verdict of `judge` on a router."""
 
     verdict: str  # "right", "differs", "defect" or "not askable"
     kind: str = ""  # of a defect
@@ -56,7 +55,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     Args:
         ask: see the module docstring.
         precision: of the answers, a key of `harness.UNIT`.
-        in_oracle: says whether the reference has these options, so that "right" can be said of them.
+        in_oracle: returns whether the reference has these options; only then can the verdict be "right".
     """
     answers, faults = _answers(ask)
     plain = [one for one in answers if one.probe.kind == "plain"]
@@ -96,7 +95,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
 
 
 def _answers(ask: Callable) -> tuple[list[Answer], list[Difference]]:
-    """Return the answers to all probes, and the rules of every design that they break, the smallest first."""
+    """Return the answers to all probes, and the general rules that they break, the smallest probe first."""
     answers, faults = [], []
     for probe in designs.probes():
         try:
@@ -120,7 +119,7 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference]]:
 
 
 def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
-    """Return a fault where the same input gives another answer: at once, after other inputs, or after training."""
+    """Return a fault if the same input gives another answer: repeated, after other inputs, or after training."""
     if not answers:
         return []
     largest, first = max(answers, key=lambda one: one.probe.logits.size), answers[0]
@@ -140,7 +139,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
-    """Return a fault where at most half of the experts ever run, though each has the largest logits of some tokens."""
+    """Return a fault if at most half of the experts ever run, although each has the largest logits of some tokens."""
     largest = max(plain, key=lambda one: one.probe.logits.size)
     num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
@@ -151,7 +150,7 @@ def _idle(plain: list[Answer]) -> list[Difference]:
 
 
 def _changed(ask: Callable, one: Answer) -> int:
-    """Return how many tokens get another answer than before."""
+    """Return the number of tokens with a changed answer."""
     expert, gate = ask(one.probe)
     return int(((expert != one.expert) | (gate != one.gate)).any(axis=1).sum())
 
@@ -176,7 +175,7 @@ def _well_formed(answer: Answer) -> None:
 
 
 def difference(design: Design, one: Answer, precision: str) -> Difference | None:
-    """Return where an answer leaves a design, None where it does not."""
+    """Return the difference between an answer and a design; None if there is none."""
     rule, real = design.rule, np.ones(len(one.expert), bool) if one.probe.mask is None else one.probe.mask
     if (
         rule == "best"
@@ -205,7 +204,7 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
 
 
 def _reason_of_choice(design: Design, one: Answer, precision: str) -> str:
-    """Return what else a choice with a bias may have been made by."""
+    """Return another possible key for a choice with a bias."""
     if one.probe.bias is None:
         return ""
     unbiased, reasons = one._replace(probe=one.probe._replace(bias=None)), []
@@ -218,12 +217,12 @@ def _reason_of_choice(design: Design, one: Answer, precision: str) -> str:
 
 
 def _token(probe: Probe, t: int) -> Probe:
-    """Return the input with one token alone; a token of a padded group stays in it."""
+    """Return the input reduced to one token; a token of a padded group stays in it."""
     return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1])
 
 
 def _reason(design: Design, one: Answer, t: int) -> str:
-    """Return what explains gates that are off, where it is known: a constant below the line, or the bias."""
+    """Return a known explanation of wrong gates: a constant in the denominator, or the bias."""
     logits, expert, gate = one.probe.logits[t], one.expert[t], one.gate[t] / design.scale
     if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
         scores = designs.scores_of(design.form, one.probe.logits)[t, expert]
@@ -240,7 +239,7 @@ def _reason(design: Design, one: Answer, t: int) -> str:
 
 
 def _beside_padding(design: Design, answers: list[Answer], precision: str) -> list[Difference]:
-    """Return a difference where padded tokens have gates: they reach experts, and count in loads."""
+    """Return a difference if padded tokens have gates, so that they reach experts and count in loads."""
     for one in answers:
         if one.probe.mask is not None and np.any(one.gate[~one.probe.mask] != 0):
             gates = one.gate[~one.probe.mask].tolist()
@@ -251,7 +250,7 @@ def _beside_padding(design: Design, answers: list[Answer], precision: str) -> li
 
 
 def _gradient_fault(ask: Callable, design: Design, one: Answer) -> Difference | None:
-    """Return where the derivative of the gates by the logits is not that of a design, of those that can be asked.
+    """Return a wrong derivative of the gates by the logits, for the designs that have one.
 
     `ask.gradient(probe, weights)` is the derivative [T, E] of the sum of weights times gates, in the order of `ask`.
     """
@@ -265,7 +264,7 @@ def _gradient_fault(ask: Callable, design: Design, one: Answer) -> Difference | 
 
 
 def gradient_fault(found: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
-    """Return what is wrong with a gradient [T, E] by the logits; small entries are compared with the largest."""
+    """Return the error of a gradient [T, E] by the logits; small entries are compared with the largest."""
     largest = np.abs(wanted).max()
     off = np.abs(found - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
     if not off.any():
@@ -285,7 +284,7 @@ def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
 
 
 def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ...]:
-    """Return what is no fault: the order within the k, and which of equal experts are taken."""
+    """Return the facts: the order within the k, and the choice among equal experts."""
     facts = {}
     plain = [one for one in answers if one.probe.kind == "plain" and one.probe.k > 1]
     if plain:
@@ -304,7 +303,7 @@ def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ..
 
 
 def _takes(one: Answer, sign: int) -> bool:
-    """Return whether the set of experts is that of the lowest (1) or highest (-1) index among equal logits."""
+    """Return whether the set of experts has the lowest (1) or highest (-1) index among equal logits."""
     index = np.broadcast_to(sign * np.arange(one.probe.logits.shape[1]), one.probe.logits.shape)
     wanted = np.lexsort((index, -np.where(one.probe.logits == 0, 0, one.probe.logits)), axis=1)[:, : one.probe.k]
     return np.array_equal(np.sort(wanted, axis=1), np.sort(one.expert, axis=1))
@@ -315,7 +314,7 @@ def _numbers(values) -> str:
 
 
 def told(probe: Probe) -> str:
-    """Return an input in decimal numbers; of many tokens the first three."""
+    """Return an input in decimal numbers, at most three tokens."""
     rows = ", ".join(_numbers(row) for row in probe.logits[:3]) + ", ..." * (len(probe.logits) > 3)
     parts = [f"logits [{rows}]", f"k {probe.k}"]
     parts += [] if probe.bias is None else [f"bias {_numbers(probe.bias)}"]

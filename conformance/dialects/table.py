@@ -1,9 +1,8 @@
-"""The table of dialects: formulas, who computes them, and inputs that tell them apart. `classifier.py` asks.
+"""The table of dialects: formulas, libraries, and inputs that distinguish them, for `classifier.py`.
 
-No library is imported: the formulas are restated, as they were read in public code in 2026. `make wild` runs libraries
-of docs/wild; names in `NOT_RUN` were read and not run, and a report says so. Where a dialect has a
-parameter that is not in the signature (a least capacity, an alignment, a number of devices) it has the library's usual
-value, or 1. The first dialect of a subject is ours.
+No library is imported: we wrote the formulas from public code of 2026. `make wild` runs the libraries of docs/wild;
+names in `NOT_RUN` were only read, which reports mention. A parameter outside the signature (a minimum capacity, an
+alignment, a number of devices) has the library's usual value, or 1. The first dialect of a subject is ours.
 """
 
 import math
@@ -26,7 +25,7 @@ class Dialect(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What libraries differ in."""
+    """A function that differs between libraries."""
 
     parameters: tuple[str, ...]  # of the function, in order
     dialects: tuple[Dialect, ...]  # ours first
@@ -44,7 +43,7 @@ NOT_RUN = (
 
 
 def speakers(dialect: Dialect) -> str:
-    """Return the libraries that speak a dialect, and which of them were read and not run."""
+    """Return the libraries of a dialect, and mark those that were read and not run."""
     read = [name for name in dialect.spoken_by if name.startswith(NOT_RUN)]
     run = [name for name in dialect.spoken_by if name not in read]
     return ", ".join(run + ([f"{', '.join(read)} (read, not run)"] if read else []))
@@ -117,7 +116,7 @@ def _capacity_inputs(seed: int) -> list[tuple]:
 
 
 def _serve(expert, num_experts: int, capacity: int, queue) -> np.ndarray:
-    """Return who is kept when the assignments (t, choice) are served in the order of a queue."""
+    """Return the kept assignments (t, choice), served in the order of a queue."""
     kept, taken = np.zeros(expert.shape, dtype=bool), [0] * num_experts
     for t, choice in queue:
         kept[t, choice] = taken[expert[t, choice]] < capacity
@@ -136,12 +135,12 @@ def _in_order(key: Callable) -> Callable:
 
 
 def _by_lot(expert, num_experts, capacity, priority):
-    """Serve in an order that is drawn anew each time: the one place where a generator is hidden on purpose."""
+    """Serve in a new random order each time: the only hidden random generator, on purpose."""
     return _serve(expert, num_experts, capacity, np.random.default_rng().permutation(list(np.ndindex(expert.shape))))
 
 
 def _fills_up(expert, num_experts, capacity, priority, found) -> bool:
-    """Return whether every expert keeps as many as it can, whoever they are."""
+    """Return whether every expert keeps as many tokens as it can, whichever they are."""
     wanted = np.minimum(np.bincount(expert.ravel(), minlength=num_experts), capacity)
     kept = np.bincount(expert[found.astype(bool)], minlength=num_experts)
     return found.shape == expert.shape and set(np.unique(found)) <= {0, 1} and bool(np.all(kept == wanted))
@@ -277,7 +276,7 @@ def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = 
 
 
 def _loss_of_gates(z, e):
-    """The probabilities of the experts that were not chosen are left out."""
+    """Only the probabilities of chosen experts count."""
     gates = np.zeros(z.shape)
     np.put_along_axis(gates, e, _chosen(_softmax(z), e), axis=1)
     share = _counted(e, z.shape[1]) / e.size
@@ -350,7 +349,7 @@ def _ranked(key: Callable) -> Callable:
 
 
 def _any_top_k(scores, k, found) -> bool:
-    """Return whether the choices are distinct, in falling order, and none that was left out is larger."""
+    """Return whether the choices are distinct, in descending order, and no other score is larger."""
     if found.shape != (len(scores), k) or any(len(set(row.tolist())) < k for row in found):
         return False
     return bool(np.all(np.take_along_axis(scores, found, axis=1) == -np.sort(-scores, axis=1)[:, :k]))
@@ -400,7 +399,7 @@ ACTIVATION = (
 
 
 def _activation_inputs(seed: int) -> list[tuple]:
-    """With -3 and less, where the forms of GELU are a tenth of their value apart; near 0 they are the same."""
+    """Include values up to -3, where the forms of GELU differ by a tenth; near 0 they are equal."""
     random = np.random.default_rng(seed)
     return [
         (np.array([-3.0]),),
@@ -417,7 +416,7 @@ def _best_two(logits: np.ndarray) -> np.ndarray:
 
 
 def _second(keeps: Callable) -> Callable:
-    """Return gates that sum to 1 before the second is left out where not keeps(gate, uniform)."""
+    """Return gates that sum to 1 before dropping the second, which stays if keeps(gate, uniform)."""
 
     def gates(z, u):
         gate = _shared(_chosen(_softmax(z), _best_two(z)))
@@ -427,7 +426,7 @@ def _second(keeps: Callable) -> Callable:
 
 
 def _second_then_shared(z, u):
-    """The draw is against the probability among all experts, and what is left is divided by its sum."""
+    """Compare the draw with the probability among all experts, and divide the remaining gates by their sum."""
     gate = _chosen(_softmax(z), _best_two(z))
     gate[:, 1] *= u < gate[:, 1] / 0.5
     return _shared(gate)
@@ -461,7 +460,7 @@ def _second_inputs(seed: int) -> list[tuple]:
 
 
 def _grouped(label: Callable) -> Callable:
-    """Return groups of what has the same label(sequence, position, b, S, group_size)."""
+    """Return groups of entries with the same label(sequence, position, b, S, group_size)."""
 
     def group(batch, group_size):
         groups = {}
@@ -473,7 +472,7 @@ def _grouped(label: Callable) -> Callable:
 
 
 def _without_order(groups) -> np.ndarray:
-    """Return groups of numbers in rising order, which neither their order nor that within a group changes."""
+    """Return sorted groups of sorted numbers, so that their order does not matter."""
     rows = np.sort(np.asarray(groups), axis=1)
     return rows[np.lexsort(rows.T[::-1])]
 
@@ -522,7 +521,7 @@ EXPERT_CHOICE = (
 
 
 def _expert_choice_inputs(seed: int) -> list[tuple]:
-    """With whole c T / E, so that nothing is rounded."""
+    """Choose whole c T / E, so that nothing is rounded."""
     random = np.random.default_rng(seed)
     return [(np.round(1.5 * random.standard_normal((T, E)), 2), c) for T, E, c in ((2, 2, 1.0), (6, 3, 2.0))]
 
@@ -553,7 +552,7 @@ def _layer_norm(x: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_experts(up, down, x, token, gate):
-    """Inputs are so large that every activation of the table gives them back (but for 1e-4 of them)."""
+    """Inputs are so large that every activation of the table is the identity (within 1e-4)."""
     result = np.zeros(x.shape)
     for e, (tokens, gates) in enumerate(zip(token, gate, strict=True)):
         for t, g in zip(tokens, gates, strict=True):
@@ -617,7 +616,7 @@ QUANTILE_STEP = (
 
 
 def _quantile_inputs(seed: int) -> list[tuple]:
-    """With whole T k / E, and eighths, whose sums are exact in every precision."""
+    """Choose whole T k / E, and eighths, whose sums are exact in every precision."""
     random = np.random.default_rng(seed)
     return [
         (random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)

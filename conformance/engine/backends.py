@@ -598,7 +598,7 @@ def _alarm(seconds: float):
 
 
 PADDING = 100.0
-"""What padded tokens hold for a stranger: only our own twin promises that NaN in the padding does not matter."""
+"""The padded tokens of other libraries: only our own twin promises that NaN in the padding does not matter."""
 
 
 def _filled(leaf):

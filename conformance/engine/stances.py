@@ -1,12 +1,12 @@
-"""Which design each function of a stranger is, found once for a backend, before any test compares it.
+"""Find the design of each function of another library, once per backend, before the tests.
 
     routers.top_k.*           `dialects.judge`: form of the gates, scale, groups
-    notation.top_k_indices    which of equal scores it takes, and in which order it returns the chosen
+    notation.top_k_indices    tie rule, and order of the returned choices
     capacity, dispatch, loss  `dialects.classify`
 
-The guard reads what is found here. An option that a function lacks stands at the design's value, not at the reference's
-default, so a router that always normalises is compared with a reference that does. What is no fault, the order within
-the k and the choice among equal scores, is brought into the reference's order before a test sees it.
+The guard uses these designs. A missing option counts as set to the design's value, not to the reference's default, so a
+router that always normalises is compared with a normalising reference. The order within the k and the choice among
+equal scores are no faults; the guard converts them to the reference's before the tests.
 """
 
 import linecache
@@ -45,19 +45,19 @@ JUDGED = (TOP_K, SWITCH, GSHARD, TIES, *SUBJECTS)
 
 
 class Stance(NamedTuple):
-    """What was found of a function."""
+    """The design of a function."""
 
     finding: Finding
     options: dict | None = None  # of the reference, where they are the same for every k
 
     def options_at(self, k: int) -> dict | None:
-        """Return the values of the reference's options that the function stands at, by name; None where none are."""
+        """Return the function's values of the reference's options, by name; None if there are none."""
         design = self.finding.design
         return design.options(k) if isinstance(design, Design) else self.options
 
 
 def stance_of(backend, path: str) -> Stance:
-    """Return what a function of a `backends.Backend` is; see the module docstring."""
+    """Return the design of a function of a `backends.Backend`; see the module docstring."""
     if path in SUBJECTS:
         return _of_subject(backend, path)
     if path == TIES:
@@ -76,7 +76,7 @@ def stance_of(backend, path: str) -> Stance:
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
-    """Return how many of 256 tokens choose other experts where their normal logits are rounded to bfloat16."""
+    """Return how many of 256 tokens change experts if their normal logits are rounded to bfloat16."""
     logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
     probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
     try:
@@ -87,7 +87,7 @@ def _moved_by_bfloat16(ask: "_Ask") -> str:
 
 
 def _as_documented(finding: Finding, documented: dict | None) -> Finding:
-    """Return a finding that is a defect where the design is not the one that the library documents."""
+    """Return the finding; a defect if the design is not the documented one."""
     options = finding.design.options(2) if finding.verdict == "right" and finding.design else None
     if not documented or options is None:
         return finding
@@ -100,7 +100,7 @@ def _as_documented(finding: Finding, documented: dict | None) -> Finding:
 
 
 class _Ask:
-    """A router of a backend, as `judge` asks it."""
+    """A router of a backend, called by `judge`."""
 
     def __init__(self, backend, path: str):
         self.backend, self.path = backend, path
@@ -168,7 +168,7 @@ def _of_subject(backend, path: str) -> Stance:
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
-    """Return a fault where the gradient of a balance loss by the logits is not that of its dialect."""
+    """Return a fault if the gradient of a balance loss by the logits is not that of its dialect."""
     dialect = next(one for one in classifier.SUBJECTS["balance loss"].dialects if one.name == name)
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
@@ -188,7 +188,7 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
 
 
 def _of_ties(backend) -> Stance:
-    """Return which of equal scores a top-k function takes, and whether it returns the largest first."""
+    """Return a top-k function's tie rule, and whether it returns the largest first."""
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
     sorted_, ties, inputs = True, {"lower index", "higher index"}, 0
     for probe in designs.probes():
@@ -234,10 +234,10 @@ def _takes(expert, probe, sign: int) -> bool:
 
 
 def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[list[str], dict]:
-    """Return the options that a call asks for and a function does not have, and those to name for it.
+    """Return the options of a call that a function lacks, and those to report.
 
     Args:
-        stance: of the function; None where it is compared with the reference's defaults.
+        stance: of the function; None for the reference's defaults.
         path: its path.
         function: the backend's.
         given: the arguments of the call by the reference's names.
@@ -266,7 +266,7 @@ ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a function refuses an input on purpose: the error comes from a `raise` or `assert` of its code."""
+    """Return whether a function rejects an input on purpose: by a `raise` or `assert` in its code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -278,12 +278,12 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_own(function) -> bool:
-    """Return whether a function is one of this library's twins, which keep the reference's rules to the letter."""
+    """Return whether a function is one of our twins, which follow the reference's rules exactly."""
     return (getattr(function, "__module__", None) or "").startswith(("routelaws.reference", "routelaws.accelerated"))
 
 
 def as_row(backend, path: str, stance: Stance) -> dict:
-    """Return what a report says of a stance, as JSON can hold it."""
+    """Return a stance for JSON."""
     finding = stance.finding
     return {
         "verdict": finding.verdict,

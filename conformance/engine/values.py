@@ -1,4 +1,4 @@
-"""What goes into a call and comes out of it: arrays of any library, records, and in what two results differ."""
+"""Inputs and results of calls: arrays of any library, records, and differences between results."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ def arrays_of(tree) -> list:
 
 
 def as_numpy(value):
-    """Return an array of any library as a NumPy array; what is no array stays as it is."""
+    """Convert an array of any library to NumPy; other values are unchanged."""
     if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
         return value
     if hasattr(value, "detach"):  # a torch tensor, which may ask for gradients or live elsewhere
@@ -36,7 +36,7 @@ def as_numpy(value):
 
 
 def equal(first, second) -> bool:
-    """Say whether two results are the same to the last bit."""
+    """Return whether two results are equal to the last bit."""
     ours, theirs = arrays_of(first), arrays_of(second)
     if not ours:
         return repr(first) == repr(second)
@@ -45,7 +45,7 @@ def equal(first, second) -> bool:
 
 
 def told(value) -> str:
-    """Return in words what came back in place of a record."""
+    """Describe the value that was returned instead of a record."""
     if isinstance(value, dict):
         return f"a dict with {', '.join(map(str, value)) or 'nothing in it'}"
     if isinstance(value, list | tuple):
@@ -55,7 +55,7 @@ def told(value) -> str:
 
 
 def needed(record, optional=()) -> str:
-    """Return in words which record is needed, in which forms, and which of its fields may be left out."""
+    """Describe the required record, its forms, and its optional fields."""
     words = (
         f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
         f"or a tuple of all {len(record._fields)} in this order"
@@ -70,7 +70,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def difference(found, wanted, where: str) -> str:
-    """Return how the shapes and kinds of numbers of a result differ from the reference's, or ""."""
+    """Return how shapes and number types of a result differ from the reference's, or ""."""
     if fields_of(wanted):
         parts = ((f"{where}.{name}", getattr(found, name), getattr(wanted, name)) for name in fields_of(wanted))
         return next(filter(None, (difference(ours, theirs, name) for name, ours, theirs in parts)), "")

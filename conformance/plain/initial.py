@@ -1,14 +1,14 @@
-"""The shapes of all weights, and how far from 0 they start."""
+"""The shapes of all weights, and their initial standard deviations."""
 
 import math
 
 
 def weights(config) -> dict:
-    """Return {name: (shape, stated deviation)}, nested like the parameters; a deviation of 0 marks what is set.
+    """Return {name: (shape, standard deviation)}, nested like the parameters; 0 marks constants.
 
-    A matrix starts from a normal distribution of deviation 1/√(fan-in), cut at two deviations. What writes into the
-    residual stream (output of attention, second matrix of an FFN) starts smaller by √(2L), since 2L such outputs are
-    added up. Scales of norms start at 1; offsets, and biases of experts, at 0.
+    A matrix starts from a normal distribution of deviation 1/√(fan-in), truncated at two deviations. Matrices that
+    write into the residual stream (output of attention, second matrix of an FFN) start smaller by √(2L), because 2L
+    such outputs are summed. Scales of norms start at 1; offsets and biases of experts start at 0.
     """
     d, blocks, heads, kqv = config.d_model, config.blocks, config.heads, config.kqv_size
     differing = config.router != "dense" or config.flop_increase > 1
@@ -51,9 +51,9 @@ def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu
 
 
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
-    """Return the weights of the routed blocks: E G experts, each a G-th of a dense FFN, and what the router has.
+    """Return the weights of the routed blocks: E G experts, each a G-th of a dense FFN, and the router.
 
-    Where narrow experts are added up without a gate, G of them stand for one wide FFN, whose fan-in they have.
+    If narrow experts are summed without a gate, G of them replace one wide FFN, so they use its fan-in.
     """
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity
@@ -81,7 +81,7 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
 
 
 def deviation_when_cut(limit: float = 2.0) -> float:
-    """Return the deviation of a standard normal that is drawn again until it lies within ±limit: 0.8796 for 2."""
+    """Return the deviation of a standard normal truncated at ±limit: 0.8796 for 2."""
     density = math.exp(-(limit**2) / 2) / math.sqrt(2 * math.pi)
     inside = math.erf(limit / math.sqrt(2))
     return math.sqrt(1 - 2 * limit * density / inside)

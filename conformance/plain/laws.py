@@ -1,13 +1,12 @@
-"""What the laws say, and how far a table pins them down, written once more and apart from both twins.
+"""The laws and their intervals once more, independent of both twins.
 
-The formulas are those of Clark et al. 2022 (arXiv 2202.01169, section 4) in Python's own floats and the textbook's
-least squares in NumPy. Nothing of `routelaws.reference` or `routelaws.accelerated` is imported here, so that an error
-that both of them make is seen.
+The formulas of Clark et al. 2022 (arXiv 2202.01169, section 4) in Python floats, with textbook least squares in NumPy.
+Nothing is imported from `routelaws.reference` or `routelaws.accelerated`, so that errors of both are detected.
 
-    1. LAWS        `Bounded`, `Compute`      losses and whatever else follows from coefficients
+    1. LAWS        `Bounded`, `Compute`      losses and other quantities from coefficients
     2. LINES       `Student`                 a linear law: coefficients, predictions, intervals
     3. QUIET ROWS  `quiet_interval`          the interval of any function of a law where errors are tiny
-    4. COUNTING    `count_limits`, `held`    how often an interval has to hold the truth
+    4. COUNTING    `count_limits`, `held`    how often an interval must contain the truth
 """
 
 import math
@@ -118,7 +117,7 @@ class Student:
 
 
 def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
-    """Return the derivatives of a function of p numbers that gives one or n, [p] or [n, p]; central differences."""
+    """Return the central differences of a function of p numbers with one or n results, [p] or [n, p]."""
     columns = []
     for i in range(at.size):
         step = 1e-5 * abs(at[i]) * np.eye(at.size)[i]
@@ -129,15 +128,15 @@ def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
 def quiet_interval(
     law: Callable, quantity: Callable, truth: np.ndarray, log_loss: np.ndarray, level: float, more: float = 0.0
 ) -> tuple[float, float, float]:
-    """Return the value and the interval of a quantity of a law whose rows have errors so small that all is linear.
+    """Return the value and the interval of a quantity of a law, for rows with such small errors that all is linear.
 
     Args:
         law: coefficients [p] to log10 losses [n].
         quantity: coefficients [p] to a number.
-        truth: [p], what made the rows.
+        truth: [p], the coefficients that generated the rows.
         log_loss: [n], measured.
         level: of the interval.
-        more: how many variances of a row are added.
+        more: number of row variances to add.
     """
     found = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
     value, low, high = found.interval(derivatives(quantity, truth), more)
@@ -145,29 +144,29 @@ def quiet_interval(
 
 
 def count_limits(share: float, trials: int) -> tuple[int, int]:
-    """Return the least and the most times that something of probability `share` happens in so many trials.
+    """Return the limits on the count of an event of probability `share` in a number of trials.
 
-    Fewer or more happen with a probability of at most CHANCE together, by the binomial distribution.
+    Counts outside have a total probability of at most CHANCE, by the binomial distribution.
     """
     low, high = stats.binom.ppf([CHANCE / 2, 1 - CHANCE / 2], trials, share)
     return int(low), int(high)
 
 
 def forgetful(level: float, rows: int, unknowns: int) -> float:
-    """Return how often a Student interval holds the truth whose variance was divided by n, not by n - p."""
+    """Return the coverage of a Student interval with the variance divided by n instead of n - p."""
     freedom = rows - unknowns
     reach = stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(freedom / rows)
     return float(2 * stats.t.cdf(reach, freedom) - 1)
 
 
 def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
-    """Fail unless each count is one that `trials` of probability `share` give.
+    """Fail unless each count is plausible for `trials` of probability `share`.
 
     Args:
-        counts: how often each interval held the truth.
+        counts: how often each interval contained the truth.
         trials: simulated tables.
-        share: what it should be; or its least and its most, where the intervals are no more exact than that.
-        wrong: the share of an interval that this many trials have to tell from a right one.
+        share: the nominal coverage; or its minimum and maximum for approximate intervals.
+        wrong: the coverage of a wrong interval that this many trials must detect.
     """
     least, most = share if isinstance(share, tuple) else (share, share)
     low, high = count_limits(least, trials)[0], count_limits(most, trials)[1]

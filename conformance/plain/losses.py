@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy, what keeps experts busy, and the terms of RL-R."""
+"""The training loss: cross-entropy, balance losses, and the terms of RL-R."""
 
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ class Loss(NamedTuple):
 
 
 def training_loss(params: dict, tokens: list, config, training=True, noise=None, table=None, hidden=None, real=None):
-    """Return the loss of [b][S + 1] tokens, of which the first S are read and the last S are to be predicted.
+    """Return the loss of [b][S + 1] tokens: the first S are inputs, the last S are targets.
 
-    With the masked objective [b][S] tokens are given; where `hidden` is True the model reads `mask_token`, and the
-    loss is the mean over those positions. `real` [b][S] is False at padding, which is neither read nor predicted.
+    The masked objective takes [b][S] tokens; where `hidden` is True the model reads `mask_token`, and the loss is the
+    mean over these positions. `real` [b][S] is False at padding, which is neither read nor predicted.
     """
     if config.objective == "masked":
         read = [

@@ -29,8 +29,8 @@ def head_of(matrix: list, head: int) -> list:
 def turned_product(query: list, key: list, distance: float) -> float:
     """Return the product of a query and a key that are a distance apart, with rotary positions.
 
-    Entries c and c + kqv/2 are one complex number; turning queries and keys by their positions multiplies the product
-    q conj(k) of these numbers by e^{i angle}, where the angle is distance / 10000^(2c/kqv). Real parts are added up.
+    Entries c and c + kqv/2 form one complex number. Rotating queries and keys by their positions multiplies q conj(k)
+    by e^{i angle}, with angle = distance / 10000^(2c/kqv). The result is the sum of the real parts.
     """
     half, total = len(query) // 2, 0.0
     for c in range(half):
@@ -41,11 +41,11 @@ def turned_product(query: list, key: list, distance: float) -> float:
 
 
 def attention_head(weights: dict, states: list, head: int, causal: bool, real: list) -> list:
-    """Return what one head reads at every position, [S][kqv].
+    """Return the output of one head at every position, [S][kqv].
 
-    The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv, where r_m is the sinusoid of
-    distance m times a matrix of its own; without that matrix positions are rotary, and it is the product of the turned
-    q_i and k_j. A causal head sees j <= i; no head sees padding.
+    The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv, where r_m is the sinusoid of distance
+    m times a matrix. Without that matrix positions are rotary, and the logit uses the rotated q_i and k_j. A causal
+    head sees j <= i; no head sees padding.
     """
     width, length = len(states[0]), len(states)
     query, key, value = (head_of(weights[name], head) for name in ("query", "key", "value"))
@@ -74,7 +74,7 @@ def attention_head(weights: dict, states: list, head: int, causal: bool, real: l
 
 
 def attention(weights: dict, states: list, causal: bool = True, real: list | None = None) -> list:
-    """Return the output of attention over one sequence, [S][d]: the sum over heads of what each reads, projected.
+    """Return the output of attention over one sequence, [S][d]: the sum of the projected outputs of the heads.
 
     Args:
         weights: query, key, value, relative_key [d][H][kqv] (not for rotary positions) and output [H][kqv][d].
@@ -110,9 +110,9 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
 
     Args:
         params: nested dicts of nested lists.
-        tokens: [b][S] token ids, what the model reads.
+        tokens: [b][S] token ids, the input.
         config: the fields of `ModelConfig`.
-        training: whether the routers train or are evaluated.
+        training: route as in training (True) or evaluation (False).
         noise: one entry for each routed block, see `routing.routed_ffn`.
         table: experts by token id, of the hash router.
         real: [b][S] booleans, False for padding.

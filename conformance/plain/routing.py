@@ -1,9 +1,9 @@
-"""Which experts work on which token: every router of a routed block, for one batch.
+"""The experts of each token: every router of a routed block, for one batch.
 
-A block has E G experts of hidden width 4d/G, and k G of them work on a token. Everything here counts in experts:
+A block has E G experts of hidden width 4d/G, and k G of them work on a token. All numbers here count narrow experts:
 `experts_of` and `choices_of` multiply by G once.
 
-Tokens of a batch are numbered sequence by sequence, and padding is left out before a router sees them.
+Tokens of a batch are numbered sequence by sequence; padding is removed before routing.
 """
 
 import functools
@@ -29,7 +29,7 @@ SWEEPS = 300
 
 
 class Decision(NamedTuple):
-    """What one routed block decided; T counts the real tokens of the batch."""
+    """The decision of one routed block; T counts the real tokens of the batch."""
 
     output: list  # [T][d]
     auxiliary: float = 0.0  # the balance loss and the z-loss with their weights
@@ -53,7 +53,7 @@ def choices_of(config) -> int:
 def ffn(weights: dict, x: list, config) -> list:
     """Return φ(x · up) · down, for up [d][f] and down [f][d].
 
-    φ is gelu, or max(0, ·); of SwiGLU it is x · up times its own sigmoid, and times x · linear.
+    φ is gelu, or max(0, ·). SwiGLU multiplies x · up by its sigmoid and by x · linear.
     """
     hidden = product(x, weights["up"])
     if config.activation == "gelu":
@@ -76,7 +76,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
     """Return the output of a routed block, [b][S][d], and its decision. Padding gets the output 0.
 
     Args:
-        weights: up [E G][d][f], down [E G][f][d]; router [d][E G], bias and baseline where the router has them.
+        weights: up [E G][d][f], down [E G][f][d]; router [d][E G], bias and baseline if the router has them.
         inputs: [b][S][d], normed.
         tokens: [b][S] token ids.
         noise: RL-R in training: Gumbel noise [T][E G]; GShard in training: uniforms [T].
@@ -106,7 +106,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
 def tokens_choose(
     weights: dict, states: list, tokens: list, sequences: list, config, training: bool, noise, table
 ) -> Decision:
-    """Return the decision of every router in which a token has k G experts; `sequences` has the one of each token."""
+    """Return the decision of a router with k G experts per token; `sequences` is the sequence of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
     if config.router_bias:
         logits = [add(row, weights["router_bias"]) for row in logits]
@@ -156,7 +156,7 @@ def by_score(scores: list, config) -> list:
 
 
 def scores_of(logits: list, kind: str) -> list:
-    """Return what a gate is made of: softmax over the experts, or the sigmoid of each logit."""
+    """Return the scores for gates: softmax over the experts, or the sigmoid of each logit."""
     return [softmax(row) if kind == "softmax" else [sigmoid(z) for z in row] for row in logits]
 
 
@@ -168,7 +168,7 @@ def gates_of(logits: list, chosen: list, kind: str) -> list:
 def sinkhorn_plan(logits: list) -> list:
     """Return the plan [T][E] that maximises <plan, logits> + entropy, with rows of mass 1/T and columns of 1/E.
 
-    It is exp(logit + row potential + column potential); the potentials are set in turn until they stay.
+    It is exp(logit + row potential + column potential); the potentials are updated in turn until they converge.
     """
     tokens, experts = len(logits), len(logits[0])
     by_row, by_column = [0.0] * tokens, [0.0] * experts
@@ -187,7 +187,7 @@ def sinkhorn_plan(logits: list) -> list:
 def best_assignment(scores: list, k: int) -> list:
     """Return the k experts of each token with the largest total score, each expert having exactly T k / E tokens.
 
-    Every assignment is tried: `best` is the best that can still be had from a token on, given the slots left.
+    Tries every assignment: `best` is the best total from a token on, given the remaining slots.
     """
     tokens, experts = len(scores), len(scores[0])
 
@@ -213,7 +213,7 @@ def middle(values: list, rank: int) -> float:
 
 
 def quantile_step(scores: list, bias: list, k: int) -> list:
-    """Return the bias after one sweep: first the prices of tokens, then those of experts, less the mean of these."""
+    """Return the bias after one sweep: prices of tokens, then prices of experts minus their mean."""
     tokens, experts = len(scores), len(scores[0])
     prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
     new = [
@@ -224,7 +224,7 @@ def quantile_step(scores: list, bias: list, k: int) -> list:
 
 
 def in_best_groups(scores: list, config) -> list:
-    """Return the scores of a token with −∞ outside of the groups of experts that it chooses."""
+    """Return the scores of a token with −∞ outside its chosen groups of experts."""
     size = len(scores) // config.expert_groups
     groups = [scores[g * size : (g + 1) * size] for g in range(config.expert_groups)]
     counted = 2 if config.group_score == "two_best" else 1
@@ -233,7 +233,7 @@ def in_best_groups(scores: list, config) -> list:
 
 
 def top_k(weights: dict, logits: list, sequences: list, config, training: bool, uniforms) -> tuple:
-    """Return experts, gates and losses of the router in which the best k scores win."""
+    """Return experts, gates and losses of top-k routing."""
     scores = scores_of(logits, config.gate)
     pushed = [add(row, weights["bias"]) for row in scores] if config.bias_rate else scores
     if config.expert_groups > 1:
@@ -269,7 +269,7 @@ def top_k(weights: dict, logits: list, sequences: list, config, training: bool, 
 
 
 def loads(chosen: list, experts: int) -> list:
-    """Return how many of all choices fell on each expert."""
+    """Return the number of choices of each expert."""
     everything = [e for row in chosen for e in row]
     return [everything.count(e) for e in range(experts)]
 
@@ -277,7 +277,7 @@ def loads(chosen: list, experts: int) -> list:
 def balance_loss(scores: list, chosen: list) -> float:
     """Return E Σ_e f_e P_e: f the share of choices on an expert, before any drop, and P its mean probability.
 
-    Scores that do not add up to 1 for a token, such as sigmoids, are divided by their sum.
+    Scores that do not sum to 1 for a token, such as sigmoids, are divided by their sum.
     """
     experts = len(scores[0])
     load = loads(chosen, experts)
@@ -286,7 +286,7 @@ def balance_loss(scores: list, chosen: list) -> float:
 
 
 def reinforce(weights: dict, states: list, logits: list, config, training: bool, gumbels) -> tuple:
-    """Return the experts that the policy draws (or prefers, in evaluation) and what the loss needs to know of them."""
+    """Return the experts that the policy draws (or prefers, in evaluation), and the data for the loss."""
     policy = [nucleus(softmax(row), config.nucleus, choices_of(config)) for row in logits]
     if not training:
         return by_score(logits, config), {}
@@ -316,9 +316,9 @@ def log_of_draw(policy: list, drawn: list) -> float:
 
 
 def nucleus(probabilities: list, whole: float, least: int) -> list:
-    """Return the policy cut to the most probable experts that together have the probability `whole`.
+    """Truncate the policy to the most probable experts with total probability `whole`.
 
-    There are at least `least` of them, so that so many can be drawn.
+    At least `least` experts stay, so that as many can be drawn.
     """
     kept, total = [], 0.0
     for e in largest(probabilities, len(probabilities)):
@@ -329,7 +329,7 @@ def nucleus(probabilities: list, whole: float, least: int) -> list:
 
 
 def with_slot(chosen: list, gates: list, config) -> list:
-    """Return for each choice whether the expert had a slot left: ⌈capacity_factor k T / E⌉, at most T, for each."""
+    """Return for each choice whether its expert had a free slot, of ⌈capacity_factor k T / E⌉, at most T."""
     tokens, experts = len(chosen), experts_of(config)
     capacity = min(tokens, math.ceil(config.capacity_factor * choices_of(config) * tokens / experts))
     kept = [[False] * len(row) for row in chosen]
@@ -343,7 +343,7 @@ def with_slot(chosen: list, gates: list, config) -> list:
 
 
 def order_of_service(chosen: list, gates: list, order: str) -> list:
-    """Return (token, choice) in the order in which slots are given out.
+    """Return (token, choice) in the order of assigning slots.
 
     "choice" serves all first choices before any second and earlier tokens before later ones, "token" one token after
     the other, and "priority" the largest gate first.
@@ -370,7 +370,7 @@ def groups(places: list, config, training: bool) -> list:
 
 
 def experts_choose(weights: dict, states: list, groups: list, config) -> Decision:
-    """Return what expert choice does: each expert takes its k g / E best tokens of every group of g."""
+    """Route by expert choice: each expert takes its k g / E best tokens of every group of g."""
     output, taken = [[0.0] * len(x) for x in states], set()
     for group in groups:
         scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
@@ -384,11 +384,11 @@ def experts_choose(weights: dict, states: list, groups: list, config) -> Decisio
 
 
 def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
-    """Return what Mixture of Tokens does: each expert works on one mixture of every group, and gives it back.
+    """Route by Mixture of Tokens: each expert processes one mixture per group, and returns it to the tokens.
 
-    The share of a token in the mixture of an expert is a softmax over the tokens of its group, and the token gets
-    the same share of the output; unless the shares of giving back are a softmax over experts, or have another
-    temperature, since both are learned.
+    A token's share in an expert's mixture is a softmax over the tokens of its group, and the token gets the same share
+    of the output. Optionally, the output shares are a softmax over experts, or have another temperature (both are
+    learned).
     """
     mixing = giving = config.temperature
     if config.learned_temperature:

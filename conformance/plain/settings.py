@@ -47,13 +47,12 @@ USUAL = dict(
 
 
 def settings(**fields) -> SimpleNamespace:
-    """Return the fields of a configuration, with the usual value of whatever is not given.
+    """Return the fields of a configuration, with defaults for missing ones.
 
-    Heads share the width of the model. In training an expert has twice its fair share of slots; exactly that in BASE,
-    whose assignment is balanced; and as many as it likes where a hash decides. A gate is a softmax, but for the routers
-    whose authors took a sigmoid. The gates of several experts add up to 1, and that of one is left as it is. A balance
-    loss has the weight 0.01, or none where a bias keeps the balance. A policy starts sharp: its weights are 16 times
-    as large as those of other routers. A group has as many tokens as a block has experts in units of an FFN.
+    Heads divide the width of the model. In training an expert has twice its fair share of slots; in BASE, whose
+    assignment is balanced, once; with a hash, no limit. A gate is a softmax, or a sigmoid for the routers whose authors
+    used it. Gates of several experts sum to 1; a single gate is unchanged. A balance loss has weight 0.01, or 0 with a
+    bias. A policy starts sharp: its weights are 16 times as large as other routers'. A group has E tokens.
     """
     config = SimpleNamespace(**USUAL | fields)
     several = config.k * config.granularity > 1

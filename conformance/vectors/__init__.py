@@ -1,4 +1,4 @@
-"""Inputs and right answers as JSON files, for implementations in any language. The files stand in this folder."""
+"""Test vectors: JSON files of inputs and expected outputs in this folder, for any language."""
 
 import importlib
 

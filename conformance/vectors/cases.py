@@ -1,7 +1,6 @@
-"""The cases of the vectors: inputs, and what the reference answers, as checks of `rules.RULES`.
+"""The cases of the vectors: inputs, and the reference's answers as checks of `rules.RULES`.
 
-Here are those for tables, experts, losses, sizes and the model; `router_cases` has those for the routers, `law_cases`
-those for laws.
+This file has tables, experts, losses, sizes and the model; `router_cases` has the routers, `law_cases` the laws.
 """
 
 import inspect
@@ -38,7 +37,7 @@ from routelaws.conformance.vectors.files import parameter_names
 
 
 def documents(family: str) -> Iterator[dict]:
-    """Yield what the file of a family says of each of its functions."""
+    """Yield the entry of each function of a family."""
     for make in FAMILIES[family]:
         answer = make()
         function = operator.attrgetter(answer.function)(reference)
@@ -342,7 +341,7 @@ MODELS = ("dense", "S-BASE, drops", "top 2, drops in turn", "RL-R")
 
 
 def rounded(tree: dict) -> dict:
-    """Return arrays, in nested dicts, in whole 64ths, which are short in a file."""
+    """Round arrays in nested dicts to 64ths, which are short in a file."""
     return {name: rounded(node) if isinstance(node, dict) else np.round(node * 64) / 64 for name, node in tree.items()}
 
 

@@ -1,8 +1,7 @@
-"""What the cases of the vectors are made of: checks, inputs, and the condition of what is computed.
+"""Parts of the cases of the vectors: checks, inputs, and condition numbers.
 
-Inputs are exact in float32, so that a backend in single precision is asked the same question. Bounds are those of
-`bounds`, for the values at hand, in units of u; they are rounded up a little, so that the last bit of an exp does not
-change the files.
+Inputs are exact in float32, so single precision gets the same inputs. Bounds come from `bounds`, for the actual values,
+in units of u. They are rounded up slightly, so that the last bit of an exp does not change the files.
 """
 
 import math
@@ -19,7 +18,7 @@ BOTH, DOUBLE = tuple(PRECISIONS), ("float64",)
 
 
 class Case(NamedTuple):
-    """One call of the reference and what is asked of the answer."""
+    """One call of the reference and the checks of its answer."""
 
     name: str
     inputs: dict  # by the names of the parameters
@@ -27,7 +26,7 @@ class Case(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a file says of a function."""
+    """The entry of a function in a file."""
 
     function: str
     passes: str  # the condition in one sentence
@@ -50,13 +49,13 @@ def close(output: str, value, bound: str, scale) -> dict:
 
 
 def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
-    """Return the checks of all that a function returned, records within it too.
+    """Return the checks of a whole result, nested records included.
 
     Args:
         found: the answer.
-        bound: name of the bound of its floats, relative to each; or by field, and the others by "".
+        bound: name of the relative bound of its floats; or a dict by field, with "" for the others.
         leave: fields that are not compared.
-        path: where it stands.
+        path: its place in the result.
     """
     if hasattr(found, "_fields"):
         kept = [field for field in found._fields if field not in leave]
@@ -77,13 +76,13 @@ def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), 
 def answers(
     function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
 ) -> Answer:
-    """Return the answers of a function of the laws: each case of a menu, all of its results compared."""
+    """Return the answers of a law's function: every case of a menu, with checks of all results."""
     cases = [Case(name, given, everything(call(function, given), bound, leave)) for name, given in menu.items()]
     return Answer(function, passes, cases, DOUBLE, checked)
 
 
 def top_k(output: str, of: np.ndarray | str) -> dict:
-    """The choices are the largest of an array, or of the input of that name, whichever of equal ones."""
+    """Check that the choices are the largest of an array or a named input, with any tie rule."""
     return {"output": output, "rule": "top k", "of": of}
 
 
@@ -141,19 +140,19 @@ def at(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 
 def gap(values: np.ndarray, k: int) -> float:
-    """Return how far a choice is from a jump: the least distance between two of the k + 1 largest of a row."""
+    """Return the margin of a choice: the smallest distance between the k + 1 largest of a row."""
     ordered = -np.sort(-values, axis=1)[:, : k + 1]
     return float(np.abs(np.diff(ordered, axis=1)).min(initial=math.inf))
 
 
 def call(path: str, inputs: dict):
-    """Return what the reference answers. Arguments that a function gathers (`*columns`) are a list of their name."""
+    """Return the reference's answer. Variadic arguments (`*columns`) are a list under their name."""
     function = operator.attrgetter(path)(reference)
     return apply(function, parameter_names(function), {name: own(value, reference) for name, value in inputs.items()})
 
 
 def routing_checks(found, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:
-    """Return the checks of a `Routing` whose plan says no more than its choices."""
+    """Return the checks of a `Routing` whose plan follows from its choices."""
     num_tokens, k = found.expert.shape
     num_experts = found.load.size
     size = spread(z) if z is not None else np.ones((num_tokens, num_experts))

@@ -8,9 +8,9 @@ writes them again and compares. docs/vectors.md explains the format for readers 
     read_vectors(folder)              the functions of all files, with arrays for arrays
     check_vectors(folder, namespace)  a list of what a backend gets wrong; empty if it is right
 
-What a check asks for is one of the rules of `rules.py`. Where several answers are right (equal scores, equally good
-assignments) the check lists them or states a condition. Where the reference has a rule for ties, a second check of that
-rule is marked, so that a library with another rule fails that one alone and knows why.
+A check applies a rule of `rules.py`. If several answers are right (equal scores, equally good assignments), the check
+lists them or states a condition. A second, marked check applies the reference's tie rule, so a library with another
+rule fails only that one.
 
 The cases themselves are in `cases.py`.
 """
@@ -45,7 +45,7 @@ _WIDTH = 118
 
 
 class Failure(NamedTuple):
-    """One thing that a backend gets wrong, or does not have."""
+    """One wrong or missing result of a backend."""
 
     function: str  # such as "routers.sinkhorn.sinkhorn_plan"
     case: str  # name of the case; "" where the function is missing
@@ -54,7 +54,7 @@ class Failure(NamedTuple):
 
 
 def encode(value) -> Any:
-    """Return a value as it stands in a file: arrays are nested lists, records and trees objects.
+    """Encode a value for a file: arrays as nested lists, records and trees as objects.
 
     Example:
         >>> encode(np.array([[0.5, -0.0, np.inf]])), encode({"up": np.array([True])})
@@ -74,7 +74,7 @@ def encode(value) -> Any:
 
 
 def decode(value) -> Any:
-    """Return the value that stands in a file: arrays in float64, int64 or bool, records as named tuples.
+    """Decode a value from a file: arrays in float64, int64 or bool, records as named tuples.
 
     Example:
         >>> decode([[1.5], ["-inf"]]).tolist(), decode({"class": "laws.dense.DenseLine", "slope": -0.5}).slope
@@ -105,7 +105,7 @@ def write_vectors(folder: pathlib.Path) -> None:
 
 
 def text_of(value, indent: str = "") -> str:
-    """Return JSON in which whatever fits on a line stands on one."""
+    """Return JSON with every value that fits on one line."""
     short = json.dumps(value, allow_nan=False)
     if len(short) + len(indent) <= _WIDTH or not isinstance(value, (dict, list)):
         return short
@@ -117,10 +117,10 @@ def text_of(value, indent: str = "") -> str:
 
 
 def read_vectors(folder: pathlib.Path | str = FOLDER, only: Collection[str] | None = None) -> dict[str, dict]:
-    """Return what the files say of each function, by its name, decoded; of some functions, or all.
+    """Return the decoded entries of some or all functions, by name.
 
     Raises:
-        ValueError: a file is of another version of the format, or a function is not there.
+        ValueError: a file has another format version, or a function is missing.
     """
     found = {}
     for path in sorted(pathlib.Path(folder).glob("*.json")):
@@ -143,17 +143,17 @@ def check_vectors(
     only: Collection[str] | None = None,
     convert: Callable[[np.ndarray], Any] = np.copy,
 ) -> list[Failure]:
-    """Return what a backend gets wrong.
+    """Return the failures of a backend.
 
     Args:
-        folder: of the files; `FOLDER` for those that come with the package.
+        folder: of the files; `FOLDER` for those of the package.
         namespace: the backend: a module or any object with the reference's public names, such as
             `routers.sinkhorn.sinkhorn_plan`. Records may be returned as objects with the fields as attributes, as
             dicts, or as tuples in the order of the fields.
-        precision: "float64", or "float32" for a backend that computes in it: arrays of floats go in as that, bounds
-            are in units of it, and files that ask for more are left out.
+        precision: "float64", or "float32" for a backend in single precision: float inputs and the unit of bounds use
+            it, and files that need more are skipped.
         only: names of functions; None for all.
-        convert: makes the backend's own array of one of NumPy's.
+        convert: converts a NumPy array to the backend's.
 
     Returns:
         The failures; none if all is right.
@@ -183,7 +183,7 @@ def _check_case(namespace, function, document, case, precision, convert) -> list
     try:
         inputs = {key: own(value, namespace) for key, value in case["inputs"].items()}
         result = _call(function, document["parameters"], inputs, precision, convert)
-    except Exception as problem:  # whatever a stranger's function does, the next case has its turn
+    except Exception as problem:  # every exception is one failure; go on with the next case
         return [Failure(name, case["name"], "raises", f"{type(problem).__name__}: {problem}")]
     failures = []
     for check in case["checks"]:
@@ -200,7 +200,7 @@ def _check_case(namespace, function, document, case, precision, convert) -> list
 
 
 def parameter_names(function: Callable) -> list[str]:
-    """Return the names of the arguments that may be given by position; of those that are gathered with their star."""
+    """Return the names of the positional arguments; variadic ones with their star."""
     kinds = inspect.signature(function).parameters.values()
     stars = {inspect.Parameter.POSITIONAL_OR_KEYWORD: "", inspect.Parameter.VAR_POSITIONAL: "*"}
     return [stars[p.kind] + p.name for p in kinds if p.kind in stars]
@@ -218,7 +218,7 @@ def apply(function: Callable, parameters: list[str], values: dict[str, Any]):
 
 
 def own(value, namespace):
-    """Return a decoded input with the backend's own classes of records; a named tuple where it has none."""
+    """Return a decoded input with the backend's record classes; named tuples if it has none."""
     if isinstance(value, list):
         return [own(child, namespace) for child in value]
     if not hasattr(type(value), "of"):
@@ -232,7 +232,7 @@ def own(value, namespace):
 
 
 def _call(function, parameters, inputs, precision, convert):
-    """Return what a backend answers to inputs in its own arrays."""
+    """Call a backend with its own arrays, and return its answer."""
 
     def prepared(value):
         if isinstance(value, np.ndarray):
@@ -248,7 +248,7 @@ def _call(function, parameters, inputs, precision, convert):
 
 
 def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
-    """Return a function from an output, such as "gate" or "coefficients.a", to what was returned there, as an array."""
+    """Return a function from an output name, such as "gate" or "coefficients.a", to its array."""
 
     def inside(value, step: str, known: list[str]):
         if isinstance(value, dict):

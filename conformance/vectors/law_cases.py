@@ -1,4 +1,4 @@
-"""The cases of the vectors for laws: what each predicts, and a fit of it to a table with small errors."""
+"""The cases of the vectors for laws: predictions, and a fit to a table with small errors."""
 
 import math
 from collections.abc import Callable

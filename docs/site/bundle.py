@@ -1,7 +1,7 @@
 """Join the ES modules of the lab into one classic script for a page.
 
-Browsers do not load modules from a disk (`file://`), and the site is to be read from there too. A module becomes a
-function that returns what it exports; the functions stand in the order in which modules import each other.
+Browsers do not load modules from a disk (`file://`), and the site must work there too. A module becomes a function that
+returns its exports; the functions are in import order.
 """
 
 import re
@@ -18,10 +18,10 @@ def imported(path: Path) -> list[Path]:
 
 
 def ordered(path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
-    """Return a module and all that it needs, each after those that it imports.
+    """Return a module and its imports, dependencies first.
 
     Raises:
-        ValueError: modules import each other in a circle.
+        ValueError: an import cycle.
     """
     if path in before:
         raise ValueError(f"{path.name}: modules import each other in a circle; move what they share to a third module")
@@ -48,7 +48,7 @@ def as_function(path: Path, names: dict[Path, str]) -> str:
 
 
 def bundle(entry: Path) -> str:
-    """Return the script of a page, from the module that starts it."""
+    """Return the script of a page, from its main module."""
     modules = ordered(entry.resolve())
     names = {path: f"module{number}" for number, path in enumerate(modules)}
     return '(() => {\n"use strict";\n' + "".join(as_function(path, names) for path in modules) + "})();\n"

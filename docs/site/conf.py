@@ -1,4 +1,4 @@
-"""The settings of Sphinx for the site. `build.py` says where the pages are."""
+"""The settings of Sphinx for the site. `make.py` stages the pages."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A Sphinx extension: formulas become MathML when the site is built, so that pages need no script to show them.
+"""A Sphinx extension: converts formulas to MathML at build time, so that pages need no script.
 
-math-core translates LaTeX; every browser of the last years shows the result. The font, STIX Two Math, comes with
-ziamath: without a mathematical font a browser does not know how far to stretch brackets and where to put limits.
+math-core translates LaTeX, and recent browsers show the result. The font, STIX Two Math, comes from ziamath: without a
+mathematical font, browsers cannot stretch brackets or place limits.
 """
 
 import importlib.util

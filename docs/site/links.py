@@ -1,4 +1,4 @@
-"""Check a site that was built: every link leads somewhere, and no page loads anything from elsewhere."""
+"""Check a built site: every link has a target, and no page loads anything from another host."""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ HOSTS = ("arxiv.org", "doi.org", "github.com", "proceedings.mlr.press", "openrev
 
 
 class Page(HTMLParser):
-    """What a page has: names to link to, links, and addresses that it loads."""
+    """A page: anchors, links, and loaded addresses."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 
 
 def is_word(attrs) -> bool:
-    """Whether a <link> only says something of the page, such as which page is next, and loads nothing."""
+    """Return whether a <link> only describes the page, such as the next page, and loads nothing."""
     return dict(attrs).get("rel") in ("next", "prev", "index", "search", "author", "canonical", "copyright")
 
 
@@ -62,7 +62,7 @@ def is_elsewhere(address: str) -> bool:
 
 
 def faults(folder: Path) -> list[str]:
-    """Return what is wrong with the links of a site, one sentence each."""
+    """Return the faults of a site's links, one sentence each."""
     folder = folder.resolve()
     paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # templates of the theme
     read = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
@@ -88,7 +88,7 @@ def resolved(path: Path, address: str) -> Path:
 
 
 def fault_of(address: str, path: Path, page: Page, read: dict[Path, Page]) -> str | None:
-    """Return what is wrong with a link, or None."""
+    """Return the fault of a link, or None."""
     parts = urlsplit(address)
     if parts.scheme in ("http", "https"):
         known = any(parts.netloc == host or parts.netloc.endswith("." + host) for host in HOSTS)

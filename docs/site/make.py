@@ -1,4 +1,4 @@
-"""Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. docs/site.md says how and why.
+"""Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See docs/site.md.
 
 1. STAGE   copy the Markdown pages, make those of the API and of the source, mend links     `stage`
 2. BUILD   Sphinx makes HTML of them; a warning is an error
@@ -27,12 +27,12 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown
 
 
 def tree(entries: list[str]) -> str:
-    """Return a table of contents that is seen in the navigation alone."""
+    """Return a table of contents that appears only in the navigation."""
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(entries) + "\n```\n"
 
 
 def navigation(root: Path = pages.ROOT) -> dict[str, str]:
-    """Return {page: the part of the navigation that hangs on it}."""
+    """Return {page: its part of the navigation}."""
     top = {
         "Learn": "tutorials/index",
         "Lab": "lab/index",
@@ -64,7 +64,7 @@ def guides_index(root: Path = pages.ROOT) -> str:
 
 
 def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, set[str]]:
-    """Return the page of a file or a folder, and what else has to be shown with it."""
+    """Return the page of a file or a folder, and further files to show."""
     head = f"---\norphan: true\nnosearch: true\nhtml_theme.sidebar_secondary.remove: true\n---\n\n# {path}\n\n"
     if (root / path).is_dir():
         listed = pages.inside(path, root)
@@ -81,7 +81,7 @@ def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, se
 
 
 def stage(folder: Path, root: Path = pages.ROOT) -> None:
-    """Write what Sphinx reads."""
+    """Write the input of Sphinx."""
     import twins
 
     names, hanging, lessons = pages.pages(root), navigation(root), pages.lessons(root)
@@ -147,7 +147,7 @@ def add_lab(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Make a folder empty, unless it holds what this program did not make."""
+    """Empty a folder, unless it holds files of other programs."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise SystemExit(f"{folder} is not empty and was not made by this program; name another folder with --out")
     shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +156,7 @@ def empty(folder: Path) -> None:
 
 
 def build(out: Path, root: Path = pages.ROOT) -> list[str]:
-    """Write the site to a folder, and return what is wrong with it."""
+    """Build the site in a folder, and return its faults."""
     import links
     from sphinx.cmd.build import build_main
 

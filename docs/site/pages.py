@@ -1,9 +1,8 @@
-"""Which Markdown files are pages of the site, in which order, and where their links lead there.
+"""The Markdown pages of the site, their order, and the targets of their links.
 
-A lesson `tutorials/NN_name.md` and a page `docs/name.md` are in the navigation as soon as the file is there; `GUIDES`
-orders the pages of docs/. A link of a page to another file of the repository leads to a page that shows that file, and
-a link to a folder to that folder's README or, where it has none, to a list of its files. The README of the repository
-is no page: a link to it leads to the landing page, `docs/site/index.md`.
+Every lesson `tutorials/NN_name.md` and page `docs/name.md` is in the navigation; `GUIDES` orders the pages of docs/.
+Links to other files of the repository lead to a page with the source. Links to a folder lead to its README or a list of
+its files. Links to the repository's README lead to the landing page, `docs/site/index.md`.
 """
 
 import os
@@ -65,7 +64,7 @@ def pages(root: Path = ROOT) -> dict[str, str]:
 
 
 def title_of(path: Path) -> str:
-    """Return the text of the first heading of a Markdown file."""
+    """Return the first heading of a Markdown file."""
     found = TITLE.search(path.read_text(encoding="utf-8"))
     if not found:
         raise SystemExit(f"{path}: a page needs a title, a line that begins with '# '")
@@ -82,7 +81,7 @@ def first_sentence(path: Path) -> str:
 
 
 def source_page(path: str, root: Path = ROOT) -> str:
-    """Return the name of the page that shows a file, or that lists a folder."""
+    """Return the name of the page of a file or folder."""
     return f"source/{path}/index" if (root / path).is_dir() else f"source/{path}"
 
 
@@ -90,7 +89,7 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
     """Return the name of the page to which a relative link of a Markdown file leads.
 
     Args:
-        target: what the link says, without #anchor.
+        target: the address of the link, without #anchor.
         page: path of the Markdown file in the repository.
         names: of all pages, from `pages`.
     """
@@ -106,9 +105,9 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
 
 
 def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -> tuple[str, set[str], set[str]]:
-    """Return a page whose links lead to pages of the site, and the files and the pictures that it needs.
+    """Return a page with links to pages of the site, and the files and pictures that it needs.
 
-    Links in fenced code stay as they are, as do those to other sites and to places of the same page.
+    Links in fenced code, to other sites and within the page are unchanged.
     """
     files, pictures, here = set(), set(), os.path.dirname(names[page])
 
@@ -138,11 +137,11 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
 
 
 def inside(folder: str, root: Path = ROOT) -> list[str]:
-    """Return what a folder holds that a reader may want: text files and folders, not what git ignores by name."""
+    """Return the text files and folders of a folder, without names that git ignores."""
     found = [path for path in sorted((root / folder).iterdir()) if not path.name.startswith((".", "__pycache__"))]
     return [path.relative_to(root).as_posix() for path in found if path.is_dir() or is_text(path)]
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file is text to be read; notebooks, which git ignores, are not."""
+    """Return whether a file is readable text; notebooks, which git ignores, are not."""
     return path.suffix not in (".png", ".ipynb", ".pyc", ".gz") and b"\0" not in path.read_bytes()[:1024]

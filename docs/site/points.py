@@ -1,8 +1,7 @@
-"""The runs that the lab's page of the law shows, taken from the released table when the site is built.
+"""The runs on the lab's page of the law, from the released table at build time.
 
-The table (Clark et al. 2022, CC-BY 4.0) is not part of the project. Where the folder named by ROUTELAWS_DATA has it,
-the last loss of each fitted run goes into the site, with its source. Where not, the page makes points from the printed
-law.
+The table (Clark et al. 2022, CC-BY 4.0) is not part of the project. If the folder ROUTELAWS_DATA has it, the site shows
+the last loss of each fitted run, with its source. Otherwise the page computes points from the printed law.
 """
 
 import csv
@@ -19,7 +18,7 @@ SOURCE = "Runs of Clark et al. 2022, released under CC-BY 4.0: validation loss a
 
 
 def table() -> Path | None:
-    """Return the released table, or None where it is not at hand or is another one."""
+    """Return the released table, or None if it is missing or different."""
     path = Path(os.environ.get("ROUTELAWS_DATA", "")) / NAME
     if "ROUTELAWS_DATA" not in os.environ or not path.is_file():
         return None
@@ -47,7 +46,7 @@ def points(path: Path) -> dict[str, list]:
 
 
 def script() -> str:
-    """Return the script that gives a page the points, or null."""
+    """Return the script with the points of a page, or null."""
     path = table()
     found = None if path is None else {"source": SOURCE, "tables": points(path)}
     return f"globalThis.labPoints = {json.dumps(found)};\n"

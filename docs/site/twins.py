@@ -1,6 +1,6 @@
 """The API reference: Markdown pages made from docstrings, the function of the reference beside its fast twin.
 
-griffe reads the files without importing them, so that building the site needs neither JAX nor a compiled kernel.
+griffe reads the files without importing them, so the build needs neither JAX nor compiled kernels.
 """
 
 import json
@@ -38,7 +38,7 @@ def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
 
 
 def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
-    """Return what a module defines for others and describes, in the order of the file."""
+    """Return the public members of a module with docstrings, in file order."""
     if module is None:
         return {}
     own = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
@@ -46,7 +46,7 @@ def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
 
 
 def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str]:
-    """Return {name: its full name} of all that have an entry, where a name is found in one module alone."""
+    """Return {name: its full name} of all entries with a unique name."""
     found: dict[str, list[str]] = {}
     for module in names:
         package, _, rest = module.partition(".")
@@ -56,7 +56,7 @@ def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str
 
 
 def prose(text: str, known: dict[str, str]) -> str:
-    """Return the text of a docstring as Markdown: its indented parts stay as they are, its names become links."""
+    """Return a docstring as Markdown: indented parts are unchanged, names become links."""
     paragraphs = re.split(r"\n(?=[ ]*\n)", textwrap.dedent(text).strip("\n"))
     lines = "\n".join(map(as_it_is, paragraphs)).split("\n")
     out, example = [], False
@@ -78,7 +78,7 @@ def prose(text: str, known: dict[str, str]) -> str:
 
 
 def as_it_is(paragraph: str) -> str:
-    """Return a paragraph, indented if it is a table: a later line of it is far to the right, or has columns."""
+    """Return a paragraph, indented if it is a table: a later line is far to the right, or has columns."""
     first, *later = paragraph.strip("\n").split("\n")
     listed = re.match(r"[ ]|[-*] |\d+\. |>>> ", first)
     columns = [line for line in (first, *later) if re.search(r"\S {3,}\S", line)]
@@ -147,14 +147,14 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
 
 
 def told(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None) -> str:
-    """Return what the docstring and the fields of a thing say; one sentence where its twin has said the same."""
+    """Return the docstring and fields of an entry; one sentence if its twin has the same."""
     text = described(thing, known) + (fields(thing, known) if thing.is_class else "")
     before = twin and described(twin, known) + (fields(twin, known) if twin.is_class else "")
     return SAME if text == before and len(text) > len(SAME) else text
 
 
 def entry(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None = None, depth: int = 12) -> str:
-    """Return the Markdown of a thing and of what it has: a directive of Sphinx's Python domain."""
+    """Return the Markdown of an entry and its members: a directive of Sphinx's Python domain."""
     module, kind, head = f"routelaws.{thing.module.path}", "data", thing.name
     inside = told(thing, known, twin)
     if thing.is_function:
@@ -180,7 +180,7 @@ def signature(function: griffe.Function, known: dict[str, str]) -> str:
 
 
 def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
-    """Return one of the two boxes: which twin, where its source is, what it says."""
+    """Return one of the two boxes: the twin, its source, and its docstring."""
     if thing is None:
         words = "There is no such name here." if room == "The reference" else "Imported from the reference."
         return f":::{{container}} twin\n{room}\n\n{words}\n:::"
@@ -197,7 +197,7 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
 
     Args:
         name: its title.
-        sides: {what a column is called: the module}; one or two.
+        sides: {column title: module}; one or two.
         known: {the same names: names to link to}.
     """
     up = "../" * (name.count(".") + 1)
@@ -256,12 +256,12 @@ compare their results. A link to the source stands over each entry.
 
 
 def breakable(name: str) -> str:
-    """Return a name with a zero-width space behind each dot: it breaks there, and not within a word."""
+    """Return a name with a zero-width space after each dot, so that lines break only there."""
     return name.replace(".", ".\u200b")
 
 
 def index(tables: dict[str, list[tuple[str, str, str]]]) -> str:
-    """Return the page that lists all modules, with what each is for."""
+    """Return the page that lists all modules, with their purpose."""
     parts = [INDEX]
     for title, rows in tables.items():
         lines = [f"- [`{name}`]({where}.md): {first}" for where, name, first in rows]

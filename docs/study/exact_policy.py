@@ -1,9 +1,9 @@
-"""Train RL-R by the exact gradient of its expected reward, to see what the noise of one draw for each token costs.
+"""Train RL-R by the exact gradient of its expected reward, to measure the cost of one noisy draw per token.
 
     python docs/study/exact_policy.py             d = 24, E = 16, 800 steps: the run of `routelaws sweep recipes`
     python docs/study/exact_policy.py --sampled   the same by REINFORCE, the policy gradient of the program
 
-The routed block is the last one, so the reward of a token depends on its own expert alone. Each token tries every
+The routed block is the last one, so the reward of a token depends only on its own expert. Each token tries every
 expert, with weights that are constants for the gradient; the policy loss is minus the expected reward.
 """
 
@@ -32,7 +32,7 @@ RUN = {
 
 
 def rewards(params: dict, tokens: jax.Array, config: TrainConfig, routing) -> jax.Array:
-    """Return [T, E], the log-probability of each right next token if the token had each expert."""
+    """Return [T, E], the log-probability of the right next token for each expert."""
 
     def forced(expert):
         held = routing._replace(expert=jnp.full_like(routing.expert, expert), gate=jnp.ones_like(routing.gate))
@@ -43,7 +43,7 @@ def rewards(params: dict, tokens: jax.Array, config: TrainConfig, routing) -> ja
 
 
 def objective(params: dict, tokens: jax.Array, noise: jax.Array, config: TrainConfig, exact: bool) -> jax.Array:
-    """Return the training loss, with the exact expected reward in place of REINFORCE's term where it is asked for."""
+    """Return the training loss, optionally with the exact expected reward instead of REINFORCE's term."""
     result = loss(params, tokens, config.model, noise=noise)
     if not exact:
         return result.total

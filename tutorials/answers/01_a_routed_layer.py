@@ -19,7 +19,7 @@ assert dispatch(routing.expert, 2, 3).kept.all()
 print("1. any c above 1")
 
 # 2. Expert 1 wins where its logit is the larger one: x2 - x1 > x1, that is, where the second number is more than twice
-# the first. With 2.5 in place of 0.5 "down" goes to expert 1. Each expert then has two tokens, and no token is dropped.
+# the first. With 2.5 instead of 0.5 "down" goes to expert 1. Each expert then has two tokens, and no token is dropped.
 moved = x.copy()
 moved[3, 1] = 2.5
 found = switch_router(moved @ w)

@@ -50,7 +50,7 @@ def adam(v, g):
 
 
 np.testing.assert_allclose(adam(v, n * g), adam(v, g), rtol=1e-12)
-print(f"3. weights {adam(v, n * g).round(3)}, norm {np.linalg.norm(n * g):.2f} in place of {np.linalg.norm(g):.2f}")
+print(f"3. weights {adam(v, n * g).round(3)}, norm {np.linalg.norm(n * g):.2f} instead of {np.linalg.norm(g):.2f}")
 
 # 4. The devices are numbered along the expert axis first. Two experts are on each, so expert 5 is third along it: on
 # devices 2 and 6, which sum its gradient. The gradient of an attention matrix is summed over all eight devices.
