@@ -44,11 +44,34 @@ BALANCE_SCOPES = ("group", "sequence")
 LAYOUTS = ("spread", "upper")
 """Which blocks are routed: every 1/R-th one, or the last R L."""
 
-_COUNTS = (
-    "vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase", "expert_groups",
-    "groups_per_token",
+
+def _is_whole(least: int):
+    """Return a function that tells whether a value is a whole number of at least `least`."""
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+_COUNTS = dict.fromkeys(
+    (
+        "vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase", "expert_groups",
+        "groups_per_token",
+    ),
+    (_is_whole(1), "a whole number of at least 1"),
 )  # fmt: skip
-"""Fields that are whole numbers of at least 1."""
+"""The range of each count: a condition, and its words."""
+
+_WEIGHTS = ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight")
+
+_RANGES = {
+    "capacity_factor": (lambda value: value > 0, "above 0 (inf drops nothing)"),
+    **dict.fromkeys(_WEIGHTS, (lambda value: 0 <= value < math.inf, "a finite number of at least 0")),
+    "shared_experts": (_is_whole(0), "a whole number of at least 0"),
+    "router_scale": (lambda value: 0 < value < math.inf, "above 0 and finite"),
+    "nucleus": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "temperature": (lambda value: 0 < value < math.inf, "above 0 and finite"),
+    "group_size": (_is_whole(1), "a whole number of at least 1"),
+    "mask_rate": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+}
+"""The range of each other number."""
 
 _NAMES = {
     "router": ROUTERS,
@@ -65,6 +88,8 @@ _NAMES = {
 }
 """Fields that are one of several names."""
 
+_NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
+"""The same, for names that may follow from other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
 """Options whose default None stands for a value that depends on other fields."""
@@ -196,10 +221,14 @@ class ModelConfig:
     shared_experts: int = 0
 
     def __post_init__(self):
-        self._check_counts_and_names()
+        self._check_ranges(_COUNTS)
+        self._check_names(_NAMES)
         self._check_options()
         self._fill_in()
-        self._check_numbers()
+        self._check_names(_NAMES_FILLED_IN)
+        self._check_ranges(_RANGES)
+        _check_gate_scale(self.gate_scale)
+        self._check_objective()
         if self.router == "dense":
             self._check_dense()
         else:
@@ -207,13 +236,15 @@ class ModelConfig:
         if self.router != "dense" or self.flop_increase > 1:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
-    def _check_counts_and_names(self):
-        """Raise InputError if a count is not an integer above 0, or a name is not allowed."""
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
-        for name, allowed in _NAMES.items():
+    def _check_ranges(self, ranges):
+        """Raise InputError if a number is out of its range."""
+        for name, (fits, needed) in ranges.items():
+            if not fits(getattr(self, name)):
+                raise InputError(f"{name} is {getattr(self, name)}; it has to be {needed}")
+
+    def _check_names(self, names):
+        """Raise InputError if a name is not allowed."""
+        for name, allowed in names.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
@@ -275,35 +306,8 @@ class ModelConfig:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self._default(name))
 
-    def _check_numbers(self):
-        """Raise InputError if a factor, a weight or an option of one router is out of range."""
-        if not self.capacity_factor > 0:
-            raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
-        if self.gate not in GATES:
-            raise InputError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
-        if self.normalisation not in NORMALISATIONS:
-            raise InputError(f"normalisation is {self.normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
-        for name in ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
-        _check_gate_scale(self.gate_scale)
-        shared = self.shared_experts
-        if isinstance(shared, bool) or not isinstance(shared, int) or shared < 0:
-            raise InputError(f"shared_experts is {shared}; it has to be a whole number of at least 0")
-        if not 0 < self.router_scale < math.inf:
-            raise InputError(f"router_scale is {self.router_scale}; it has to be above 0 and finite")
-        if not 0 < self.nucleus <= 1:
-            raise InputError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature is {self.temperature}; it has to be above 0 and finite")
-        if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
-            raise InputError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
-        self._check_objective()
-
     def _check_objective(self):
-        """Raise InputError if an option of the masked objective is out of range, or set for the causal objective."""
-        if not 0 < self.mask_rate <= 1:
-            raise InputError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
+        """Raise InputError if the mask token is no token, or the causal objective has an option of the masked one."""
         if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
             raise InputError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
         for name in ("mask_rate", "mask_token"):
@@ -324,9 +328,9 @@ class ModelConfig:
             self._check_top_k()
         if self.drop_order == "priority" and self.record.constant_gate:
             raise InputError(f"drop_order is 'priority'; {self.router} has no gates; allowed: choice, token")
-        if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
+        if self.hash == "bigram" and self.choices > 1:
             raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
-        if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
+        if self.hash == "multi" and (self.k > 1 or self.granularity == 1):
             raise InputError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
         if self.record.grouped:
             self._check_groups()
