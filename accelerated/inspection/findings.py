@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.balance import expert_counts
 from routelaws.reference.diagnostics import (
     Faults,
     Information,
@@ -75,7 +74,7 @@ def findings(trace: Trace, seed: int = 0) -> list[BlockFindings]:
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
     """Return what the routing of one block tells, `i` its index."""
     row, expert = _choices(trace.expert[i])
-    counts = expert_counts(expert, trace.experts)
+    counts = np.bincount(expert.ravel(), minlength=trace.experts)
     nats = None if trace.logits is None else entropy(_softmax(trace.logits[i]))
     return BlockFindings(
         block=int(trace.block[i]),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.configuration import GROUPED, ModelConfig
+from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..files import read_bytes
@@ -109,7 +109,7 @@ def _windows(config: TrainConfig, ids: np.ndarray) -> tuple[np.ndarray, np.ndarr
     length = config.sequence_length
     count = -(-len(ids) // length)
     rows = min(config.batch_size, count)
-    if config.model.router in GROUPED:
+    if config.model.record.grouped:
         rows = -(-rows // config.model.group_size) * config.model.group_size
     batches = -(-count // rows)
     windows, real = np.zeros(batches * rows * length, np.int32), np.zeros(batches * rows * length, bool)

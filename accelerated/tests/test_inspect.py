@@ -112,7 +112,7 @@ def test_a_random_policy_agrees_by_chance(run_of):
     assert any("training and evaluation choose the same expert for" in line for line in said)
 
 
-@pytest.mark.parametrize("name", ["quantile", "expert_choice", "mixture"])
+@pytest.mark.parametrize("name", ["quantile", "expert_choice", "mixture_of_tokens"])
 def test_a_trace_has_what_the_model_chose(run_of, name):
     """Its logits give the choices, and a text may have any length."""
     run = run_of(**ROUTERS[name])
@@ -127,7 +127,7 @@ def test_a_trace_has_what_the_model_chose(run_of, name):
     if name == "expert_choice":
         chosen = (trace.expert[:, :64] >= 0).sum(axis=(1, 2))
         assert not trace.regular and (chosen == 64 * model.choices).all()
-    if name == "mixture":
+    if name == "mixture_of_tokens":
         assert trace.mixes and trace.trained is None and (0 < trace.gate).all() and (trace.gate <= 1).all()
     assert html_is_whole(page(trace, told.findings(trace)))
 
