@@ -41,7 +41,7 @@ SMALL = {
 }  # fmt: skip
 
 
-NOT_FIELDS = ("what", "group", "name", "wrong", "evaluate")
+NOT_FIELDS = ("what", "group", "name", "evaluate")
 """What a case has beside the fields of its run."""
 
 
@@ -144,15 +144,11 @@ def given(config):
 
 
 def compare_gradients(case: dict) -> dict:
-    """Return how far loss, gradients and bias of one batch are from those of one device, in float64.
-
-    With "wrong" the one device has other fields, so that a gradient which is off by a factor has something to be seen.
-    """
+    """Return how far loss, gradients and bias of one batch are from those of one device, in float64."""
     with jax.enable_x64(True):
         config = config_of(case)
         layout, table = open_layout(config), table_of(config)
-        other = dataclasses.replace(config.model, **case.get("wrong", {}))
-        wanted = dataclasses.replace(config, mesh=None, model=other)
+        wanted = dataclasses.replace(config, mesh=None)
         value, bias, gradient = _on_one_device(wanted, shards_of(config))
 
         def objective(params, tokens, noise, hidden, table, spread):
@@ -255,13 +251,10 @@ def steps_on_mesh(config):
 def compare_steps(case: dict) -> dict:
     """Return how far 20 steps in float32 take the losses and weights from those of one device, and how far they may.
 
-    With "wrong" the one device has other fields. With "evaluate" the losses and loads of an evaluation are compared.
+    With "evaluate" the losses and loads of an evaluation are compared.
     """
     config = config_of(case)
-    of_model = {name: value for name, value in case.get("wrong", {}).items() if hasattr(config.model, name)}
-    of_run = {name: value for name, value in case.get("wrong", {}).items() if name not in of_model}
-    model = dataclasses.replace(config.model, **of_model)
-    wanted = dataclasses.replace(config, mesh=None, model=model, balancing_group="shard", **of_run)
+    wanted = dataclasses.replace(config, mesh=None, balancing_group="shard")
     params, losses, loss_may, weights_may = steps_on_one_device(wanted, shards_of(config))
     found, total = steps_on_mesh(config)
     result = {

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.kernels import assignment
-from routelaws.conformance.bounds import check
 from routelaws.conformance.suite.strategies_base import bound_of, first_optimum
 from routelaws.reference.routers import base as reference
 
@@ -69,46 +68,3 @@ def test_without_finite_scores_experts_are_dealt_out(plain, wrong):
         assert found.expert.tolist() == dealt and found.expert.dtype == np.int32
         assert found.expert.shape == (len(scores), 2)
         assert np.isnan([found.objective, found.gap, *found.prices]).all() and len(found.prices) == 3
-
-
-def test_numbers_and_their_deviation(plain):
-    """Halves go to even; near is whole in units; the deviation is never the root of something below 0."""
-    scores = np.array([[0.25, 0.75, 1.25], [-0.75, 3.0, -2.0]])
-    whole, near = np.empty((2, 3), np.int64), np.empty((2, 3), np.float32)
-    found = assignment.whole_numbers(scores, 2.0, 0.5, whole, near)
-    assert whole.tolist() == [[0, 2, 2], [-2, 6, -4]] and near.tolist() == [[0, 1, 1], [-1, 3, -2]]
-    check("base.deviation", abs(found / near.std(dtype=np.float64) - 1))
-    below = 0
-    for value in np.linspace(0.1, 0.9, 40).reshape(-1, 1, 1):  # all alike, which rounding may make less than nothing
-        alike = np.repeat(value, 7, axis=1)
-        room = np.empty((1, 7), np.int64), np.empty((1, 7), np.float32)
-        found = assignment.whole_numbers(alike, 2.0**30, 2.0**-30, *room)
-        assert found >= 0
-        check("base.deviation", found**2)
-        below += found == 0
-    assert below
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_the_order_within_a_token(plain, k):
-    """By falling score, then by index."""
-    random = np.random.default_rng(k)
-    scores = random.integers(-1, 2, (30, 5)) / 2
-    slots = np.array([random.permutation(5)[:k] for _ in range(30)], np.int32)
-    found = assignment.in_order(scores, slots.T.ravel())
-    assert found.tolist() == [sorted(row, key=lambda e: (-line[e], e)) for row, line in zip(slots, scores, strict=True)]
-    assert found.dtype == np.int32
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_a_gap_is_the_bound_less_the_objective(plain, k):
-    """Whatever the experts and the prices; the regret alone is what the tokens could gain."""
-    random = np.random.default_rng(k)
-    for lean, size in ((0, 24), (8, 24), (0, 1), (8, 2)):  # few tokens leave experts without any
-        scores, prices = random.integers(-8, 9, (size, 5)) / 4, random.integers(-9, 9, 5) / 4 + lean
-        expert = np.array([random.permutation(5)[:k] for _ in range(size)], np.int32)
-        held = np.take_along_axis(scores - prices, expert, axis=1).sum()
-        best = np.sort(scores - prices, axis=1)[:, -k:].sum()
-        assert assignment._regret(scores, expert, prices) == best - held
-        objective = np.take_along_axis(scores, expert, axis=1).sum()
-        assert assignment.measure_gap(scores, expert, prices) == bound_of(scores, prices, k) - objective

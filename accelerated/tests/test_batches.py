@@ -1,8 +1,6 @@
 """Every target once per epoch, in an order that follows from the seed, from any saved position on, bit for bit."""
 
 import json
-import threading
-import time
 from itertools import islice
 
 import grain
@@ -227,16 +225,3 @@ def test_sizes_below_one(files, sizes):
         validation_batches(files, **({"sequence_length": S, "batch_size": B} | sizes), num_batches=1)
     with pytest.raises(InputError, match="at least 1"):
         validation_batches(files, sequence_length=S, batch_size=B, num_batches=0)
-
-
-def test_a_batch_takes_well_below_a_millisecond_and_no_thread(tmp_path):
-    files = token_files(tmp_path / "entry", 65_000)
-    batches, before = stream(files, sequence_length=128, batch_size=32), threading.active_count()
-    batches.stacked(2)
-    times = []
-    for _ in range(200):
-        start = time.perf_counter()
-        next(batches)
-        times.append(time.perf_counter() - start)
-    assert np.median(times) < 1e-3  # about 0.04 ms on an idle core
-    assert threading.active_count() == before

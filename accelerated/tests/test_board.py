@@ -1,7 +1,6 @@
 """Logs for TensorBoard: what is written is what `convert` reads, also when a run was cut off and went on."""
 
 import csv
-import dataclasses
 import json
 import shutil
 import sys
@@ -11,10 +10,8 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.tables.events import event_files
-from routelaws.accelerated.training import sweep, sweep_folder
 from routelaws.accelerated.training.board import Board, scalars
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.grid import Grid
 
 pytest.importorskip("tensorboard")
 
@@ -102,18 +99,6 @@ def test_runs_side_by_side_and_a_log_that_was_cut_back(small_fields, tmp_path):
     assert points(folders[0]) == [("train/loss", 4, 3.0), ("train/loss", 6, 2.5)]
     assert points(folders[1]) == [("train/loss", 2, 1.5)]
     assert [kind for kind, run in told if run == 0] == ["start", "step", "evaluation", "start", "step", "finished"]
-
-
-@pytest.mark.slow
-def test_a_sweep_writes_a_board_for_each_run(small_fields, tmp_path):
-    config = from_mapping({**small_fields, "steps": 8, "evaluations": 2}, "test")
-    grid = Grid("two", (config, dataclasses.replace(config, seed=2)))
-    folders = [sweep_folder.folder_of_run(tmp_path, i, run) for i, run in enumerate(grid.runs)]
-    board = Board(lambda *_, **__: None, {i: (folders[i], run) for i, run in enumerate(grid.runs)})
-    rows = sweep.run_sweep(grid, tmp_path, jobs=2, watch=board)
-    for i, folder in enumerate(folders):
-        wanted = [(int(r["step"]), np.float32(r["loss_validation"])) for r in rows if r["hyper_id"] == str(i)]
-        assert [(step, np.float32(v)) for tag, step, v in points(folder) if tag == "loss_validation"] == wanted
 
 
 def test_without_the_package_nothing_is_trained(small_fields, tmp_path, capsys, monkeypatch):

@@ -18,15 +18,13 @@ from routelaws.accelerated.commands import plan, predict
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
-from routelaws.accelerated.results import estimates
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.fit import Fit
 from routelaws.accelerated.results.fit_text import fits_blocks, prediction_blocks
 from routelaws.accelerated.results.reproduction import router_fits as fits
-from routelaws.accelerated.results.rows import law_columns, rows_of_runs
+from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import read
-from routelaws.accelerated.tables.table import RouterRows, select_rows
-from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
+from routelaws.accelerated.tables.table import select_rows
+from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, quiet_interval
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 GRID = [(size, e) for size in (1e7, 1e8, 1e9) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
@@ -288,60 +286,10 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
 # How often the intervals that are printed hold the truth.
 
 
-def fit_of(frame, law: str) -> Fit:
-    """Return the law of the runs of one router, with intervals at 80 %."""
-    rows = rows_of_runs(RouterRows("Top-K", frame, []), LAWS[law], "loss_validation")
-    return Fit(rows, law, level=0.8)
-
-
-def predicted(fit: Fit, at):
-    """Return what a fit says at a point, with the intervals of the law and of one more run."""
-    return fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, 0.8)
-
-
-QUICK = ("bilinear",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LINEAR]
-)
-def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name):
-    cells, truth, at = LINEAR[name]
-    design, random, tables = linear_design(name, *np.array(cells).T), np.random.default_rng(4), 600
-    frame, exact = make_frame(cells, np.zeros(len(cells))), design @ truth
-    exact_at = float(linear_design(name, *np.array([at]).T)[0] @ truth)
-    # a noise-free table has the truth as its solution, whatever the names of its parts are
-    truths = {key: value for key, (value, *_) in wanted_ranges(name, Student(design, exact, 0.8)).items()}
-    if name == "dense":
-        truths["N_c", None] = 10.0 ** (truth[1] / truth[0])
-    if name == "bilinear":
-        truths["N_cutoff", None] = 10.0 ** (-truth[1] / truth[2])
-    counts = dict.fromkeys([*truths, "law", "run"], 0)
-    for _ in range(tables):
-        frame["loss_validation"] = 10 ** (exact + random.normal(0, 1e-3, len(cells)))
-        fitted = fit_of(frame, name)
-        for item in fitted.intervals:
-            counts[item.name, item.at] += item.low <= truths[item.name, item.at] <= item.high
-        _, law, run = predicted(fitted, at[: 1 if name == "dense" else 2])
-        counts["law"] += law[0] <= 10**exact_at <= law[1]
-        counts["run"] += run[0] <= 10 ** (exact_at + random.normal(0, 1e-3)) <= run[1]
-    held(counts, tables, 0.8, forgetful(0.8, *design.shape))
-
-
 def rough_fit(log_loss: np.ndarray):
     """Return a fit to the few rows, and half of the rough interval of each of its coefficients."""
     fit = fit_routed(*np.array(FEW).T, 10**log_loss)
     return fit, fits.rough_reach(fit)
-
-
-def test_plus_minus_of_a_sweep_holds_the_coefficients_as_often_as_it_says():
-    """Half of a 95 % interval, in 700 tables of ten rows."""
-    tables, counts = 700, dict.fromkeys(Bounded._fields, 0)
-    for seed in range(tables):
-        fit, reach = rough_fit(noisy(LAW, FEW, 1e-5, seed))
-        for name, truth in LAW._asdict().items():
-            counts[name] += abs(getattr(fit.coefficients, name) - truth) <= reach[name]
-    held(counts, tables, 0.95, forgetful(0.95, len(FEW), 6))
 
 
 def test_plus_minus_of_a_sweep_is_students():
@@ -351,58 +299,6 @@ def test_plus_minus_of_a_sweep_is_students():
         wanted = quiet_interval(bounded_losses(FEW), lambda t, i=i: t[i], np.array(LAW), log_loss, 0.95)
         value = getattr(fit.coefficients, name)
         assert near((value, value - reach[name], value + reach[name]), wanted, 1e-2), name
-
-
-def test_the_dense_law_of_reproduce_holds_the_truth_as_often_as_it_says(monkeypatch):
-    monkeypatch.setattr(fits, "LEVEL", 0.8)
-    sizes, tables = np.array([1e7, 3e7, 1e8, 1e9]), 600
-    random, counts = np.random.default_rng(3), {"alpha": 0, "N_c": 0}
-    for _ in range(tables):
-        losses = (1e13 / sizes) ** 0.08 * 10 ** random.normal(0, 1e-4, 4)
-        found = fits.dense_coefficients(LAWS["dense"].fit(sizes, losses))
-        for name, truth in (("alpha", 0.08), ("N_c", 1e13)):
-            counts[name] += found[name]["low"] <= truth <= found[name]["high"]
-    held(counts, tables, 0.8, forgetful(0.8, 4, 2))
-
-
-def test_means_and_lines_hold_the_truth_as_often_as_they_say(monkeypatch):
-    """A mean of two, of two groups that share an error each, and a slope through three points."""
-    monkeypatch.setattr(estimates, "LEVEL", 0.8)
-    random, tables, x = np.random.default_rng(1), 2200, np.array([0.0, 1.0, 4.0])
-    counts = {"mean": 0, "groups": 0, "line": 0}
-    for _ in range(tables):
-        mean = estimates.mean_interval(random.normal(0.3, 1, 2))
-        groups = estimates.mean_interval(np.repeat(random.normal(0.3, 1, 2), 2), [1, 1, 2, 2])
-        line = estimates.line(x, 2 + 0.3 * x + random.normal(0, 1, 3))
-        for name, found in (("mean", mean), ("groups", groups), ("line", line)):
-            counts[name] += found["low"] <= 0.3 <= found["high"]
-    for name, rows, unknowns in (("mean", 2, 1), ("groups", 2, 1), ("line", 3, 2)):
-        held({name: counts[name]}, tables, 0.8, forgetful(0.8, rows, unknowns))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("law", ["routed-bounded", "routed-utilisation"])
-def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law):
-    """All that `fit` and `predict` print, in 300 tables of ten rows."""
-    bounded, tables = law == "routed-bounded", 300
-    truth, cells = (LAW, FEW) if bounded else (COMPUTE, USES)
-    at = AT if bounded else (200.0, 900.0)
-    cutoff = ("N_cutoff" if bounded else "F_cutoff", truth.cutoff())
-    truths = dict([*truth._asdict().items(), cutoff])
-    random, counts = np.random.default_rng(5), {}
-    for seed in range(tables):
-        log_loss = noisy(truth, cells, 1e-5, seed)
-        frame = make_frame(cells, log_loss) if bounded else make_compute_frame(log_loss, (16, 128))
-        fitted = fit_of(frame, law)
-        found = [(item.name, item.low, truths[item.name], item.high) for item in fitted.intervals]
-        found += [(f"slope {item.at:g}", item.low, LAW.slope(item.at), item.high) for item in fitted.slopes]
-        _, ends_of_law, ends_of_run = predicted(fitted, at)
-        found.append(("law", ends_of_law[0], truth.loss(*at), ends_of_law[1]))
-        found.append(("run", ends_of_run[0], truth.loss(*at) * 10 ** random.normal(0, 1e-5), ends_of_run[1]))
-        for name, low, value, high in found:
-            counts[name] = counts.get(name, 0) + (low <= value <= high)
-    assert len(counts) == (11 if bounded else 9), sorted(counts)
-    held(counts, tables, 0.8, forgetful(0.8, len(cells), 6))
 
 
 # Rows of a table.

@@ -11,7 +11,7 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
+from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.accounting import SIZES, count
@@ -286,11 +286,6 @@ def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
 
 
-def test_given_counts_are_kept(converted):
-    frame, _ = converted(shaped(dense_parameter_count=5e6, total_parameter_count=6e6), {"hyper_id": "name"})
-    assert set(frame["dense_parameter_count"]) == {5e6} and set(frame["total_parameter_count"]) == {6e6}
-
-
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
     """P of the dense rows is the given N, not the count of another kind of model of the same shape."""
     frame, _ = converted(shaped(dense_parameter_count=5e6), {"hyper_id": "name"})
@@ -384,40 +379,6 @@ def test_what_cannot_be_converted_leaves_nothing(save, tmp_path, columns, consta
         convert_runs(runs, tmp_path / out, columns, constants, unit)
     assert message in str(caught.value)
     assert runs.read_bytes() == before and [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
-
-
-def test_pairs():
-    assert parse_pairs(["a=b,c=d=e", "f = g"], "--set") == {"a": "b", "c": "d=e", "f": "g"}
-    assert parse_pairs([], "--set") == {}
-    for items, message in ((["a"], "a: NAME=VALUE"), (["a=,b=c"], "a=: NAME=VALUE"), (["a=b", "a=c"], "a is given")):
-        with pytest.raises(InputError, match=message):
-            parse_pairs(items, "--set")
-
-
-def test_the_command_converts_and_its_table_is_fitted(capsys, save, tmp_path):
-    runs, out = save(make_runs()), tmp_path / "table.csv"
-    columns = ",".join(f"{name}={source}" for name, source in MAP.items())
-    arguments = ["convert", str(runs), "--columns", columns, "--set", "router_type=Top-K", "k=1", "--out", str(out)]
-    assert main(arguments) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{out}: 36 rows of 18 runs\n" and "k: 1, as set\n" in said.err
-    before = out.read_bytes()
-    assert main(arguments) == 2 and out.read_bytes() == before
-    assert capsys.readouterr().err == (
-        f"routelaws: {out}: already exists and is not overwritten; choose another --out\n"
-    )
-    assert main(["fit", str(out), "--json"]) == 0
-    (fit,) = json.loads(capsys.readouterr().out)["fits"]
-    assert (fit["router"], fit["rows"]) == ("Top-K", 18)
-    assert main([*arguments[:-1], str(tmp_path / "other.csv"), "--loss-unit", "nits"]) == 2
-    assert "loss unit 'nits'" in capsys.readouterr().err
-
-
-def test_a_row_that_is_there_twice_is_left_out_and_said(converted):
-    rows = make_runs()
-    frame, remarks = converted([*rows, rows[3]], MAP, {"router_type": "Hash"})
-    assert len(frame) == 36 and remarks[-1] == "left out: row 37, which repeats an earlier row cell by cell"
-    assert frame.attrs["remarks"] == []  # it is not in the table either
 
 
 @pytest.mark.released

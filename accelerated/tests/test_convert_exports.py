@@ -18,7 +18,6 @@ import routelaws.accelerated as accelerated
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs
-from routelaws.accelerated.tables.log import Log, put_together
 from routelaws.accelerated.tables.several import read_tables
 from routelaws.accelerated.tables.table import read_table, select_rows
 
@@ -341,36 +340,6 @@ def test_pieces_that_contradict_each_other(here):
     assert refused([one, one]) == "one.csv: is given twice"
 
 
-def test_a_third_piece_of_a_log_joins_what_two_have_put_together():
-    """Rows, settings and remarks of all; a contradiction names the piece that first had the value."""
-    row = {("a", "5"): {"loss": "3.5"}}
-    one, two = (
-        Log("step", row, {"a": {"E": "1"}}, ["one"]),
-        Log("step", row | {("b", "5"): {}}, {"b": {"E": "2"}}, ["two"]),
-    )
-    three = Log("step", {("a", "5"): {"lr": "0.1"}}, {"a": {"d": "8"}}, ["three"])
-    whole = put_together(["1", "2", "3"], [one, two, three])
-    assert whole.rows == {("a", "5"): {"loss": "3.5", "lr": "0.1"}, ("b", "5"): {}}
-    assert whole.settings == {"a": {"E": "1", "d": "8"}, "b": {"E": "2"}} and whole.remarks == ["one", "two", "three"]
-    other = Log("step", {("a", "5"): {"loss": "4.0"}}, {}, [])
-    with pytest.raises(InputError, match="^4: loss of run a at step 5 is 4.0, but 3.5 in 1; needed: one value$"):
-        put_together(["1", "2", "3", "4"], [one, two, three, other])
-
-
-def test_a_third_table_joins_what_two_have_become(here):
-    """A column that it alone has is blank in the rows of both others, and its runs are numbered after theirs."""
-    header, paths = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation"], []
-    for i in range(3):
-        rows = [[run, 100 + i, "Hash", 4, 1e6, 3.0 + i] for run in (7, 9)]
-        paths.append(write(f"{i}.csv", [header + ["seed"] * (i == 2), *(row + [i] * (i == 2) for row in rows)]))
-    assert convert_runs(paths, "table.csv").runs == 6
-    for frame in (read_table("table.csv"), read_tables(paths)):
-        assert frame["hyper_id"].tolist() == [*range(6)] and frame["step"].tolist() == [100, 100, 101, 101, 102, 102]
-        assert frame["seed"].isna().tolist() == [True] * 4 + [False] * 2 and frame["source"].tolist() == sorted(
-            paths * 2
-        )
-
-
 def test_what_a_log_lacks_is_asked_for(here):
     path = panel("panel.csv")
     assert refused(path, {}, None) == (
@@ -543,13 +512,6 @@ def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
     assert told(rows, columns)[0].startswith(message)
 
 
-def test_runs_without_names_are_asked_in_the_same_way(here):
-    bare = [row[1:] for row in TWO]
-    assert told(bare, SHAPE, name=None)[0].startswith("runs.csv: a run without a name goes back from step 2000 (row 1)")
-    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # which no flag maps
-    assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_a_history_of_several_runs_is_one_run_a_name(here, order):
     """With a state that says something else; and where a row is there twice."""
@@ -589,19 +551,6 @@ def test_the_branch_that_a_history_abandoned_is_left_out(here, clock, name):
     assert remarks[0].startswith(f"{path}: {RESTARTED.format('moe8-256')}")
 
 
-def test_the_branch_that_a_history_as_csv_abandoned_is_left_out(here):
-    path = history("history.csv", BACK)
-    constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
-    done = convert_runs(path, "table.csv", LOSS | {"step": "_step"}, constants)
-    assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-    assert done.remarks[0].startswith(f"{path}: {RESTARTED.format('history')}")
-
-
-def test_rows_of_all_branches_that_a_history_abandoned_are_counted(here):
-    frame, remarks = converted(history("moe8-256.jsonl", [*BACK, (1200, 3.45)]))
-    assert frame["step"].tolist() == [1000, 1200] and "moe8-256 from step 1200 (4 rows)" in remarks[0]
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here, kind):
     path = history(f"moe8-256.{kind}", [*BACK[:3], (2000, 3.3)])
@@ -609,23 +558,6 @@ def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here,
     done = convert_runs(path, "table.csv", LOSS | ({"step": "_step"} if kind == "csv" else {}), constants)
     assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.3]
     assert "moe8-256 from step 2000 (2 rows)" in done.remarks[0]
-
-
-def test_json_lines_of_which_most_runs_have_one_are_a_table_of_runs(here):
-    """Summaries of runs: two of one name are refused, or told apart by their ids."""
-    rows = [
-        {"name": run, "_step": step, "E": 8, "val/loss": 3.5} for run, step in (("a", 9), ("a", 8), ("b", 9), ("c", 9))
-    ]
-    constants = SET | {"dense_parameter_count": "1e6"}
-    for ids, message in ((None, "run 'a' stands in rows 1, 2, and most runs in one"), ("wxyz", None)):
-        lines = [row | ({"run_id": ids[i]} if ids else {}) for i, row in enumerate(rows)]
-        Path("runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-        columns = RUN_COLUMNS | {"hyper_id": "name"}
-        if message is None:
-            assert convert_runs("runs.jsonl", "table.csv", columns, constants).runs == 4
-        else:
-            with pytest.raises(InputError, match=message):
-                convert_runs("runs.jsonl", "table.csv", columns, constants)
 
 
 def test_two_runs_of_one_name_in_a_history_are_refused(here):
@@ -652,12 +584,6 @@ def test_a_history_sorted_by_step_is_read_by_its_time(here):
     lines = [{"_step": step, "_timestamp": 1.7e9 + i, "val/loss": loss} for (step, loss), i in rows]
     Path("moe8-256.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     assert converted("moe8-256.jsonl")[0]["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-
-
-def test_the_branch_that_a_metric_of_tensorboard_abandoned_is_left_out(here):
-    frame, remarks = converted(scalars("run-moe8-256-tag-val.csv", BACK), {"loss_validation": "val"})
-    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-    assert remarks[0].startswith(f"run-moe8-256-tag-val.csv: {RESTARTED.format('moe8-256')}")
 
 
 RESTARTS = {

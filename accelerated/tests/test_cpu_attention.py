@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from routelaws.accelerated import attention, cpu
-from routelaws.accelerated.cpu import attention_call, attention_pieces, calls, expert_call, expert_pieces
+from routelaws.accelerated.cpu import attention_pieces, calls, expert_call, expert_pieces
 from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
@@ -155,7 +155,6 @@ MODELS = {
 }
 
 
-SLOW = ("rotary", "a loop over ten blocks", "upper, k = 2, swiglu")
 QUICK = (("masked", "float32"), ("S-BASE", "float32"), ("relative", "bfloat16"))
 
 
@@ -234,20 +233,6 @@ def test_pieces_of_experts_are_the_whole_of_them(loads, threads, hidden):
         assert np.all(rows == 1) and np.all(columns == (1 if backward else 0))
 
 
-@pytest.mark.parametrize("loads", [[440, 247, 187, 246, 310, 238, 214, 166], [256] * 8, [1800, *[8] * 31], [64] * 32])
-def test_two_threads_end_the_work_of_experts_together(loads):
-    """Whoever is free takes the next piece, and rows take their time: the second to end has little more to do."""
-    start = np.cumsum([0, *loads]).astype(np.int32)
-    pieces, count, wait_from = expert_call._pieces(start, expert_call._split(start, 2), 1024, 2, True)
-    free = np.zeros(2)
-    for i, (kind, expert, _, size) in enumerate(pieces[:count]):
-        if i == wait_from:
-            free[:] = free.max()
-        half = 0.5 * (loads[expert] * size / 1024 if kind == expert_pieces.GRADIENT else size)
-        free[free.argmin()] += 2 * half if kind == expert_pieces.WHOLE_BACKWARD else half
-    assert free.max() < 1.02 * sum(loads) / 2
-
-
 @pytest.mark.slow
 def test_groups_and_devices():
     """Under vmap, and inside shard_map with its check of what varies over the devices."""
@@ -273,11 +258,3 @@ def test_groups_and_devices():
     found = jax.jit(jax.grad(spread, argnums=(0, 1)))(projected, relative, weights)
     for this, that in zip(found, whole[1:], strict=True):
         np.testing.assert_allclose(this, that, rtol=1e-5, atol=1e-5)
-
-
-def test_no_more_pieces_than_heads_and_sequences():
-    pieces = attention_call._pieces(attention_pieces.FORWARD, 70, 2, 70 * 2 // attention_call.AT_LEAST)
-    work = pieces[:-2]
-    assert [int(row[3]) for row in work].count(2) == len(work) and len(work) == 70
-    seen = {(int(row[1]) % 2, int(sequence)) for row in work for sequence in range(row[2], row[2] + row[3])}
-    assert seen == {(head, sequence) for head in range(2) for sequence in range(70)}

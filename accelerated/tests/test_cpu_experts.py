@@ -296,10 +296,3 @@ def test_an_unknown_interface_is_one_warning_and_no_loop(monkeypatch):
     with pytest.warns(RuntimeWarning) as warned:
         assert not xla.registered("routelaws_attention") and not xla.registered("routelaws_experts")
     assert [str(warning.message) for warning in warned] == [xla.UNKNOWN]
-
-
-@pytest.mark.parametrize(("num_assignments", "num_experts"), [(1, 1), (7, 3), (64, 4), (333, 5)])
-def test_positions(num_assignments, num_experts):
-    queue = np.random.default_rng(num_assignments).integers(0, num_experts, num_assignments)
-    wanted = [int((queue[:i] == e).sum()) for i, e in enumerate(queue)]
-    assert experts._position_in_queue(jnp.asarray(queue), num_experts).tolist() == wanted

@@ -9,7 +9,6 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import downstream
-from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.comparisons import downstream as findings
 from routelaws.accelerated.results.comparisons.downstream import Rows, _laws, compare_laws, sign_test
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
@@ -33,30 +32,6 @@ def made_table(noise: float = 0.0) -> Accuracies:
 
 
 RATES = {"power": 0.25, "flat": 0.25}
-
-
-@pytest.mark.slow
-def test_each_law_wins_where_it_is_true():
-    """The task of a direct law is predicted by it exactly, that of a logistic by two stages."""
-    study = compare_laws(made_table(), 3e19, RATES)
-    assert (study.fitted_runs, study.scored_runs, study.tasks) == (9, 5, 3)
-    exact = {law: {task: error for task, error in by.items() if error < 1e-6} for law, by in study.errors.items()}
-    assert set(exact["direct"]) == {"power"} and set(exact["two-stage logistic"]) == {"steep", "flat"}
-    assert set(exact["no change"]) == {"flat"}
-    assert "flat" not in study.errors["direct"] and "0 of 9 rows" in study.left_out["direct"]["flat"]
-    pair = next(pair for pair in study.pairs if pair.second == "two-stage logistic")
-    assert (pair.tasks, pair.first_wins, pair.second_wins) == (2, 1, 1)
-    means = [np.mean([study.errors[law][task] for task in ("power", "steep")]) for law in (pair.first, pair.second)]
-    assert np.allclose([pair.first_error, pair.second_error], means)
-
-
-@pytest.mark.slow
-def test_a_prediction_is_a_share_of_answers():
-    """A line through a table that ends at 1 goes on above it; what it is charged is what an accuracy can miss."""
-    table = made_table()
-    table = table._replace(accuracies={"power": np.minimum(table.accuracies["power"], 0.9)})
-    study = compare_laws(table, 1e19, RATES)
-    assert all(error <= 0.9 for by in study.errors.values() for error in by.values())
 
 
 @pytest.mark.parametrize(
@@ -193,23 +168,6 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     assert said["remarks"] == ["flops: 6 · params · tokens"] and set(said["left_out"]["direct"]) == {"flat", "small"}
     assert cli.main(written(table, tmp_path, ("small",))) == 2
     assert "no task has accuracies at or below 3e+19 FLOPs and above" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_command_says_what_the_study_found(tmp_path, capsys):
-    arguments = written(made_table(0.005), tmp_path, ("power", "flat"))
-    path, tasks = arguments[1], arguments[-1]
-    assert cli.main([*arguments, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    study = encoding.plain(compare_laws(read_accuracies(path), 3e19, read_guess_rates(tasks)))
-    assert said == json.loads(json.dumps(study)) | {"remarks": ["flops: 6 · params · tokens"]}
-    assert cli.main(arguments) == 0
-    printed = capsys.readouterr().out
-    pair = study["pairs"][0]
-    assert "fitted to 9 runs of at most 3e+19 FLOPs, scored on 5 above" in printed
-    assert f"{pair['first_error']:.4f} to" in printed and "direct: 1 task left out" in printed
-    assert cli.main(["downstream", str(tmp_path / "none.csv")]) == 2
-    assert "none.csv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("factor", "accuracy"), [(0.0, np.exp(-2 / 100**0.5)), (np.inf, 0.0)])

@@ -11,10 +11,8 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import (
-    STATUSES,
     fit_routed,
     fit_weighted,
-    predict_curve,
     predict_curves,
 )
 from routelaws.accelerated.results.blocks import text
@@ -47,11 +45,6 @@ def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=
 def shown(fits) -> str:
     """Return what `routelaws fit` prints."""
     return text(fits_blocks(fits), 80)
-
-
-def values(fit: dict) -> list:
-    """Return the coefficients of one fit of a JSON object, without their intervals."""
-    return [each["value"] for each in fit["coefficients"].values()]
 
 
 def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_path):
@@ -146,26 +139,6 @@ def test_what_cannot_be_fitted(tmp_path, make, arguments, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_weight_counts_a_row(tmp_path):
-    frame = pandas.read_csv(make_table(tmp_path, noise=3e-3))
-    columns = [frame[name].to_numpy(float) for name in ("dense_parameter_count", "num_experts", "loss_validation")]
-    weights = np.ones((3, len(frame)))
-    weights[1, 4] = 0
-    weights[2, [0, 9]] = 3
-    fits = fit_weighted(*columns, weights)
-    predicted = predict_curves(fits, columns[0], columns[1])
-    for b, line in enumerate(weights.astype(int)):
-        one = fit_routed(*(np.repeat(column, line) for column in columns))
-        assert STATUSES[fits.status[b]] == one.status
-        assert fits.objective[b] == pytest.approx(one.objective, rel=1e-9)
-        assert list(fits.coefficients[b]) == pytest.approx(list(one.coefficients), rel=1e-4)
-        assert list(predicted[b]) == pytest.approx(list(predict_curve(one.curve, *columns[:2])), rel=1e-6)
-    with pytest.raises(ValueError, match="weights has shape"):
-        fit_weighted(*columns, weights[:, 1:])
-    with pytest.raises(ValueError, match="at least 0"):
-        fit_weighted(*columns, -weights)
-
-
 @pytest.mark.parametrize(
     "kept",
     [lambda size, count: size == 1e7, lambda size, count: count <= 4, lambda size, count: count == 1,
@@ -227,36 +200,3 @@ def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
     assert not fits["Hash"]["coefficients"]["b"]["determined"]  # its interval is closed, and goes from -31 to -0.09
     printed = shown(read(path).where("clark").of_loss("loss_curation_corpus").fit())
     assert " ".join(printed.split()).count("these rows do not determine the law as a whole") == 3
-
-
-@pytest.mark.released
-def test_the_released_runs_of_every_k_and_frequency():
-    """The figures of an independent refit, to the digits it is printed with; it took one more dense run."""
-    rows = "seed == 42 and hyper_id not in [54, 55, 56, 57, 66, 67]"
-    fits = {
-        fit["router"]: fit
-        for fit in read(released_file("curves.csv.gz")).where(rows).fit("routed-utilisation").to_dict()["fits"]
-    }
-    assert {router: fit["rows"] for router, fit in fits.items()} == {"Hash": 79, "RL-R": 64, "S-Base": 91}
-    assert [round(fits[router]["rmsle"], 4) for router in ("Hash", "RL-R", "S-Base")] == [0.0037, 0.0036, 0.0039]
-    assert fits["S-Base"]["coefficients"]["c"]["value"] == pytest.approx(0.0100, abs=1e-4)
-    assert "F_cutoff" in fits["S-Base"]["derived"] and fits["S-Base"]["determined"]
-
-
-@pytest.mark.released
-def test_the_released_table():
-    path = released_file("curves.csv.gz")
-    fits = {fit["router"]: fit for fit in read(path).where("clark").fit().to_dict()["fits"]}
-    wanted = {"S-Base": (58, 1.041688462e-05), "RL-R": (59, 1.042800091e-05), "Hash": (56, 8.890275660e-06)}
-    assert {router: fit["rows"] for router, fit in fits.items()} == {name: rows for name, (rows, _) in wanted.items()}
-    for router, (_, objective) in wanted.items():
-        assert fits[router]["rmsle"] ** 2 == pytest.approx(objective, rel=1e-8)
-        assert fits[router]["left_out"] == [] and fits[router]["status"] == "interior"
-        assert fits[router]["rmsle"] < fits[router]["held_out"]["row"] < fits[router]["held_out"]["size"]
-        assert fits[router]["coefficients"]["a"]["verdict"] == "pinned down"
-        assert fits[router]["derived"]["N_cutoff"]["verdict"].endswith("extrapolated")
-    pile = {fit["router"]: fit for fit in read(path).where("clark").of_loss("loss_pile").fit().to_dict()["fits"]}
-    assert [run["hyper_id"] for run in pile["Hash"]["left_out"]] == [128, 140, 165] and pile["Hash"]["rows"] == 53
-    every = {fit["router"]: fit for fit in read(path).fit().to_dict()["fits"]}
-    assert every["S-Base"]["rows"] == 61  # three more seeds of one dense run
-    assert {run["hyper_id"] for run in every["RL-R"]["left_out"]} == {114, 115, 116, 117, 118}

@@ -9,7 +9,6 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.laws import downstream, leverage
-from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.compute import REGISTERED, RUNS
 
 LAW = downstream.DirectCoefficients(3000.0, 0.18)
@@ -71,16 +70,6 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert "law direct, of accuracy" in capsys.readouterr().out
 
 
-def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
-    """Student's quantiles of 95 and of 50 %, for nine rows and two coefficients: 2.3646 and 0.7111."""
-    reaches = []
-    for level in ("0.95", "0.5"):
-        flags = ["--law", "direct", "--task", "code pass@1", "--at", "flops=1e22", "--level", level]
-        [fit] = said(capsys, "predict", table, *flags)["predictions"]
-        reaches.append([np.ptp(np.log(-np.log(pair(fit, name)))) for name in ("law", "run")])
-    assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 2, rel=1e-3)
-
-
 def test_rows_without_a_number_are_counted(table, capsys):
     """A law of the loss lacks two runs, one without its loss and one without its accuracy; the direct law lacks one."""
     path = Path(table)
@@ -95,22 +84,6 @@ def test_rows_without_a_number_are_counted(table, capsys):
         assert f"quiz: {9 - blank} rows ({blank} more are blank)" in capsys.readouterr().out
     [fit] = said(capsys, "fit", table, "--law", "repeated", "--task", "code")["fits"]
     assert (fit["rows"], fit["blank"]) == (18, 0)
-
-
-def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
-    [fit] = said(capsys, "fit", table, "--law", "two-stage-linear", "--task", "quiz", "--loss", "loss_text")["fits"]
-    assert [values(fit)[name] for name in ("A", "alpha")] == pytest.approx((60.0, 0.07), rel=1e-9)
-    at = ["--task", "quiz", "--at", "flops=1e27"]
-    [fit] = said(capsys, "predict", table, "--law", "two-stage-linear", *at)["predictions"]
-    assert fit["value"] > 1 and "which is no share of right answers" in fit["cautions"][-1]
-    [fit] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--rows", "flops < 1e20")["fits"]
-    assert fit["rows"] == int((FLOPS < 1e20).sum())
-    [fit] = said(capsys, "fit", table, "--law", "repeated")["fits"]
-    assert ((fit.get("task") or fit["router"]), fit["rows"]) == ("code", 18)
-    groups = [(fit.get("task") or fit["router"]) for fit in said(capsys, "fit", table, "--law", "direct")["fits"]]
-    assert groups == ["quiz", "code pass@1", "code pass@10"]
-    fits = said(capsys, "fit", table, "--law", "direct")["fits"]
-    assert "the rate of guessing is not known and taken as 0 (--guess-rate)" in fits[1]["cautions"]
 
 
 def pro_like(tmp_path, task: str) -> str:
@@ -262,12 +235,3 @@ def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
     path.write_text("\n".join(line.replace(",flops", ",other") for line in lines) + "\n")
     assert cli.main(["fit", str(path), "--law", "compute"]) == 2
     assert "the training FLOPs of 6 of 6 rows are not known; needed: training_flops" in capsys.readouterr().err
-
-
-@pytest.mark.released
-def test_a_task_of_the_released_runs(capsys):
-    released_file("overtraining_runs.csv")
-    found = said(capsys, "predict", "--law", "direct", "--task", "arc_easy", "--at", "flops=1e23")
-    assert [fit["training_set"] for fit in found["predictions"]] == ["c4_original", "rpj", "rw_original"]
-    assert {fit["options"]["guess_rate"] for fit in found["predictions"]} == {0.25}
-    assert all(0.6 < fit["value"] < 0.9 for fit in found["predictions"])

@@ -1,15 +1,10 @@
 """Hostile inputs, drawn from seeds: each ends with a true answer, or with exit code 2 and one line that can be printed.
 
-    make test                                            some 150 inputs; make test-all: 20 times as many
-    python accelerated/tests/test_fuzz.py cells 17       input 17 of the kind `cells` again, with its output
-    python accelerated/tests/test_fuzz.py all 0 500      the inputs 0 to 499 of every kind, counted by how they end
-
-Every input runs a command in this process (`cli.main`), in an empty folder of its own. The truth is known where a table
-follows a law exactly (any part of its runs gives the same coefficients), where a run is damaged that was whole, and
-where a condition, a grid or an amount is computed here as well, by other means.
+`make test` draws some 60 inputs, `make test-all` 20 times as many. Each runs a command in this process (`cli.main`), in
+an empty folder of its own. The truth is known where a table follows a law exactly (any part of its runs gives the same
+coefficients), and where a run is damaged that was whole.
 """
 
-import collections
 import contextlib
 import csv
 import functools
@@ -22,8 +17,6 @@ import os
 import re
 import shutil
 import signal
-import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -55,7 +48,6 @@ class Case(NamedTuple):
 
     arguments: list  # of the command
     judge: Callable[[str, str], str] = lambda out, err: ""  # what is untrue of the outputs of exit code 0
-    must: bool = False  # it is a good input: exit code 0
 
 
 class Hang(BaseException):
@@ -110,7 +102,7 @@ def fault(case: Case) -> tuple[int | None, str]:
     after = err.splitlines()[err.splitlines().index(said[0]) + 1 :]  # more problems of one table, or routers of it
     if len(after) > 21 or not all(line.startswith(("  ", "/")) for line in after):
         return code, f"{len(after)} lines more: {after[0][:80]!r}"
-    return code, f"refuses a good input: {said[0]!r}" if case.must else ""
+    return code, ""
 
 
 # WHAT IS HOSTILE
@@ -134,15 +126,6 @@ NUMBERS = (
 JSON = (
     "null", "[]", "{}", "1", '"x"', "true", "NaN", "[" * 100_000, '{"a":' * 50_000, "[null]", "[[]]", "[{}]", "", "{",
     "\0", '[{"started": "x"}]', '{"name": 1, "runs": {}}', '{"runs": [null], "name": "x"}', "9" * 5000, "[1e999]",
-)  # fmt: skip
-EXPRESSIONS = (
-    "(" * 3000, "k == 1 or " * 2000 + "k == 1", "__import__('os')", "k == '\x1b[31m'", "k ==", "clark", "k == 9**9**9",
-    "k == 1 & seed == 42", "\ud800 == 1", "`k` == 1", "k = 1", "k == ½", "router_type == Hash", "None", "''", "not k",
-    "k in 1", "k in [k]", "1e400 > k", "k == 1 # x", "k == 1;", "k\n== 1", "x" * 9000, "router_type < 1", "~(k == 1)",
-)  # fmt: skip
-TOML = (
-    "0", "-1", str(2**63), "1e308", str(10**9), "nan", "inf", '"x"', "true", "[]", "{a = 1}", "[[1]]", '[["x"]]',
-    "[1, 1]", str(list(range(200))), "1979-05-27", '"""a\nb"""', '"\\u001b[31m"', "x = " + "[" * 5000,
 )  # fmt: skip
 VALUES = (
     "null", "[]", "1", "0", "-1", "1e308", "1e9", '"x"', "true", "8", "2.5", "{}", "x", "nan", "9" * 30, '"\\u001b"',
@@ -224,11 +207,8 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def fitted(path: Path, runs: Runs, count: int | None = None, told: bool = False, must: bool = False, more=()) -> Case:
-    """Return a fit of a table, whose coefficients have to be those of the law, from `count` rows.
-
-    Where `told`, they may be others if a remark, a warning or an outlier is said.
-    """
+def fitted(path: Path, runs: Runs, more=()) -> Case:
+    """Return a fit of a table, whose coefficients have to be those of the law unless a remark or an outlier is said."""
 
     def judge(out: str, err: str) -> str:
         said = json.loads(out, parse_constant=lambda text: 1 / 0)
@@ -236,72 +216,11 @@ def fitted(path: Path, runs: Runs, count: int | None = None, told: bool = False,
             remarks = said["remarks"] + fit["cautions"] + fit["misfit"]["outliers"] + said["not_fitted"]
             found = {name: float(each["value"]) for name, each in fit["coefficients"].items() if each["determined"]}
             off = [name for name, value in runs.truth.items() if abs(found.get(name, math.inf) - value) > 1e-6]
-            if off and not (told and remarks):
+            if off and not remarks:
                 return f"silent: {off[0]} is {found.get(off[0])}, not {runs.truth[off[0]]}"
-            if count is not None and fit["rows"] != count:
-                return f"{fit['rows']} rows were fitted, not {count}"
         return ""
 
-    return Case(["fit", path, "--law", runs.law, "--json", *more], judge, must)
-
-
-def forms(draw: Random, world: "World", folder: Path) -> Case:
-    """A table in another form that says the same: the law comes out."""
-    runs = runs_of(draw)
-    rows, names = [dict(row) for row in runs.rows], list(runs.rows[0])
-    if draw.random() < 0.5:
-        rows += [row | {"step": 10, "loss_validation": row["loss_validation"] + 1} for row in draw.sample(rows, 3)]
-    rows += [dict(row) for row in draw.sample(rows, draw.choice((0, 0, 2)))]
-    cells = ("{:.0f}", "{:.0f}.0", "{:.9e}", "+{:.0f}", " {:.0f} ", "{:.9E}", "0{:.0f}")
-    for row in rows if draw.random() < 0.5 else ():
-        row["dense_parameter_count"] = draw.choice(cells).format(row["dense_parameter_count"])
-    if draw.random() < 0.3:
-        names.append("note")
-        rows = [row | {"note": NAMES[row["hyper_id"] % len(NAMES)].replace("\udcff", "")} for row in rows]
-    draw.shuffle(rows)
-    draw.shuffle(names)
-    if draw.random() < 0.3:
-        lines = [json.dumps({name: row[name] for name in names}) for row in rows]
-        path = written(folder / draw.choice(("t.jsonl", "t.jsonl.gz", "t.ndjson")), "\n".join(lines) + "\n")
-    else:
-        text = csv_text(rows, names, quoting=draw.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL)))
-        text = text if "note" in names else text.replace("\n", draw.choice(("\n", "\r\n", "\n\n")))
-        text = draw.choice(("", "\ufeff", "\n\n")) + text + draw.choice(("", "\n\n"))
-        path = written(folder / draw.choice(("t.csv", "t.csv.gz", "table", "é t.CSV")), text)
-    return fitted(path, runs, len(runs.rows), must=True)
-
-
-def units(draw: Random, world: "World", folder: Path) -> Case:
-    """Sizes with a unit, in the cells of a table or in the header of a log: the law comes out."""
-    runs, column, out = runs_of(draw), "dense_parameter_count", folder / "out.csv"
-    unit, word, scale = draw.choice((("K", "thousands", 1e3), ("M", "millions", 1e6), ("B", "billions", 1e9)))
-    if draw.random() < 0.5:
-        cell = "{:.12g}" + draw.choice(("", " ")) + unit
-        rows = [row | {column: cell.format(row[column] / scale)} for row in runs.rows]
-        return fitted(written(folder / "t.csv", csv_text(rows)), runs, len(runs.rows), must=True)
-    head = draw.choice(("N ({})", "params_{}", "size [{}]", "N in {}", "{}")).format(draw.choice((unit, word)))
-    rows = [{name: row[name] for name in row if name != column} | {head: row[column] / scale} for row in runs.rows]
-    path = written(folder / "t.csv", csv_text(rows))
-    name = not re.search(r"[([]|_[MB]|ons", head)  # without its unit N has a few digits, which is remarked on
-    return Case(
-        ["convert", path, "--columns", f"{column}={head}", "--out", out],
-        lambda said, err: fault(fitted(out, runs, len(rows), told=name, must=not name))[1],
-    )
-
-
-def twice(draw: Random, world: "World", folder: Path) -> Case:
-    """Tokens that are not steps times those of a step: remarked on; a thousandfold apart they are refused."""
-    runs, factor = runs_of(draw), draw.choice((1, 1, 30, 0.02, 1e3, 1e-3, 1e6, 1e-9))
-    batch, length = draw.choice((8, 512)), draw.choice((128, 2048))
-    more = {"batch_size": batch, "sequence_length": length, "tokens": factor * 1000 * batch * length}
-    case = fitted(written(folder / "t.csv", csv_text([row | more for row in runs.rows])), runs, len(runs.rows))
-
-    def judge(out: str, err: str) -> str:
-        told = any(remark.startswith("tokens:") for remark in json.loads(out)["remarks"])
-        right = told == (factor != 1) and 1e-3 < factor < 1e3
-        return case.judge(out, err) or ("" if right else f"tokens are {factor} of steps: {out[:200]}")
-
-    return case._replace(judge=judge, must=0.01 < factor < 100)
+    return Case(["fit", path, "--law", runs.law, "--json", *more], judge)
 
 
 def of_a_table(draw: Random, path: Path, folder: Path) -> Case:
@@ -333,7 +252,7 @@ def cells(draw: Random, world: "World", folder: Path) -> Case:
     if plain or draw.random() < 0.4:
         return of_a_table(draw, path, folder)
     good = written(folder / "good.csv", csv_text([row | {"k": 1} for row in runs.rows]))
-    return fitted(path, runs, told=True, more=[good] * (draw.random() < 0.3))
+    return fitted(path, runs, [good] * (draw.random() < 0.3))
 
 
 def files(draw: Random, world: "World", folder: Path) -> Case:
@@ -349,148 +268,7 @@ def files(draw: Random, world: "World", folder: Path) -> Case:
     return of_a_table(draw, path, folder)
 
 
-# CONDITIONS
-
-
-def condition(draw: Random, deep: int = 3) -> str:
-    """Return a condition in the grammar of `--rows` that Python reads in the same way."""
-    if deep and draw.random() < 0.5:
-        parts = [f"({condition(draw, deep - 1)})" for _ in range(2)]
-        return draw.choice(("not {0}", "{0} and {1}", "{0} or {1}")).format(*parts)
-    columns = ("k", "seed", "num_experts", "dense_parameter_count", "hyper_id", "loss_validation", "step", "tokens")
-    numbers = ("1", "42", "16", "4", "1e7", "2.5", "0", "-3", "1000", "3e6")
-    comparisons = ("==", "!=", "<", "<=", ">", ">=")
-    left = draw.choice(("{}", "{}", "{} + {}", "{} - {}", "{} * {}", "{} / {}", "{} // {}", "{} % {}", "-{}"))
-    left = left.format(draw.choice(columns), pick(draw, columns, numbers))
-    return draw.choice((
-        f"router_type {draw.choice(comparisons[:4])} '{draw.choice(('Hash', 'Dense', 'E'))}'",
-        f"{left} {draw.choice(('in', 'not in'))} [{', '.join(draw.choices(numbers, k=3))}]",
-        *(f"{left} {draw.choice(comparisons)} {pick(draw, columns, numbers)}{more}" for more in ("", "", " < 1e6")),
-    ))  # fmt: skip
-
-
-def conditions(draw: Random, world: "World", folder: Path) -> Case:
-    """A condition: the rows that it keeps are those that Python keeps, or it is refused."""
-    runs = runs_of(draw)
-    rows = [row | {"tokens": draw.choice((1e6, 5e7, math.nan)), "seed": draw.choice((1, 2, 42))} for row in runs.rows]
-    path = written(folder / "t.csv", csv_text(rows).replace("nan", ""))
-    text = condition(draw)
-    if draw.random() < 0.3:
-        text = draw.choice((draw.choice(EXPRESSIONS), mutated(draw, text.encode()).decode("utf-8", "replace")))
-        return Case(["fit", path, "--law", runs.law, "--rows=" + text.replace("\0", "")])
-    floats = [{name: float(v) if isinstance(v, int) else v for name, v in row.items()} for row in rows]
-    try:
-        kept = [row for row in floats if eval(text, {}, row)]
-    except (ArithmeticError, TypeError):
-        return Case(["fit", path, "--law", runs.law, "--rows=" + text])
-    logs = [(1, math.log10(row["dense_parameter_count"]), math.log10(row["num_experts"])) for row in kept]
-    decided = len(kept) > 6 and np.linalg.matrix_rank([(*log, log[1] * log[2]) for log in logs]) == 4
-    return fitted(path, runs, len(kept), must=bool(decided), more=["--rows=" + text])
-
-
-# CONVERT
-
-SOURCES = {
-    "hyper_id": "run", "step": "it", "num_experts": "E", "dense_parameter_count": "N", "loss_validation": "val/loss",
-    "router_type": "kind",
-}  # fmt: skip
-UNITS = {"nats": float, "bits": lambda loss: loss / math.log(2), "perplexity": math.exp}
-
-
-def conversions(draw: Random, world: "World", folder: Path) -> Case:
-    """A log under other names, or a panel, and the flags that make a table of it; good, or hostile cells or flags."""
-    runs, unit, plain = runs_of(draw), draw.choice(list(UNITS)), False
-    kind = draw.choice(("good", "cells", "cells", "flags"))
-    rows = [{SOURCES[name]: row[name] for name in SOURCES} for row in runs.rows]
-    for row in rows:
-        row |= {"run": f"run {row['run']}", "kind": row["kind"].replace("Dense", "none")}
-        row["val/loss"] = UNITS[unit](row["val/loss"])
-    flags = {"--columns": [f"{name}={source}" for name, source in SOURCES.items()], "--out": [folder / "out.csv"],
-             "--map": ["router_type:none=Dense"], "--set": ["k=1"], "--loss-unit": [unit]}  # fmt: skip
-    for row in draw.sample(rows, draw.choice((1, 1, 2))) if kind == "cells" else ():
-        name, cell = draw.choice(list(row)), pick(draw, CELLS, NAMES)
-        row[name] = cell
-        plain |= bool(PLAIN.fullmatch(cell))
-    if kind == "flags":
-        text = draw.choice(("{0}", "{0}={0}", "={0}", "{0}=", "loss_x={0}", "k={0}", "{0}:{0}={0}", "router_type:={0}"))
-        text = text.format(pick(draw, NAMES, [*SOURCES, *SOURCES.values()]))
-        flag = draw.choice((*flags, "--keep", "--config"))
-        flags[flag] = draw.choice(([text], [*flags.get(flag, []), text]))
-    path = written(folder / "log.csv", csv_text(rows))
-    if draw.random() < 0.3:
-        config = csv_text([{name: row[name] for name in ("run", "E", "N", "kind")} for row in rows])
-        panel = [{"Step": step} | {f"{row['run']} - val/loss": row["val/loss"] for row in rows} for step in (500, 1000)]
-        path = written(folder / "panel.csv", csv_text(panel))
-        flags.setdefault("--config", [written(folder / "config.csv", config)])
-        flags["--columns"] = [pair for pair in flags["--columns"] if pair not in ("hyper_id=run", "step=it")]
-
-    def judge(said: str, err: str) -> str:
-        table, good = Path(flags["--out"][-1]), kind == "good"
-        text = "" if table.suffix == ".gz" else table.read_text("utf-8", "replace")
-        if bad := re.search(r'(?:^|,)"?[=+@-](?![\d.]|inf\b)', text, re.MULTILINE):  # -inf is a number
-            return f"writes a cell that a spreadsheet runs: {bad[0]!r}"
-        _, wrong = fault(fitted(table, runs, len(rows) if good else None, not good, good))
-        return "" if plain else wrong
-
-    return Case(["convert", path, *(word for flag in flags for word in (flag, *flags[flag]))], judge, kind == "good")
-
-
-# GRIDS, AMOUNTS, FLAGS
-
-AXES = {
-    "d_model": (8, 16, 24), "blocks": (2, 4), "seed": (1, 2, 3, 4), "steps": (1, 5), "learning_rate": (0.001, 0.01),
-    "batch_size": (2, 4), "dtype": ('"float32"', '"bfloat16"'), "experts": (2, 4), "vocab_size": (300, 512),
-}  # fmt: skip
-
-
-def grids(draw: Random, world: "World", folder: Path) -> Case:
-    """A grid of runs: as many as its lists multiply to, or refused; and files of hostile fields for other commands."""
-    table, number, good = {"router": '"hash"', "heads": "1", "experts": "2"}, 1, draw.random() < 0.4
-    for name in draw.sample(list(AXES), draw.randint(0, 4)):
-        values = draw.sample(AXES[name], draw.randint(1, len(AXES[name])))
-        number *= len(values)
-        table[name] = f"[{', '.join(map(str, values))}]" if len(values) > 1 or draw.random() < 0.5 else str(values[0])
-    names = (*AXES, "size", "corpus", "eval", "router", "k", "mesh", "nothing", '"\\u001b"')
-    table |= {draw.choice(names): draw.choice(TOML) for _ in range(0 if good else draw.choice((1, 1, 2, 4)))}
-    text = "[[runs]]\n" + "".join(f"{name} = {value}\n" for name, value in table.items())
-    if not good and draw.random() < 0.4:
-        flipped = mutated(draw, text.encode()).decode("utf-8", "replace")
-        others = (text[1:].replace("]]", "]"), text + "[sizes]\na = 1\n", "base = 1\n" + text, "a." * 2000 + "b = 1")
-        text = draw.choice((flipped, flipped, pick(draw, NAMES), *others))
-    path = written(folder / "grid.toml", text if good or draw.random() < 0.7 else text.replace("[[runs]]", ""))
-    if not good and draw.random() < 0.4:
-        out = ["--out", folder / "out", "--corpus", world.text]
-        plan = ["plan-mesh", "--devices", "4", "--memory", "16GB"]
-        return Case([*draw.choice((["train", *out], plan, ["export", *out[:2]])), "--config", path])
-    command = ["sweep", path, "--out", folder / "out", "--corpus", world.text, "--index", "0", "--of", "1"]
-    return Case(command, lambda out, err: f"{number} runs: {out}" if good and f" {number} of " not in out else "", good)
-
-
-LETTERS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-AMOUNTS = [
-    *(("--flops", *pair) for pair in {"": 1.0, "E": 1e18, "Z": 1e21, " FLOPs": 1.0, "ZFLOPs": 1e21}.items()),
-    *(("--memory", *pair) for pair in {"GB": 1e9, "GiB": 2.0**30, "TB": 1e12, "kB": 1e3, "": math.nan}.items()),
-    *((flag, *pair) for flag in ("--inference-tokens", "--n") for pair in LETTERS.items()),
-]
-
-
-def amounts(draw: Random, world: "World", folder: Path) -> Case:
-    """An amount with a unit: the number that it stands for comes back, or it is refused."""
-    (flag, unit, scale), good = draw.choice(AMOUNTS), draw.random() < 0.6
-    number = draw.choice(("1", "2.5", "370", "1e3", "1E+2", ".5", "5.", "007", "1e18", "3e-2", "1e20"))
-    text = number + unit if good else draw.choice((number, "-", "")) + pick(draw, NUMBERS, CELLS, NAMES, [f" {unit}"])
-    command = ["plan", "--law", "bilinear", "--resamples", "0", *(["--flops", "1e18"] * (flag != "--flops"))]
-    command = ["predict", "--law", world.runs.law, "--experts", "4"] if flag == "--n" else command
-
-    def judge(out: str, err: str) -> str:
-        said = json.loads(out, parse_constant=lambda text: 1 / 0)
-        found = said["at"]["dense_parameters"] if flag == "--n" else said["budget"][flag[2:].replace("-", "_")]
-        if good and not math.isclose(found, float(number) * scale):
-            return f"{text} is taken as {found}"
-        losses = [each["value"] for each in said.get("predictions", ()) if found < 1e15]
-        return "" if np.allclose(losses, loss_of(world.runs.truth, found, 4), rtol=1e-6) else f"{losses} at {found}"
-
-    return Case([*command, world.table, "--json", f"{flag}={text}".replace("\0", "")], judge)
+# FLAGS
 
 
 IDLE = {"--distributed", "--coordinator", "--processes", "--process-id", "--mesh", "--help", "--out", "--corpus"}
@@ -525,30 +303,7 @@ def flags(draw: Random, world: "World", folder: Path) -> Case:
     return Case(arguments, lambda out, err: "takes it for a number" if no_number else "")
 
 
-def inputs(draw: Random, world: "World", folder: Path) -> Case:
-    """A hostile file in the place of questions, texts, guess rates, embeddings, a table of runs or a law."""
-    evaluate, name = ["evaluate", world.run], draw.choice(("t.jsonl", "t.txt", "t.txt.gz", "t.csv", "t.npy", "t.py"))
-    task = '{"context": "ba ke", "choices": [" lo", " mi"], "answer": 1}\n' * 3
-    good = written(folder / "task.jsonl", task)
-    train, array = ["train", "--out", folder / "new", *world.flags, "--hash", "clustered"], io.BytesIO()
-    np.save(array, np.ones((RUN["vocab_size"], 4)))
-    table = "run,params,tokens,acc_task\nrun,1,2,0.5\n"
-    contents, commands = draw.choice((
-        (task, [*evaluate, "--task"]), ("ba ke lo. " * 300, [*evaluate, "--corpus"]),
-        ('{"text": "ba ke lo."}\n' * 99, [*evaluate, "--corpus"]), (table, [*evaluate, "--task", good, "--table"]),
-        ("task,random_accuracy\npower,0.25\n", ["downstream", world.accuracies, "--cut", "1e20", "--tasks"]),
-        ("import math\n", ["fit", world.table, "--law"]), (array.getvalue(), [*train, "--hash-embeddings"]),
-    ))  # fmt: skip
-    contents = contents if isinstance(contents, bytes) else contents.encode()
-    hostile = mutated(draw, contents) if draw.random() < 0.7 else draw.choice(JSON).encode()
-    path = written(folder / name, hostile)
-    return Case([*commands, f"{path}:x" if "--law" in commands else path])
-
-
 # ACCURACIES
-
-
-OF_ACCURACY = ("direct", "ratio", "ceiling", "broken", "repeated", "two-stage-linear", "two-stage-logistic")
 
 
 def accuracy_rows() -> list[dict]:
@@ -560,25 +315,6 @@ def accuracy_rows() -> list[dict]:
         steep = 0.9 / (1 + math.exp(3 * (loss - 3.2))) + 0.05
         rows.append(row | {"loss_validation": loss, "acc_power": math.exp(-0.8 * flops**-0.2), "acc_steep": steep})
     return rows
-
-
-def accuracies(draw: Random, world: "World", folder: Path) -> Case:
-    """A table of accuracies with hostile cells, names of tasks and flags."""
-    rows = accuracy_rows()
-    for _ in range(draw.choice((0, 1, 1, 2, 3))):
-        name, cell = draw.choice([*rows[0], "guess_power", "flops"]), pick(draw, CELLS, NAMES)
-        for row in draw.sample(rows, draw.choice((1, 1, 1, len(rows)))):
-            row[name] = cell
-    if draw.random() < 0.3:
-        old = draw.choice(list(rows[0]))
-        new = draw.choice((f"acc_{pick(draw, NAMES)}", f"loss_{pick(draw, NAMES)}", "acc_", "loss_", "params"))
-        rows = [{(new if name == old else name): cell for name, cell in row.items()} for row in rows]
-    path, law = written(folder / "t.csv", csv_text(rows)), draw.choice(OF_ACCURACY)
-    more = (["--task", pick(draw, NAMES, ["power", "steep"])], ["--guess-rate", draw.choice(NUMBERS)], ["--json"], [])
-    return Case([*draw.choice((
-        ["downstream", path, "--cut", pick(draw, NUMBERS, ["1e20", "3e19"])], ["fit", path, "--law", law],
-        ["predict", path, "--law", law, "--at", f"flops={draw.choice(NUMBERS)}"],
-    )), *draw.choice(more)])  # fmt: skip
 
 
 # FOLDERS
@@ -710,10 +446,7 @@ def untrained():
         yield
 
 
-KINDS = {
-    forms: 10, units: 10, twice: 5, cells: 30, files: 13, conditions: 20, conversions: 15, grids: 13, amounts: 10,
-    flags: 15, inputs: 5, accuracies: 7, folders: 5,
-}  # fmt: skip
+KINDS = {cells: 30, files: 13, flags: 15, folders: 5}
 """How many inputs of each kind a batch has."""
 
 LONG = 20 * (os.environ.get("ROUTELAWS_PROFILE", "quick") != "quick")
@@ -743,28 +476,3 @@ def test_a_true_answer_or_one_line(world, tmp_path, kind, batch):
             case, _, wrong = run_seed(kind, seed, world, tmp_path / "here")
             found += [f"{kind.__name__} {seed}: {wrong} {[str(word)[:60] for word in case.arguments]}"] if wrong else []
     assert not found, "\n".join(found[:10])
-
-
-def main(name: str, first: str, last: str = "") -> None:
-    """Run inputs again and count how they end; of a single one the command and its output are shown."""
-    place, counts, faults = Path(tempfile.mkdtemp(prefix="fuzz-")), collections.Counter(), collections.defaultdict(list)
-    os.environ.setdefault("ROUTELAWS_CACHE", str(place / "cache"))
-    world = make_world(place)
-    with untrained():
-        for kind in KINDS:
-            for seed in range(int(first), int(last or int(first) + 1)) if name in ("all", kind.__name__) else ():
-                case, code, wrong = run_seed(kind, seed, world, place / "here")
-                counts[kind.__name__, code] += 1
-                if wrong:
-                    faults[kind.__name__, re.sub(r"\d+", "0", wrong)[:60]].append(seed)
-                    print(kind.__name__, seed, wrong, [str(word)[:60] for word in case.arguments], flush=True)
-                if not last:
-                    print(*map(repr, map(str, case.arguments)), *ended(case.arguments), place, sep="\n")
-    for key, count in sorted(counts.items(), key=str):
-        print(*key, count)
-    for (kind, where), seeds in sorted(faults.items()):
-        print(f"{len(seeds)} x {kind}: {where} {seeds[:5]}")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

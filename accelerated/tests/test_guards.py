@@ -1,12 +1,10 @@
 """What a user sees when something goes wrong in training: one line, an exit code, and a folder that goes on."""
 
 import errno
-import json
 import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,16 +13,14 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli, files
-from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep, sweep_folder
+from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import read_rows
 from routelaws.accelerated.training.run_folder import read_log
-from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
+from routelaws.accelerated.training.sweep_folder import read_sessions
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration
@@ -289,16 +285,6 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
     assert read_log(out / "log.jsonl")[-1]["load"] == [] and len(read_log(out / "log.jsonl")) == 9
 
 
-def test_a_corpus_that_is_gone_is_one_line_and_what_is_there_stays(flags, whole, tmp_path, capsys):
-    out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    before = content(out)
-    gone = str(tmp_path / "gone.txt")
-    code = cli.main([*flags, "--out", str(out), "--corpus", gone])
-    assert (code, capsys.readouterr().err) == (2, f"routelaws: {gone}: no such file or folder\n")
-    assert content(out) == before
-
-
 def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, whole, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
@@ -308,28 +294,6 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
     code, said = train(out)
     assert code == 0 and said[0] == f"{out}: stopped before its first checkpoint was complete; starts from step 0"
     assert table(out) == table(whole)
-
-
-def test_a_table_that_lost_a_row_is_said_and_not_filled_with_others(train, whole, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    lines = (out / "results.csv").read_text().splitlines(keepends=True)
-    (out / "results.csv").write_text("".join([lines[0], *lines[2:]]))
-    code, said = train(out)
-    assert code == 2 and said[-1].startswith(
-        f"routelaws: {out}/results.csv: has no row of step 8, but the checkpoint of step 24 has; put it back"
-    )
-
-
-@pytest.mark.slow
-def test_checkpoints_are_kept_by_number_and_by_step(train, tmp_path):
-    out = tmp_path / "run"
-    often = ("--checkpoint-every", "4")
-    assert train(out, *often, "--keep-last", "1", "--keep-every", "8")[0] == 0
-    assert sorted(int(path.name) for path in (out / "checkpoints").iterdir()) == [8, 16, 24]
-    code, said = train(out, *often, "--keep-last", "3")  # how many are kept may change
-    assert code == 0 and json.loads((out / "config.json").read_text())["keep_last"] == 3
-    assert train(out, *often, "--seed", "5")[0] == 2
 
 
 # NOTHING RUNS FROM A FILE, NOTHING IS WRITTEN ELSEWHERE
@@ -374,41 +338,6 @@ def test_a_checkpoint_runs_no_code(small_fields, whole, tmp_path):
     assert not (tmp_path / "fired").exists()
 
 
-@pytest.mark.parametrize("field", ["router", "hash", "grouping", "objective", "activation", "positions", "layout"])
-def test_no_field_of_a_sweep_leads_out_of_its_folder(tmp_path, field):
-    """Names of run folders are made of these; each is one of the known words."""
-    run = {"router": "hash", "experts": 4, field: "../../../outside"}
-    (tmp_path / "sweep.json").write_text(json.dumps({"name": "../../outside", "runs": [run]}))
-    with pytest.raises(InputError, match="outside"):
-        read_plan(tmp_path)
-
-
-def test_a_position_in_a_checkpoint_is_compared_and_no_path(train, whole, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    config = from_mapping(json.loads((out / "config.json").read_text()))
-    opened = checkpoints.Checkpoints(out / "checkpoints", print)
-    found = opened.restore(step.initial_state(config)._asdict())
-    opened.save(16, found.state, found.extra | {"position": found.extra["position"] | {"tokens": "../../outside"}})
-    opened.save(24, found.state, found.extra | {"position": found.extra["position"] | {"tokens": "../../outside"}})
-    opened.close()
-    code, said = train(out)
-    assert code == 2 and "the saved position in the text was for tokens ../../outside" in said[-1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
-
-
-def test_links_in_a_folder_are_replaced_and_not_followed(train, whole, tmp_path):
-    """Somebody else's results folder: its table, log and configuration are links to a file of mine."""
-    out, mine = tmp_path / "run", tmp_path / "mine"
-    mine.write_text("precious")
-    shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
-    for name in ("results.csv", "log.jsonl", "validation_windows.csv", f".results.csv.{os.getpid()}"):
-        (out / name).unlink(missing_ok=True)
-        (out / name).symlink_to(mine)
-    train(out)
-    assert mine.read_text() == "precious"
-
-
 # JOB ARRAYS
 
 
@@ -440,63 +369,7 @@ def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line
     assert capsys.readouterr().err == f"routelaws: {line}\n" and not (tmp_path / "out").exists()
 
 
-def test_a_task_says_how_many_runs_are_finished(grid, tmp_path, capsys, monkeypatch):
-    """Runs, not rows: each has one for every evaluation."""
-    for done, more in ((2, ""), (3, "; routelaws report OUT writes the report")):
-        rows = [{"hyper_id": i} for i in range(done) for _ in range(4)]
-        monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, rows=rows, **__: rows)
-        assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), "--index", "0"]) == 0
-        said = capsys.readouterr().out.replace(str(tmp_path / "out"), "OUT")
-        assert said == f"OUT: {done} of 3 runs are finished{more}\n"
-
-
-@pytest.fixture
-def trained_here(monkeypatch):
-    """Runs of a sweep are trained in this process, as on an accelerator: workers would import everything anew."""
-    monkeypatch.setattr(sweep, "_train_in_workers", lambda todo, jobs, watch: sweep._train_here(todo, watch))
-
-
-@pytest.mark.slow
-def test_the_table_is_complete_when_the_last_task_is_done(grid, tmp_path, capsys, trained_here):
-    """Tasks in another order, one of them twice, one of a run that is trained elsewhere at that moment."""
-    out = tmp_path / "out"
-
-    def task(index, of):
-        code = cli.main(["sweep", grid, "--out", str(out), "--index", str(index), "--of", str(of)])
-        return code, capsys.readouterr()
-
-    assert task(1, 2)[1].out == f"{out}: 1 of 3 runs are finished\n"
-    plan = read_plan(out).runs
-    folder = folder_of_run(out, 2, plan[2])
-    folder.mkdir()
-    with pytest.MonkeyPatch.context() as patch, files.locked(folder, wait=False, holder="test"):
-        patch.setattr(loop, "GRACE", 0.05)
-        code, said = task(0, 2)
-    assert code == 2 and said.err.splitlines()[-1] == (
-        f"routelaws: 1 of 2 runs failed; the first: {folder}: another training of this run is running there; wait for "
-        "it or choose another --out"
-    )
-    assert [row["hyper_id"] for row in table(out)] == ["0", "1"]
-    assert task(0, 2)[1].out == f"{out}: 3 of 3 runs are finished; routelaws report {out} writes the report\n"
-    assert [(row["hyper_id"], row["seed"]) for row in table(out)] == [("0", "1"), ("1", "2"), ("2", "3")]
-    (out / "results.csv").unlink()  # as if the last task had been killed just before it wrote it
-    assert task(1, 2)[0] == 0 and len(table(out)) == 3
-    assert len(read_sessions(out)) == 4 and not (out / "sessions.json").exists()
-
-
 # THE CAMPAIGN
-
-
-@pytest.mark.slow
-def test_every_kind_of_fault_leaves_the_table_as_it_is(tmp_path):
-    """The kinds of `make campaign` once each: damage, SIGTERM, a full disk, a clock that jumps back."""
-    campaign, counts = Path(__file__).parents[2] / "tools/campaign.py", tmp_path / "counts.json"
-    kinds = ["kill at a moment", "kill in the text", "checkpoint cut", "checkpoint emptied", "checkpoint flipped"]
-    kinds += ["clock", "SIGTERM", "job array", "full disk", "two at once", "kill at a file"]
-    given = ["--runs", str(len(kinds)), "--models", "dense", "--kinds", *kinds, "--json", str(counts)]
-    done = subprocess.run([sys.executable, str(campaign), *given], capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(counts.read_text())["by_kind"] == dict.fromkeys(kinds, 1)
 
 
 def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkeypatch):
@@ -505,14 +378,3 @@ def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkey
         monkeypatch.setattr(sweep_folder.time, "time", lambda: now - 3600)
     [noted] = read_sessions(tmp_path)
     assert 0 <= noted["last"] - noted["started"] < 60
-
-
-@pytest.mark.slow
-def test_a_second_sweep_on_a_folder_is_refused_and_what_is_there_stays(grid, tmp_path, capsys):
-    out = tmp_path / "out"
-    sweep_folder.claim_sweep_folder(out, read_grid(grid))
-    before = content(out)
-    with files.locked(out, wait=False, holder="test"):
-        assert cli.main(["sweep", grid, "--out", str(out)]) == 2
-    line = f"routelaws: {out}: another sweep is running there; wait for it or choose another --out"
-    assert capsys.readouterr().err.splitlines()[-1] == line and content(out) == before

@@ -264,33 +264,6 @@ def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path)
     assert (tmp_path / "run" / "checkpoints" / "damaged-16").is_dir()
 
 
-def slurm(port: int, process: int) -> dict[str, str]:
-    """Return what `srun` leaves in the environment of one of two tasks; JAX makes the port from the job's number."""
-    numbers = {"SLURM_JOB_ID": port - 61440, "SLURM_NTASKS": 2, "SLURM_PROCID": process, "SLURM_LOCALID": process}
-    return {name: str(number) for name, number in numbers.items()} | {"SLURM_STEP_NODELIST": "localhost,elsewhere"}
-
-
-def open_mpi(port: int, process: int) -> dict[str, str]:
-    """Return what `mpirun` leaves in the environment of one of two processes."""
-    numbers = {"OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_RANK": process, "OMPI_COMM_WORLD_LOCAL_RANK": process}
-    uri = f"{(port - 61440) * 4096}.0;tcp://127.0.0.1,10.96.0.1:34911"
-    return {name: str(number) for name, number in numbers.items()} | {"OMPI_MCA_orte_hnp_uri": uri}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launched", [slurm, open_mpi])
-def test_processes_of_a_launcher_find_each_other(small_fields, tmp_path, launched):
-    """By --distributed auto and what a launcher leaves in the environment, and nothing else."""
-    port, mesh = free_port(*range(61500, 65000, 97)), ("--mesh", "data=2")
-    fields = {**small_fields, "batch_size": 8, "steps": 8, "evaluations": 1}
-    cache = {"corpus_cache": tmp_path / "cache"}
-    done = ended(start(tmp_path / "two", fields, 2, 2, *mesh, **cache, launched=lambda i: launched(port, i)))
-    assert [code for code, *_ in done] == [0, 0], done
-    [(code, _, stderr)] = ended(start(tmp_path / "one", fields, 1, 2, *mesh, **cache))
-    assert code == 0, stderr
-    check_same_table(table(tmp_path / "two"), table(tmp_path / "one"))
-
-
 @pytest.mark.slow
 def test_a_signal_to_one_process_ends_all_with_a_checkpoint(small_fields, tmp_path):
     fields = {**small_fields, "batch_size": 8, "steps": 4000, "evaluations": 1}

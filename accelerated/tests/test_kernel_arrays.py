@@ -22,11 +22,7 @@ def which(*entries):
 
 LEVEL, EXTRA = which(0, 1, 2, 3, 0, 1, 2, 3), np.array([0.0, 1.0, 3.0, 7.0])
 ROWS = {"log_size": some(8), "log_loss": some(8), "level": LEVEL}
-AT = {"alpha": 0.5, "ratio": 0.1, "rest": 0.9}
-REDUCED = {"problem": some(6, 8), "work": some(6, 8)}
 TABLE = {"extra": EXTRA, "weights": some(1, 8), "cell": np.arange(8), "scan": 3, "starts": 1, "careful": False}
-HUBER = (some(8), some(8), LEVEL, EXTRA)
-WORK = (some(4, 8), some(4, 4), some(4, 4), some(8), some(8))
 INTERVAL = {"constant": 0.1, "kind": 0, "at": 0.0, "beyond": 0.0, "limit": 9.0}
 ADDITIVE = law_of(law_terms.ADDITIVE, (0, 2), [[1, -1], [-1, 3]])
 STARTS = {
@@ -35,20 +31,11 @@ STARTS = {
     "theta": some(3, 4), "value": some(3), "said": some(3),
 }  # fmt: skip
 SCORES = some(6, 3)
-SOLVE = {"whole": np.zeros((6, 3), np.int64), "price": np.zeros(4, np.int64), "k": 1, "everyone": 2, "more": 0}
 
 CALLS = {
     "law_fit.reduce_rows": (ROWS | {"weights": some(8), "levels": 4}, [
         {"log_loss": some(7)}, {"level": LEVEL[:7]}, {"weights": some(9)}, {"levels": 3}, {"levels": 0},
         {"level": LEVEL - 1}, {"level": LEVEL + 2**40},
-    ]),
-    "law_fit.fill_psi": ({"psi": some(8), "extra": EXTRA} | AT, [
-        {"psi": some(7)}, {"extra": some(3)}, {"extra": some(0), "psi": some(0)},
-    ]),
-    "law_fit.evaluate": (REDUCED, [{"work": some(6, 6)}, {"work": some(5, 8)}, {"problem": some(4, 8)}]),
-    "law_fit.scan_table": ({"extra": EXTRA, "scan": 2}, [{"scan": 0}, {"scan": -2}, {"extra": some(0)}]),
-    "law_fit.scan_values": ({"problem": some(6, 8), "table": some(9, 4), "values": some(9)}, [
-        {"table": some(9, 5)}, {"values": some(10)}, {"problem": some(5, 8)},
     ]),
     "law_fit.fit_batch": (ROWS | TABLE, [
         {"weights": some(2, 7)}, {"cell": np.arange(7)}, {"cell": np.arange(8) + 1}, {"cell": np.arange(8) - 1},
@@ -58,33 +45,8 @@ CALLS = {
         {"log_loss": some(7)}, {"level": LEVEL[:5]}, {"level": LEVEL + 1}, {"level": -LEVEL}, {"extra": some(0)},
         {"scan": 0},
     ]),
-    "law_huber.solve": ({"problem": HUBER, "delta": 0.1, "linear": some(4), "work": WORK} | AT, [
-        {"linear": some(3)}, {"work": (some(4, 7), *WORK[1:])}, {"work": (some(3, 8), *WORK[1:])},
-        {"work": (*WORK[:3], some(7), some(8))}, {"work": (WORK[0], some(3, 4), *WORK[2:])},
-        {"problem": (*HUBER[:3], EXTRA[:3])},
-    ]),
-    "law_intervals.ends_at": (REDUCED | {"extra": EXTRA} | AT | INTERVAL, [
-        {"work": some(6, 6)}, {"problem": some(4, 8), "work": some(4, 8)}, {"extra": EXTRA[:3]},
-    ]),
     "law_intervals.interval_end": ({"problem": some(6, 8), "extra": EXTRA, "sign": 1.0} | INTERVAL, [
         {"problem": some(6, 6)}, {"extra": EXTRA[:2]},
-    ]),
-    "law_terms.predict": ({
-        "law": ADDITIVE, "theta": some(4), "logs": some(2, 5), "predicted": some(5), "turn": some(4, 5),
-        "scratch": some(2, 5),
-    }, [
-        {"theta": some(3)}, {"logs": some(1, 5)}, {"logs": some(3, 5)}, {"predicted": some(4)}, {"turn": some(4, 4)},
-        {"turn": some(3, 5)}, {"scratch": some(1, 5)}, {"scratch": some(2, 4)}, {"law": law_of(law_terms.ADDITIVE)},
-        {"law": law_of(law_terms.ADDITIVE, (0, 4), ADDITIVE[2])},
-        {"law": law_of(law_terms.ADDITIVE, (-1, 2), ADDITIVE[2])},
-        {"law": law_of(law_terms.ADDITIVE, (0, 2), [[1, -1], [-1, 4]])}, {"law": law_of(law_terms.JOINT)},
-        {"law": law_of(law_terms.KAPLAN), "logs": some(1, 5)},
-    ]),
-    "law_terms.coefficient": ({
-        "law": ADDITIVE, "centres": some(2), "which": 1, "theta": some(4), "turn": some(4),
-    }, [
-        {"which": 4}, {"which": -1}, {"turn": some(3)}, {"theta": some(3), "turn": some(3)}, {"centres": some(1)},
-        {"law": law_of(law_terms.JOINT)},
     ]),
     "law_descent.follow": (STARTS, [
         {"centres": some(3)}, {"table": (some(2, 5), some(4), some(5), some(5))}, {"points": some(3, 1)},
@@ -92,15 +54,6 @@ CALLS = {
         {"theta": some(2, 4)}, {"asked": which(-1, 0)}, {"asked": which(-1, 0, 4)}, {"wanted": some(2)},
         {"stiffness": some(2)}, {"value": some(2)}, {"said": some(2)}, {"most": which(1)},
         {"table": (some(2, 0), some(0), some(0), some(0))}, {"starts": some(3, 3), "theta": some(3, 3)},
-    ]),
-    "law_descent.huber_sum": ({"predicted": some(5), "log_loss": some(5), "weight": some(5), "delta": some(5)}, [
-        {"predicted": some(6)}, {"log_loss": some(4)}, {"weight": some(4)}, {"delta": some(4)},
-    ]),
-    "vector.exp": ({"values": some(5), "whole": some(5)}, [
-        {"whole": some(4)}, {"values": some(5).astype(np.float32)},
-    ]),
-    "vector.log": ({"values": some(5), "whole": some(5)}, [
-        {"whole": some(4)}, {"values": some(5).astype(np.float32)},
     ]),
     "assignment.assign": ({"scores": SCORES, "k": 2}, [
         {"k": 0}, {"k": 4}, {"k": -1}, {"scores": SCORES[0]}, {"scores": SCORES[None]}, {"scores": SCORES.astype(int)},
@@ -113,13 +66,6 @@ CALLS = {
     "assignment.in_order": ({"scores": SCORES, "slots": np.zeros(12, np.int32)}, [
         {"slots": np.zeros(11, np.int32)}, {"slots": np.full(12, 3, np.int32)}, {"slots": np.full(12, -1, np.int32)},
         {"scores": SCORES[:0]},
-    ]),
-    "assignment.whole_numbers": ({
-        "scores": SCORES, "scale": 1.0, "unit": 1.0, "whole": np.zeros((6, 3), np.int64), "near": np.zeros((6, 3)),
-    }, [{"whole": np.zeros((5, 3), np.int64)}, {"near": np.zeros((6, 2))}]),
-    "assignment.solve": (SOLVE, [
-        {"price": np.zeros(3, np.int64)}, {"k": 2}, {"k": 0}, {"everyone": 3}, {"more": 3, "everyone": 1},
-        {"more": -3, "everyone": 3},
     ]),
     "auction.auction": ({
         "near": SCORES.astype(np.float32), "price": np.zeros(3, np.float32), "k": 1, "places": 2,

@@ -113,17 +113,6 @@ def test_two_rows_say_what_all_rows_of_an_e_say():
 
 
 @plain
-def test_the_fixed_columns_are_orthonormal_and_the_target_is_rid_of_them():
-    problem, _ = reduced()
-    fixed = problem[[law_fit.FIXED_0, law_fit.FIXED_1]]
-    design = problem[[law_fit.ONE, law_fit.SIZE]].T
-    wanted = np.linalg.qr(design)[0].T
-    near(fixed, wanted * np.sign(np.sum(wanted * design.T, axis=1))[:, None])
-    line = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0]
-    near(problem[law_fit.TARGET], problem[law_fit.LOSS] - design @ line)
-
-
-@plain
 def test_the_reduced_table_has_the_residual_sum_of_the_rows():
     """At a shape, with all four unknowns; the coefficients too."""
     (size, loss), (problem, constant), work = rows(), reduced(), np.empty((6, 2 * EXTRA.size))
@@ -142,28 +131,6 @@ def test_the_reduced_table_has_the_residual_sum_of_the_rows():
 
 
 @plain
-@pytest.mark.parametrize("alpha, ratio", [(1.0, 0.0), (0.3, 0.02), (0.01, 0.5)])
-def test_psi_at_every_e(alpha, ratio):
-    """Each twice, for the two rows of an E."""
-    psi = np.empty(2 * EXTRA.size)
-    law_fit.fill_psi(psi, EXTRA, alpha, ratio, 1 - ratio)
-    near(psi, np.repeat(psi_of(EXTRA, alpha, ratio), 2))
-    law_fit.fill_psi(psi, EXTRA, 0.0, ratio, 1 - ratio)
-    near(psi, np.repeat(EXTRA / 300, 2), "E_start without limit: a straight line in E")
-
-
-@plain
-def test_points_of_the_unit_square():
-    """E rises by equal factors with t; at w = 0 E_max is without limit, at w = 1/2 it is where E_start is in ratio."""
-    log_top = math.log(301.0)
-    assert law_fit._shape(1.0, 0.0, log_top) == (1.0, 0.0, 1.0)
-    assert law_fit._shape(0.0, 0.5, log_top)[0] == 0.0
-    for t, w in ((0.25, 0.1), (0.5, 0.5), (0.75, 0.9)):
-        low, high = 301**w - 1, 301 ** (1 - w) - 1
-        near(law_fit._shape(t, w, log_top), [(301**t - 1) / 300, low / (low + high), high / (low + high)], f"{t}, {w}")
-
-
-@plain
 def test_the_scan_takes_the_grid_row_by_row():
     """t = 1/3, 2/3, 1 and for each w = 0, 1/3, 2/3."""
     problem, _ = reduced()
@@ -175,21 +142,6 @@ def test_the_scan_takes_the_grid_row_by_row():
         near(table[place], psi_of(EXTRA, alpha, ratio), f"psi at point {place}")
         work[law_fit.PSI] = np.repeat(table[place], 2)
         near(values[place], law_fit.evaluate(problem, work), f"value at point {place}")
-
-
-@plain
-def test_what_a_scan_cannot_solve_is_infinite():
-    """A psi of 0 leaves 0/0, and a sum below 0 is rounding; 0 is as it is. One E, two columns, which hold all."""
-    problem, values = np.zeros((6, 2)), np.empty(1)
-    law_fit.scan_values(problem, np.zeros((1, 1)), values)
-    assert values == np.inf
-    problem[law_fit.ONE, 0] = problem[law_fit.SIZE, 1] = 1.0
-    problem[law_fit.TARGET] = 0.3, 0.4
-    law_fit.scan_values(problem, np.ones((1, 1)), values)
-    assert values == 0.0
-    problem[law_fit.FIXED_0, 0] = 0.6  # leaves 0.64 of the first column's square: 0.09 / 0.64 comes off
-    law_fit.scan_values(problem, np.ones((1, 1)), values)
-    assert values == np.inf
 
 
 @plain
@@ -217,25 +169,6 @@ def test_turns_of_the_prediction(alpha, logit):
         check("laws.fitting.turn", float(np.abs(work[turn] - wanted).max()), float(np.abs(moved).max()))
         scale = float(np.linalg.norm(work[turn]) * np.linalg.norm(loss - design @ answer))
         check("laws.kernels.sum", abs(slope - float(work[turn] @ (loss - design @ answer))), scale)
-
-
-@plain
-def test_two_unknowns():
-    """Those that are free, where the matrix is positive; else no step."""
-    both = law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, True, True)
-    near(both[:2], np.linalg.solve([[4.0, 1.0], [1.0, 2.0]], [3.0, -5.0]))
-    assert both[2] is True
-    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, True, False) == (0.75, 0.0, True)
-    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, False, True) == (0.0, -2.5, True)
-    assert law_fit._solve_two(4.0, -9.0, -2.0, 3.0, -5.0, True, False) == (0.75, 0.0, True)
-    assert law_fit._solve_two(-4.0, -9.0, 2.0, 3.0, -5.0, False, True) == (0.0, -2.5, True)
-    nothing = (0.0, 0.0, False)
-    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, False, False) == nothing
-    for a00, a01, a11 in ((1.0, 2.0, 4.0), (1.0, 3.0, 4.0), (-0.5, 0.0, -0.5), (0.0, 0.0, 1.0), (math.nan, 0.0, 1.0)):
-        assert law_fit._solve_two(a00, a01, a11, 3.0, -5.0, True, True) == nothing
-    for empty in (0.0, -1.0, math.nan):
-        assert law_fit._solve_two(empty, 0.0, 1.0, 3.0, -5.0, True, False) == nothing
-        assert law_fit._solve_two(1.0, 0.0, empty, 3.0, -5.0, False, True) == nothing
 
 
 def reduced_fit(name: str = "inside"):
@@ -275,21 +208,6 @@ def test_a_step_of_newton(free):
     _, *fall = law_fit._slopes(problem, extra, *at, work)
     found = np.array(law_fit._newton(problem, extra, *at, *free, *fall, work))
     check("laws.fitting.newton", float(np.abs(found - wanted).max() / np.abs(wanted).max()), message=f"free: {free}")
-
-
-@plain
-def test_newton_stays_where_the_sum_does_not_bend_upwards():
-    """There it has no step, and a search is left where it ended."""
-    problem, extra = reduced_fit()
-    work, flat = np.empty((6, 2 * extra.size)), 0
-    for log_alpha in (-6.0, -4.0, -0.05):
-        for logit in (-12.0, -2.0, 3.0):
-            _, *fall = law_fit._slopes(problem, extra, log_alpha, logit, work)
-            if law_fit._newton(problem, extra, log_alpha, logit, True, True, *fall, work) == (0.0, 0.0):
-                flat += 1
-                found = law_fit.polish(problem, extra, log_alpha, logit, True, True, work)
-                assert found == (log_alpha, logit, law_fit._value(problem, extra, log_alpha, logit, work))
-    assert flat
 
 
 PLANES = {
@@ -362,16 +280,6 @@ def test_independent_columns(name):
     assert bool(law_fit._independent(problem, 1e-5 * psi, np.empty((6, 2 * psi.size)))) == wanted, "a factor"
 
 
-@plain
-@pytest.mark.parametrize("spread, wanted", [(1e-9, False), (1e-7, True)])
-def test_a_size_that_only_few_rows_tell(spread, wanted):
-    """With little weight on the rows of another size, and there psi is 1: the other columns are far from each other."""
-    level, size = np.array([0, 0, 1, 1]), np.array([1.0, 1.0 + spread, 1.0, 1.0 + 2000 * spread])
-    weights = np.array([1.0, 1.0, 1e-6, 1e-6])
-    problem, _ = law_fit.reduce_rows(size, size * 0.0, level, weights, 2)
-    assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
-
-
 EDGES = {
     "below": ([3.0, 2.0, 1.0, 2.0, 3.0], True),
     "above": ([1.3, 1.2, 1.2, 1.2, 1.3], False),
@@ -395,53 +303,7 @@ def test_which_edges_a_quick_fit_searches(name):
         assert law_fit._may_win(np.array(line) - 0.5, 0.5, 0.5) == wanted
 
 
-@plain
-@pytest.mark.parametrize("line, least", [
-    ([7.0, 4.0, 3.0, 4.0, 7.0], 3.0), ([9.25, 5.25, 3.25, 3.25, 5.25], 3.0), ([5.25, 3.25, 3.25, 5.25], 3.0),
-    ([2.0 * (k - 1.75) ** 2 + 5 for k in range(5)], 5.0), ([2.0 * (k - 3.25) ** 2 + 5 for k in range(5)], 5.0),
-    ([3.0, 4.0, 5.0], 3.0), ([5.0, 4.0, 3.0], 3.0), ([5.0, 3.0, np.inf], 3.0), ([np.inf, 3.0, 4.0], 3.0),
-    ([3.0, 3.0, 3.0], 3.0),
-])  # fmt: skip
-def test_what_an_edge_may_hold(monkeypatch, line, least):
-    """The least of a parabola; without a neighbour on each side that of the scan. Twice what is inside is the limit."""
-    monkeypatch.setattr(law_fit, "MARGIN", 2.0)
-    for constant in (0.0, 5.0):
-        inside = (least + constant) / 2 - constant
-        assert not law_fit._may_win(np.array(line), inside, constant), "equal is not lower"
-        assert law_fit._may_win(np.array(line), inside + 2.0**-20, constant)
-        assert not law_fit._may_win(np.array(line), inside - 2.0**-20, constant)
-
-
 # Under the criterion of Huber
-
-
-@plain
-def test_the_terms_of_huber():
-    """Half the square within delta, a straight line beyond; the share of a row in Newton's matrix."""
-    assert law_huber.criterion(np.array([]), 0.5) == 0.0
-    assert law_huber.criterion(np.array([0.25, -0.5]), 0.5) == 0.03125 + 0.125
-    assert law_huber.criterion(np.array([2.0, -1.0, 0.0]), 0.5) == 0.875 + 0.375
-    assert [law_huber._weight(r, 0.5) for r in (0.0, -0.5, 0.5)] == [1.0] * 3 and 0 < law_huber.OUTER_SHARE < 0.01
-    for far in (2.0, -2.0):
-        near(law_huber._weight(far, 0.5), law_huber.OUTER_SHARE / 4)
-
-
-@plain
-def test_a_factor_and_what_it_solves():
-    """Of a positive matrix that of Cholesky, the half above left alone. What rounding bent moves nothing."""
-    random = np.random.default_rng(2)
-    half, vector = random.normal(size=(4, 6)), random.normal(size=4)
-    matrix = half @ half.T
-    given, answer = matrix.copy(), vector.copy()
-    law_huber._factor(given)
-    near(np.tril(given), np.linalg.cholesky(matrix))
-    assert np.array_equal(np.triu(given, 1), np.triu(matrix, 1))
-    law_huber._back(given, answer)
-    near(answer, np.linalg.solve(matrix, vector))
-    bent, answer = np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([1.0, 1.0])
-    law_huber._factor(bent)
-    law_huber._back(bent, answer)
-    near(answer, [1.0, 0.0])
 
 
 @plain

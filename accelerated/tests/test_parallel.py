@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routelaws.accelerated import parallel, routed_block, transformer
+from routelaws.accelerated import parallel, routed_block
 from routelaws.conformance.bounds import check
 from routelaws.reference import balance, configuration, experts
 from routelaws.reference import parallel as reference
 from routelaws.reference import routed_block as reference_block
-from routelaws.reference import transformer as reference_transformer
 
 COLLECTIVES = ("psum", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -217,40 +216,6 @@ def test_what_routers_decide_on_devices(name, group):
         check("mesh.loss", abs(found.auxiliary[device] - each.auxiliary), 1.0, message=f"{name}, loss of {device}")
         if bias is not None:
             check("mesh.bias", abs(found.bias[device] - bias).max(), 1.0, message=f"{name}, bias on device {device}")
-
-
-def test_what_is_added_to_the_loss_on_devices():
-    """By RL-R, whose terms follow from the loss: in the mean over the devices it is that of the oracle.
-
-    Of each device alone in "shard", of all tokens at once in "global"; the devices draw other experts.
-    """
-    fields = dict(vocab_size=9, d_model=8, blocks=1, heads=1, routing_frequency=1.0, experts=EXPERTS)
-    fields |= dict(router="reinforce", capacity_factor=math.inf, balance_weight=0.5, entropy_weight=0.25)
-    config, random = configuration.ModelConfig(**fields), np.random.default_rng(8)
-    params = reference_transformer.init(random, config)
-    tokens = random.integers(0, 9, (DEVICES, 2, 4))
-    noise = random.gumbel(size=(1, DEVICES, 6, EXPERTS)) + 3 * np.eye(DEVICES, EXPERTS)[:, None]
-    alone = [reference_transformer.loss(params, tokens[i], config, noise=noise[:, i]) for i in range(DEVICES)]
-    together = reference_transformer.loss(params, tokens.reshape(-1, 4), config, noise=noise.reshape(1, -1, EXPERTS))
-    wanted = {"shard": np.mean([each.total for each in alone]), "global": together.total}
-    assert abs(wanted["shard"] - wanted["global"]) > 0.01
-
-    ffn = params["routed_ffn"]
-    cut = {name: ffn[name].reshape(1, DEVICES, -1, *ffn[name].shape[2:]) for name in ("up", "down")}
-    axes = jax.tree.map(lambda _: None, params)
-    axes["routed_ffn"] |= {"up": 1, "down": 1}
-    with jax.enable_x64(True):
-        config = configuration.ModelConfig(**fields)
-
-        def both(params, tokens, noise):
-            spreads = [parallel.Spread(("devices",), "devices", None, group) for group in parallel.GROUPS]
-            return [transformer.loss(params, tokens, config, noise=noise, spread=spread).total for spread in spreads]
-
-        on_devices = jax.jit(jax.vmap(both, in_axes=(axes, 0, 1), axis_name="devices"))
-        given = jax.tree.map(jnp.asarray, (params | {"routed_ffn": ffn | cut}, tokens, noise))
-        found = [np.asarray(totals) for totals in on_devices(*given)]
-    for group, totals in zip(parallel.GROUPS, found, strict=True):
-        check("mesh.loss", abs(totals.mean() - wanted[group]), 1.0, message=group)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What `routelaws plan` says: amounts as people write them, rankings of tables whose truth is known, and refusals."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -10,13 +9,13 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws import hoffmann, utilisation
+from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
-from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
+from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.planning.costs import costs_of, says_tokens
 from routelaws.accelerated.results.planning.options import costs_of_kind, law_point
-from routelaws.accelerated.results.planning.plan import budget_words, memory_words, notes
+from routelaws.accelerated.results.planning.plan import notes
 from routelaws.accelerated.results.planning.rankings import SEED, frontier, published_rankings
 from routelaws.accelerated.results.prediction import beyond
 from routelaws.accelerated.results.rows import law_columns
@@ -28,11 +27,6 @@ SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
 STEPS, BATCH, LENGTH = 1000, 64, 512
 TOKENS = STEPS * BATCH * LENGTH
-
-
-def pair(found: dict, name: str) -> list:
-    """Return both ends of an interval of a prediction."""
-    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def log_loss(router: str, size: float, experts: float) -> float:
@@ -217,22 +211,6 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
-def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
-    """Of the level that is asked for: that of the law, of one more run, and the one by size that a note says."""
-    frame = table(3e-3)
-    frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)
-    plan = read(tmp_path / "table.csv").plan(Budget(1e17), published=False, resamples=0, level=0.5)
-    [said] = plan.to_dict()["rankings"]
-    best = said["options"][0]
-    at = {"dense_parameters": best["N"], "num_experts": best["num_experts"]}
-    [found] = read(tmp_path / "table.csv").fit(level=0.5).predict(**at).predictions
-    assert best["value"] == pytest.approx(found.value, rel=1e-9)
-    for name, own in (("law", found.law), ("run", found.run), ("by_size", found.by_size)):
-        assert pair(best, name) == pytest.approx([own.low, own.high], rel=1e-9), name
-    ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
-    assert any(f"the first option has {ends}" in note for note in said["notes"])
-
-
 def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
     """Both routers have one law: with scattered runs neither wins nearly all resamples."""
     frame = table()
@@ -343,72 +321,6 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         assert line.choice.flops == pytest.approx(1e18, rel=1e-9)
 
 
-def test_a_note_names_three_options_and_counts_the_others():
-    """And three reasons; how many options are left out in all is said where there are more."""
-    reasons = dict.fromkeys("ABCDE", "too dear") | {"F": "too far", "G": "too wide"}
-    ranking = published_rankings(Budget(1e19))[0]
-    few, many = (ranking._replace(left_out=left_out) for left_out in (reasons, reasons | {"H": "odd"}))
-    wanted = ["left out: A; B; C; 2 more: too dear", "left out: F: too far", "left out: G: too wide"]
-    assert [note for note in notes(few) if "left out" in note] == wanted
-    in_all = "8 options are left out in all; --json has the reason of each"
-    assert [note for note in notes(many) if "left out" in note] == [*wanted, in_all]
-
-
-def test_a_budget_in_words_has_all_that_limits_it():
-    for budget, tokens, said in (
-        (Budget(1e21), None, "1e21 FLOPs"),
-        (Budget(1e21, 80e9, 1e6), None, "1e21 FLOPs, 80 GB of memory, a key-value cache of 1M tokens"),
-        (Budget(1.5e21, inference_tokens=3e11), 2e10, "1.5e21 FLOPs, 300B tokens of inference, 20B training tokens"),
-    ):
-        assert budget_words(budget, tokens) == said
-
-
-@pytest.mark.slow
-def test_a_law_that_knows_of_tokens_spends_the_budget_on_size_and_tokens(tmp_path):
-    """Hoffmann's law on dense runs of it: the optimum is where the derivative of the loss along 6 N D = FLOPs is 0."""
-    law = hoffmann.HoffmannCoefficients(400.0, 0.34, 1000.0, 0.34, 1.7)
-    dense = table()[lambda frame: frame["router_type"] == "Dense"]
-    budgets = [dense.assign(step=steps, tokens=float(steps * BATCH * LENGTH)) for steps in (3e3, 3e4, 3e5, 3e6)]
-    frame = pandas.concat(budgets, ignore_index=True)
-    frame["hyper_id"] = range(len(frame))
-    noise = np.random.default_rng(0).normal(0, 1e-4, len(frame))
-    frame["loss_validation"] = hoffmann.predict_hoffmann(frame["dense_parameter_count"], frame["tokens"], law) * np.exp(
-        noise
-    )
-    frame["flops_per_step"] = 2.0 * frame["dense_parameter_count"] * BATCH * LENGTH
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    (ranking,) = read(tmp_path / "table.csv").plan(Budget(1e19), law="hoffmann", published=False).rankings
-    (line,) = ranking.lines
-    best = hoffmann_optimum(1e19, law)
-    assert line.dense_parameters == pytest.approx(best.parameters, rel=0.05) and line.wins is None
-    assert line.choice.loss == pytest.approx(best.loss, rel=1e-3)
-    assert 6 * line.dense_parameters * line.choice.tokens == pytest.approx(1e19, rel=1e-6)
-
-
-def next_runs(path, capsys, *flags):
-    assert main(["plan", str(path), "--law", "separable", "--json", "--router", "s-base", *flags]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_the_next_run_is_far_from_the_others(path, capsys):
-    """The line in log N and log E is known best at its middle: what is far outside narrows it most."""
-    said = next_runs(path, capsys, "--next", "prediction", "--n", "1e9", "--experts", "64")
-    assert (
-        said["router"] == "S-Base" and said["rows"] == 16 and said["asked"] == {"name": "prediction", "at": [1e9, 64.0]}
-    )
-    assert len(said["runs"]) == 5 * 5 and said["too_dear"] == 0
-    widths = [run["width"] for run in said["runs"]]
-    assert widths == sorted(widths) and widths[-1] < said["now"]["width"]
-    best = said["runs"][0]
-    assert best["at"] == {"dense_parameters": 2 * SIZES["130M"].dense_parameters, "num_experts": 64.0}
-    assert not best["trained"] and best["of_now"] == pytest.approx(best["width"] / said["now"]["width"])
-    again = [run["at"] for run in said["runs"] if run["trained"]]
-    assert len(again) == 16
-    model = count(*SIZES["15M"][:4], router_type="S-Base", num_experts=8)
-    cost = next(run["flops"] for run in said["runs"] if list(run["at"].values()) == [16_527_360.0, 8.0])
-    assert cost == pytest.approx(3 * model.flops_per_token * TOKENS, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     "flags, said",
     [
@@ -428,9 +340,3 @@ def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):
     assert main(["plan", str(path), "--law", "separable", *flags]) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1 and said in output.err
-
-
-def test_the_column_of_memory_says_how_it_is_counted():
-    """In the words of a singular, too."""
-    said = memory_words(Budget(1e16, cached_tokens=10.0, bytes_per_number=1.0))
-    assert said.endswith("too, and the key-value cache, at 1 byte a number (--dtype)")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands.plan_mesh import words
 from routelaws.accelerated.cpu import portable
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.mesh_plan import (
@@ -109,23 +108,6 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
     assert found["parameters"] == 4 * (experts + others + router + 10 * 8 + 2 * 4 * 8 + 2 * 8)
 
 
-@pytest.mark.parametrize("vocabulary", [10, 1000])
-def test_a_wide_model_whose_moments_cannot_be_cut_counted_by_hand(vocabulary):
-    """Nothing divides by three devices: each has all moments, all gradients are summed whole, and no one hands out
-    any. Of what is there at a time the wide block is the largest, or the logits of 1,000 tokens."""
-    size = {"vocab_size": vocabulary, "d_model": 8, "blocks": 2, "heads": 2, "kqv_size": 4}
-    config = ModelConfig(**size, flop_increase=2, activation="relu")
-    plan = plan_device(config, MeshShape(3, 1, 1), batch_size=6, sequence_length=4)
-    count = vocabulary * 8 + 2 * 4 * 8 + 2 * 8 + 2 * 5 * 8 * 2 * 4 + (1 + 2) * 2 * 8 * 32
-    assert plan.parameters == plan.gradients == 4 * count and plan.optimizer == 8 * count
-    assert plan.gradient_reduction == round(2 * 4 * count * 2 / 3) and plan.parameter_gather == 0
-    assert plan.all_to_all == plan.model_reduction == 0
-    attention, dense = 4 * 4 * (8 + 8) + 6 * 4 * 8 + 4 * 2 * (4 + 4), 2 * 32 * 4
-    assert plan.activations == 8 * (2 * attention + dense + 2 * dense + 3 * 4 * vocabulary)
-    largest = attention + 2 * dense if vocabulary == 10 else 3 * 4 * 1000
-    assert plan.activations_recomputed == 8 * (2 * 8 * 4 + largest)
-
-
 def test_the_best_of_plans_made_up():
     """Room before traffic, traffic of the program that fits before the model axis, and that before memory."""
 
@@ -163,17 +145,6 @@ def test_parameters_are_those_of_the_accounting_on_one_device_and_of_their_parti
             for (shape, _), names in zip(shapes, axes, strict=True)
         ]
         assert plan_device(config, mesh, 16, 8).parameters == 4 * sum(map(math.prod, parts))
-
-
-def test_all_meshes_of_eight_devices_are_there():
-    found = feasible_meshes(SMALL, 8, batch_size=8)
-    assert set(found) == {(8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 2, 2), (1, 4, 2)}
-    assert (1, 8, 1) not in found, "four experts"
-    assert feasible_meshes(SMALL, 8, batch_size=6) == [], "no division of six sequences by 4 or 8"
-    grouped = ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=1, router="mixture_of_tokens", experts=4)
-    assert feasible_meshes(grouped, 4, batch_size=8) == [], "a group of four sequences stays on its device"
-    assert len(feasible_meshes(grouped, 4, batch_size=16)) == 3
-    assert set(feasible_meshes(model("wide"), 4, batch_size=4)) == {(4, 1, 1), (2, 1, 2), (1, 1, 4)}, "no experts"
 
 
 LAID = {
@@ -270,24 +241,6 @@ def test_the_largest_model_of_the_paper(capsys):
     least = min(entry["memory_recomputed"] for entry in report["meshes"])
     assert math.isclose(float(memory[:-3]), least / 1e9, rel_tol=1e-2)
     assert "Best" in said(capsys, *LARGEST, "--devices", 128, "--mesh", mesh, "--memory", f"{least}B")
-
-
-def test_the_best_mesh_sends_least_of_those_that_fit(capsys):
-    for memory, again in ((48e9, False), (20e9, True)):
-        report = json.loads(said(capsys, *LARGEST, "--devices", 512, "--memory", f"{memory:g}B", "--json"))
-        end = "_recomputed" if again else ""
-        fitting = [entry for entry in report["meshes"] if entry["memory" + end] <= memory]
-        best = min(fitting, key=lambda entry: entry["traffic" + end])
-        assert 1 < len(fitting) < len(report["meshes"]), "a choice is left"
-        assert (report["best"]["mesh"], report["best"]["recomputed"]) == (best["mesh"], again)
-        assert report["meshes"][0]["mesh"] == best["mesh"], "it stands first"
-        heads, row = (re.split(r" {2,}", line.strip()) for line in words(report, 1) if line.startswith(("data", " ")))
-        shown = dict(zip(heads, row, strict=False))
-        sent = {"to experts": "all_to_all", "over model": "model_reduction"}  # by the program that fits
-        assert {head: shown[head] for head in sent} == {
-            head: f"{best[name + end] / 1e9:.3g}" for head, name in sent.items()
-        }
-        assert row[-1] == ("fits, rematerialised" if again else "fits")
 
 
 def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():

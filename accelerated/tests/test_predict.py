@@ -143,24 +143,6 @@ def test_text_of_two_routers_says_a_warning_once(tmp_path):
     assert [p["router"] for p in report.to_dict()["predictions"]] == ["Other", "Top-K"]
 
 
-@pytest.mark.released
-def test_a_diverged_run_is_named(tmp_path, capsys):
-    """One whose last loss is blank, as NaN is, and one whose loss is far off; and a router that cannot be fitted."""
-    path = make_table(tmp_path, 1e-3)
-    frame = pandas.read_csv(path).assign(run=[f"run-{i}" for i in range(18)])
-    frame.loc[3, "loss_validation"], frame.loc[4, "loss_validation"] = math.nan, 9.5
-    few = frame.iloc[[1]].assign(hyper_id=99, router_type="Hash", num_experts=1)
-    pandas.concat([frame, few]).to_csv(path, index=False)
-    assert main(["predict", str(path), "--n", "3e8", "--experts", "32"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "Top-K: left out: hyper_id 3 'run-3': loss_validation is blank" in printed
-    assert "hyper_id 4 'run-4': loss 9.5" in printed
-    assert "warning (Hash): not fitted, and left out here: " in printed
-    found = read(path).fit().predict(**point(3e8, 32.0)).to_dict()
-    assert [each["router"] for each in found["not_fitted"]] == ["Hash"]
-    assert found["predictions"][0]["left_out"][0]["run"] == "run-3"
-
-
 def test_the_released_table_is_the_default(capsys):
     released_file("curves.csv.gz")
     assert main(["predict", "--n", "370e6", "--experts", "64", "--json"]) == 0

@@ -106,20 +106,3 @@ def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
         for config in (CONFIG, other)
     ]
     assert lowered[0] == lowered[1]  # whatever is left out of the fields is in no program either
-
-
-@pytest.mark.slow
-def test_runs_of_the_same_shapes_share_their_programs_and_lose_nothing(tmp_path, text_file):
-    sizes = "--vocab-size 300 --d-model 8 --heads 1 --blocks 2 --sequence-length 16 --batch-size 4 --steps 8"
-    command = [sys.executable, "-m", "routelaws.accelerated", "train", "--router", "reinforce", "--experts", "4"]
-    command += [*sizes.split(), "--evaluation-tokens", "256", "--corpus", str(text_file)]
-    found = []
-    for seed, rate, out in (("1", "0.01", "one"), ("1", "0.01", "two"), ("2", "0.02", "three")):
-        more = ["--seed", seed, "--learning-rate", rate, "--out", str(tmp_path / out)]
-        subprocess.run([*command, *more], env=settings_of(tmp_path), check=True, capture_output=True)
-        kept = {path.name for path in (tmp_path / "cache" / "programs").glob("jit_[te]*-cache")}  # steps, evaluation
-        losses = [line.split(",")[6] for line in (tmp_path / out / "results.csv").read_text("utf-8").splitlines()]
-        found.append((kept, losses))
-    (kept, losses), (same, again), (other, third) = found
-    assert any("train_steps" in name for name in kept) and same == kept == other
-    assert losses[0] == "loss_validation" and losses == again != third

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-import struct
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,7 @@ from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of,
 from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid, read_grid
-from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
+from routelaws.accelerated.training.result_rows import result_row, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -135,15 +134,6 @@ def numbers(folder) -> dict:
     return json.loads((folder / "report.json").read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}  # as the paper spells them
-
-
-def rows_of(text: str, *first: str) -> list[list[str]]:
-    """Return the cells of the rows of Markdown tables that begin with these cells."""
-    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [row for row in rows if tuple(row[: len(first)]) == first]
-
-
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     """Draw few bootstraps: what they give is no matter here."""
@@ -217,17 +207,6 @@ def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_fi
     for table in re.findall(r"(?:^\|.*\n)+", short, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
     assert "## How it was computed" in (whole / "report.md").read_text(encoding="utf-8")
-
-
-def last_losses(folder, router) -> dict:
-    """Return {(N, E): losses} of one router_type at the last step, read without any code of the report."""
-    found: dict = {}
-    for row in read_rows(folder / "results.csv"):
-        if row["router_type"] == router and int(row["step"]) == STEPS:
-            found.setdefault((int(row["dense_parameter_count"]), int(row["num_experts"])), []).append(
-                float(row["loss_validation"])
-            )
-    return found
 
 
 def test_errors_over_documents_stand_beside_the_spread(whole):
@@ -309,34 +288,6 @@ def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     assert [negative({"low": low, "value": slope, "high": high}) for low, slope, high in ends] == expected
 
 
-def test_figures_are_whole_and_stand_in_the_report(whole):
-    names = ["load", "loss", "training"]
-    assert sorted(path.name for path in (whole / "figures").iterdir()) == [
-        name + ending for name in names for ending in (".png", ".svg")
-    ]
-    for path in (whole / "figures").glob("*.png"):
-        content = path.read_bytes()
-        assert content.startswith(b"\x89PNG") and len(content) > 20_000
-        width, height = struct.unpack(">II", content[16:24])
-        assert width > 900 and height > 300
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"\(figures/(\w+)\.svg\)", text)) == names
-    assert (whole / "report.html").read_text(encoding="utf-8").count("<figure>") == len(names)
-
-
-def test_the_report_names_the_routers_that_have_not_learned(whole):
-    runs = [run for run in read_sweep(whole).runs if (run.router, run.experts) == ("S-Base", 32)]
-    named = ", ".join(str(run.hyper_id) for run in runs)
-    text, routed = (whole / "report.md").read_text(), numbers(whole)["learning"]
-    said = (
-        f"The routers of {len(runs)} of {len(routed)} routed runs have not learned: S-Base with E = 32 (runs {named})"
-    )
-    assert said in " ".join(text.split())
-    table = [row for row in rows_of(text) if len(row) == 9 and row[-1] == "no"]
-    assert [int(row[0]) for row in table] == [run.hyper_id for run in runs] and table[0][4] == "0.03 (0.03)"
-    assert all(entry["reasons"] == [] for entry in routed if entry["hyper_id"] not in map(int, named.split(", ")))
-
-
 def test_the_load_is_that_of_the_last_evaluation(whole):
     sweep = read_sweep(whole)
     for load in numbers(whole)["load"]:
@@ -346,14 +297,6 @@ def test_the_load_is_that_of_the_last_evaluation(whole):
         assert load["shares"] == [pytest.approx(block) for block in shares]
         assert load["busiest"] == pytest.approx(max(map(max, shares)))
         assert load["dropped_fraction"] == (0.01 if load["router"] == "S-Base" else 0)
-
-
-def test_the_report_says_how_long_and_how_to_repeat_it(whole):
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    assert "Training took 11 min 5 s in 2 sessions, 2 runs at a time; fits took" in text
-    assert "The source code of the Python standard library, 819,200 training tokens per run" in text
-    assert numbers(whole)["seconds"]["training"] == 665
-    assert "routelaws sweep 'made up.toml' --out NEW_FOLDER" in text and "Not finished" not in text
 
 
 @pytest.mark.parametrize("preset", ["smoke", "fine_grained"])
@@ -435,23 +378,6 @@ def test_a_folder_that_cannot_be_reported_is_one_clear_line(tmp_path, spoil, say
     with pytest.raises(InputError, match=re.escape(says)) as caught:
         write_report(folder, full=True)
     assert "\n" not in str(caught.value) and not (folder / "report.md").exists()
-
-
-def test_a_sweep_of_eight_routers_and_no_law_says_why_once(tmp_path, without_figures):
-    """One E each: too few for the law. What holds for all routers is said once, and pairs are counted, not listed."""
-    routers = ("hash", "sinkhorn", "reinforce", "base", "quantile", "top_k", "expert_choice", "mixture_of_tokens")
-    base = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS}
-    runs = [from_mapping(base | {"d_model": width}) for width in (16, 32, 64)]
-    routed = base | {"experts": 8}
-    runs += [from_mapping(routed | {"router": r, "d_model": width}) for r in routers for width in (16, 32, 64)]
-    folder = make_sweep(tmp_path / "sweep", {"dense": LAWS["dense"]} | dict.fromkeys(routers, LAWS["hash"]), runs=runs)
-    write_report(folder, full=True)
-    text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
-    (reason,) = {law["missing"] for law in result["laws"]}
-    assert len(result["laws"]) == 8 and text.count(reason) == 1
-    assert "Of 28 pairs of routers" in text
-    sentences = [line for line in text.splitlines() if line and not line.startswith(("|", "- ", "  - ", "```"))]
-    assert len(sentences) == len(set(sentences))
 
 
 def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
@@ -564,22 +490,3 @@ def test_a_prediction_after_the_fact_is_refused(tmp_path):
     assert not (tmp_path / "done" / registered.FILE).exists()
     with pytest.raises(InputError, match="the grid has 2 sizes; needed: at least 3"):
         registered.held_out(grid(widths=(16, 32)))
-
-
-@pytest.mark.slow
-def test_the_report_holds_the_predictions(tmp_path):
-    runs = grid(widths=(16, 24, 32), experts=(2, 8, 32), more_seeds=())
-    held = registered.held_out(runs)
-    folder = make_sweep(tmp_path / "sweep", noise=1e-4, runs=runs)
-    small = make_sweep(
-        tmp_path / "small", noise=1e-4, runs=runs, finished=[i for i in range(len(runs)) if i not in held]
-    )
-    for i in held:
-        (folder_of_run(small, i, runs[i]) / "results.csv").unlink()
-    (folder / registered.FILE).write_bytes(registered.register(small).read_bytes())
-    assert "## What was predicted of the largest model" in write_report(folder, full=True).read_text()
-    said = json.loads((folder / "report.json").read_text())["registered"]
-    assert said["held_out"] == held and said["scored"] == len(held) - 1  # two dense runs give no law with a residual
-    assert "needs at least 3 rows" in next(
-        entry["reason"] for entry in said["predictions"] if entry["router"] == "Dense"
-    )

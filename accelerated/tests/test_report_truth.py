@@ -7,7 +7,6 @@ drawn and written is computed here from the law's formula in plain Python.
 import math
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas
 import pytest
@@ -24,7 +23,6 @@ from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded
 
 SIZES, COUNTS = (10_000, 120_000, 2_000_000), (2, 4, 8, 16, 32)
-LABELS = ("10K", "120K", "2.0M")
 LAWS = {"Hash": Bounded(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0), "S-Base": Bounded(-0.06, -0.08, 0.006, 0.78, 1.5, 90.0)}
 # The same dense models as those of HASH.
 LAWS["S-Base"] = LAWS["S-Base"]._replace(
@@ -133,54 +131,12 @@ def drawn(panel, marker: str) -> list[tuple[float, float]]:
     )
 
 
-def curves(panel) -> list:
-    """Return the lines of a panel that are drawn as such."""
-    return [line for line in panel.lines if line.get_marker() in ("None", "", None) and len(line.get_xdata()) > 1]
-
-
 def close(points, wanted, rel=1e-6) -> bool:
     return np.shape(points) == np.shape(wanted) and np.allclose(points, wanted, rtol=rel, atol=0)
 
 
-def dark(line) -> float:
-    return -sum(matplotlib.colors.to_rgb(line.get_color()))
-
-
 def test_all_that_is_drawn(pictures, approved):
     approved.figures("sweep-figures.txt", pictures)
-
-
-def test_the_loss_figure_has_a_dash_for_each_seed(pictures):
-    """What else it draws is that of `reproduce`, and tested there."""
-    for panel, router in zip(pictures["loss"].axes, LAWS, strict=True):
-        seeds = sorted((8, loss) for loss in losses_at(*SEEDED)) if router == "Hash" else []
-        assert len(drawn(panel, "_")) == len(seeds) and (not seeds or close(drawn(panel, "_"), seeds))
-
-
-def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pictures):
-    figure = pictures["training"]
-    panels = figure.axes
-    assert [panel.get_title("left") or panel.get_title() for panel in panels] == [f"N = {label}" for label in LABELS]
-    assert panels[0].get_ylabel() == "loss (nats per token)"
-    names = {"dense": ("Dense", 1), "HASH, E = 32": ("Hash", 32), "S-BASE, E = 32": ("S-Base", 32)}
-    (legend,) = figure.legends
-    assert sorted(text.get_text() for text in legend.get_texts()) == sorted(names)
-    for panel, size in zip(panels, SIZES, strict=True):
-        assert panel.get_xlabel() == "training tokens (millions)"
-        lines = [line for line in panel.lines if line.get_marker() == "o"]
-        assert {line.get_label() for line in lines} == set(names)
-        for line in lines:
-            router, experts = names[line.get_label()]
-            final = LAWS.get(router, LAWS["Hash"]).loss(size, experts)
-            assert close(line.get_xdata(), [step * 16 * 128 / 1e6 for step in STEPS])
-            assert close(line.get_ydata(), [final + 1 / step - 1 / 400 for step in STEPS])
-        finals = sorted(LAWS.get(router, LAWS["Hash"]).loss(size, experts) for router, experts in names.values())
-        thin = sorted(curves(panel), key=lambda line: line.get_ydata()[-1])
-        for final, line in zip(finals, thin, strict=True):
-            raw = [final + 40 / (step + 9) + 0.05 * (step % 2) for step in range(1, 401)]
-            wanted = [np.mean(raw[max(i - 5, 0) : i + 6]) for i in range(400)]  # 400/80 to either side
-            assert close(line.get_xdata(), [step * 2048 / 1e6 for step in range(1, 401)])
-            assert close(line.get_ydata(), wanted)
 
 
 def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(sweep):
@@ -205,29 +161,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
-def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pictures):
-    panels = pictures["load"].axes
-    assert panels[0].get_ylabel() == "tokens, in units of a fair share"
-    for panel, router in zip(panels, LAWS, strict=True):
-        assert (panel.get_title("left") or panel.get_title()) == f"{NAMES[router]}, E = 32"
-        assert panel.get_xlabel() == "experts, busiest first"
-        blocks = [[(i + 401) ** 2 for i in range(32)], [i + 401 for i in range(32)]]
-        for i, (patch, block) in enumerate(zip(panel.patches, blocks, strict=True)):
-            values, edges, _ = patch.get_data()
-            assert close(values, sorted((32 * x / sum(block) for x in block), reverse=True))
-            assert list(edges) == [0.5 + j for j in range(33)]
-            assert patch.get_label() == f"routed block {i + 1} of 2"
-        (fair,) = (line for line in panel.lines if len(set(line.get_ydata())) == 1)
-        assert set(fair.get_ydata()) == {1}
-
-
 # What the report says.
-
-
-def cells(text: str, *first: str) -> list[list[str]]:
-    """Return the cells of the rows of Markdown tables that begin with these cells."""
-    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [row for row in rows if tuple(row[: len(first)]) == first]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from routelaws.accelerated.report.figures import laws as law_figures
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import Run
-from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction.gather import gather
@@ -29,13 +28,10 @@ from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
 
 SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
-LABELS = ("10M", "100M", "1.0B")
 HASH = Bounded(-0.08, -0.09, 0.007, 1.1, 2.0, 120.0)
 BASE = Bounded(-0.08 - 0.002 * math.log10(2), -0.11, 0.009, 1.1 + 0.02 * math.log10(2), 2.0, 300.0)  # same dense models
 LAWS = {"Hash": HASH, "S-Base": BASE}
-NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}
 APART = 0.001  # in log10 L: two seeds of the dense model of the middle size lie so far from the law
-T_1 = 12.706204736174694  # Student's t, two-sided 95 %, one degree of freedom
 T_2 = 4.302652729911275
 
 
@@ -129,31 +125,8 @@ def curves(panel) -> list:
     return [line for line in panel.lines if line.get_marker() in ("None", "", None) and len(line.get_xdata()) > 2]
 
 
-def drawn(panel, marker: str) -> list[tuple[float, float]]:
-    """Return every point that is drawn with a marker, sorted."""
-    return sorted(
-        (float(x), float(y))
-        for line in panel.lines
-        if line.get_marker() == marker
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    )
-
-
 def points_of(line) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
-
-
-def dark(line) -> float:
-    return -sum(matplotlib.colors.to_rgb(line.get_color()))
-
-
-def ticks(panel, axis: str) -> list[str]:
-    return [tick.get_text() for tick in getattr(panel, f"get_{axis}ticklabels")()]
-
-
-def labelled(figure) -> dict:
-    """Return {label: line} of all panels."""
-    return {line.get_label(): line for panel in figure.axes for line in panel.lines}
 
 
 # Figures of the laws.
@@ -161,25 +134,6 @@ def labelled(figure) -> dict:
 
 def test_all_that_is_drawn(pictures, approved):
     approved.figures("reproduce-figures.txt", pictures)
-
-
-def test_the_loss_figure(pictures):
-    panels = pictures["loss"].axes
-    assert [title(panel) for panel in panels] == ["HASH", "S-BASE"]
-    assert panels[0].get_ylabel() == "validation loss (nats per token)"
-    for panel, law in zip(panels, LAWS.values(), strict=True):
-        assert panel.get_xlabel() == "experts E  (1 = dense)" and panel.get_xscale() == panel.get_yscale() == "log"
-        assert ticks(panel, "x") == ["1", "2", "8", "32", "128", "256"]
-        lines = sorted(curves(panel), key=lambda line: -line.get_ydata()[0])
-        assert sorted(lines, key=dark) == lines and len(lines) == 3
-        for size, line in zip(SIZES, lines, strict=True):
-            x = line.get_xdata()
-            assert (x[0], x[-1]) == (1, 256) and close(line.get_ydata(), [law.loss(size, e) for e in x], 1e-5)
-        wanted = [(e, law.loss(n, e)) for n in SIZES for e in COUNTS] + [(1, dense_loss(n)) for n in SIZES]
-        assert close(drawn(panel, "o"), sorted(wanted))
-        labels = [(mark.get_text(), *mark.xy) for mark in panel.texts]
-        for (words, x, y), label, size in zip(labels, LABELS[::-1], SIZES[::-1], strict=True):
-            assert words == label and x == 256 and close(y, law.loss(size, 256), 1e-5)
 
 
 def test_the_figure_of_level_curves(pictures):
@@ -205,22 +159,6 @@ def test_the_figure_of_level_curves(pictures):
             assert close(law.loss(*mark.get_position()), float(mark.get_text()), 1e-3)
 
 
-def test_the_figure_of_effective_size(pictures):
-    panels = pictures["effective_size"].axes
-    for panel, law in zip(panels, LAWS.values(), strict=True):
-        assert panel.get_xlabel() == "effective parameter count" and panel.get_xscale() == "log"
-        assert close(drawn(panel, "s"), sorted((n, dense_loss(n)) for n in SIZES), 1e-5)
-        wanted = [(law.worth(n, e), law.loss(n, e)) for n in SIZES for e in COUNTS]
-        assert close(drawn(panel, "o"), sorted(wanted), 1e-4)
-        for size, label in zip(SIZES, LABELS, strict=True):
-            (named,) = (line for line in panel.lines if line.get_label() == f"N = {label}")
-            assert close(points_of(named), [(law.worth(size, 2), law.loss(size, 2))], 1e-4)
-        for line in curves(panel):
-            assert close(line.get_ydata(), [law.loss(n, 1) for n in line.get_xdata()], 1e-5)
-        (solid,) = (line for line in curves(panel) if line.get_linestyle() == "-")
-        assert SIZES[0] <= min(solid.get_xdata()) and max(solid.get_xdata()) <= SIZES[-1]
-
-
 def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered):
     """The laws of the two routers need not have one dense line: here that of the first is a tenth higher in log10 L."""
     results, runs = gathered
@@ -232,12 +170,6 @@ def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered
             assert close(line.get_ydata(), [factor * law.loss(n, 1) for n in line.get_xdata()], 1e-5)
 
 
-def straight(xs, ys) -> float:
-    """Return the slope of a straight line, by the textbook."""
-    x, y = statistics.mean(xs), statistics.mean(ys)
-    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
-
-
 def measured(router: str, size: int) -> tuple[list[float], list[float]]:
     """Return log10 E and log10 L of the runs of a router and size, seeds one by one."""
     dense = [math.log10(HASH.loss(size, 1)) + apart for apart in ((APART, -APART) if size == SIZES[1] else (0.0,))]
@@ -245,129 +177,7 @@ def measured(router: str, size: int) -> tuple[list[float], list[float]]:
     return [0.0] * len(dense) + [x for x, _ in routed], dense + [y for _, y in routed]
 
 
-def test_the_figure_of_slopes(pictures):
-    figure = pictures["slopes"]
-    left, right = figure.axes
-    assert (title(left), title(right)) == ("Measured, per tenfold E", "Law, per tenfold effective experts Ê")
-    assert left.get_ylabel() == "change of log10 L" and left.get_xlabel() == right.get_xlabel() == "dense parameters N"
-    for router, law in LAWS.items():
-        colour = labelled(figure)[NAMES[router]].get_color()
-        (dots,) = (line for line in left.lines if line.get_marker() == "o" and line.get_color() == colour)
-        assert np.allclose(np.log10(dots.get_xdata()), np.log10(SIZES), atol=0.02)
-        assert close(dots.get_ydata(), [straight(*measured(router, n)) for n in SIZES], 1e-5)
-        (line,) = (line for line in curves(left) if line.get_color() == colour)
-        fitted = [straight(x, [law.log_loss(n, 10**e) for e in x]) for n in SIZES for x, _ in [measured(router, n)]]
-        assert close(line.get_ydata(), fitted, 1e-4)
-        (dots,) = (line for line in right.lines if line.get_marker() == "o" and line.get_color() == colour)
-        assert np.allclose(np.log10(dots.get_xdata()), np.log10(SIZES), atol=0.02)
-        assert close(dots.get_ydata(), [law.slope(n) for n in SIZES], 1e-4)
-    whiskers = [line.get_ydata() for line in left.lines if line.get_marker() == "None" and len(line.get_xdata()) == 2]
-    ends = []  # of the straight lines: Student's interval with two degrees of freedom fewer than runs
-    for router in LAWS:
-        for n in SIZES:
-            x, y = measured(router, n)
-            slope, mean, level = straight(x, y), statistics.mean(x), statistics.mean(y)
-            square = sum((b - level - slope * (a - mean)) ** 2 for a, b in zip(x, y, strict=True)) / (len(x) - 2)
-            quantile = {6: 2.7764451051977987, 7: 2.570581835636314}[len(x)]
-            reach = quantile * math.sqrt(square / sum((a - mean) ** 2 for a in x))
-            ends.append((slope - reach, slope + reach))
-    assert all(any(close(pair, line, 1e-5) for line in whiskers) for pair in ends)
-
-
-def test_the_figure_of_coefficients(results, pictures):
-    figure = pictures["coefficients"]
-    wanted = ["a", "b", "c", "E start", "E max", "N cutoff"]
-    assert [title(panel) for panel in figure.axes] == wanted
-    for panel, name in zip(figure.axes, wanted, strict=True):
-        assert panel.get_xscale() == ("linear" if len(name) == 1 else "log")
-        for height, (router, law) in zip((1, 0), LAWS.items(), strict=True):
-            truth = law.cutoff() if name == "N cutoff" else getattr(law, name.replace(" ", "_"))
-            (dot,) = (line for line in panel.lines if line.get_label() == NAMES[router])
-            assert close(points_of(dot), [(truth, height)], 1e-2)
-            interval = constants(next(each for each in results["laws"] if each["router"] == router))
-            ends = [interval[name.replace(" ", "_")][end] for end in ("low", "high")]
-            (bar,) = (line for line in panel.lines if len(line.get_xdata()) == 2 and set(line.get_ydata()) == {height})
-            assert close(bar.get_xdata(), ends) and ends[0] < truth < ends[1]
-
-
-def test_the_figure_of_forms(results, pictures):
-    figure = pictures["forms"]
-    heads = {"leave_one_out": "One run left out at a time", "leave_one_size_out": "One size left out at a time"}
-    for panel, (key, head) in zip(figure.axes, heads.items(), strict=True):
-        assert title(panel) == head and panel.get_xlabel() == "RMSLE of the runs left out (log10)"
-        for router in LAWS:
-            (line,) = (line for line in panel.lines if line.get_label() == NAMES[router])
-            for x, y in points_of(line):
-                law = ticks(figure.axes[0], "y")[round(y)]
-                (entry,) = (e for e in results["forms"] if (e["router"], e["law"]) == (router, law))
-                assert x == entry[key]["rmsle"] and abs(y - round(y)) < 0.3
-    # Only the law that made the runs can be carried to a size that it has not seen.
-    score = {e["law"]: e["leave_one_size_out"] for e in results["forms"] if e["router"] == "S-Base"}
-    assert score["routed-bounded"]["verdict"] == "best" and score["routed-bounded"]["rmsle"] < 2 * APART
-    assert score["per-size"]["rmsle"] is None and score["separable"]["rmsle"] > 3 * APART
-
-
 # Figures of runs.
-
-
-def test_the_figure_of_routers(pictures):
-    figure = pictures["routers"]
-    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
-        assert title(panel) == f"N = {label}" and panel.get_xlabel() == "experts E"
-        lines = {line.get_label(): line for line in panel.lines}
-        for router, law in LAWS.items():
-            assert close(points_of(lines[NAMES[router]]), [(e, law.loss(size, e)) for e in COUNTS])
-        assert close(lines["dense"].get_ydata(), [dense_loss(size)] * 2)
-    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
-
-
-def test_the_figure_of_pairs(pictures):
-    (panel,) = pictures["pairs"].axes
-    assert title(panel) == "HASH less S-BASE" and panel.get_xlabel() == "experts E"
-    assert panel.get_ylabel() == "difference of the loss, %"
-    for size, label in zip(SIZES, LABELS, strict=True):
-        (line,) = (line for line in panel.lines if line.get_label() == f"N = {label}")
-        assert close(points_of(line), [(e, 100 * (HASH.loss(size, e) / BASE.loss(size, e) - 1)) for e in COUNTS])
-    (band,) = panel.patches
-    reach = T_1 * math.sqrt(2) * APART * math.sqrt(2) * math.log(10) * 100  # of two runs, each with one seed's scatter
-    assert close([band.get_y(), band.get_height()], [-reach, 2 * reach])
-
-
-def test_the_figure_of_other_texts(pictures):
-    figure = pictures["transfer"]
-    assert [title(panel) for panel in figure.axes] == ["validation", "C4"]
-    assert figure.axes[0].get_ylabel() == "change of the loss, %"
-    for panel, power in zip(figure.axes, (1.0, 1.25), strict=True):
-        assert panel.get_xlabel() == "dense parameters N"
-        for router, law in LAWS.items():
-            (line,) = (line for line in panel.lines if line.get_label() == NAMES[router])
-            assert np.allclose(np.log10(line.get_xdata()), np.log10(SIZES), atol=0.035)
-            assert close(line.get_ydata(), [100 * (10 ** (power * law.gain(n, 256)) - 1) for n in SIZES], 1e-3)
-
-
-def test_the_figure_of_experts_per_token(pictures):
-    figure = pictures["k"]
-    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
-    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
-        assert title(panel) == f"S-BASE, N = {label}" and panel.get_xlabel() == "forward TeraFLOPs of 2,048 tokens"
-        routed, dense = (points_of(line) for line in panel.lines)
-        more, loss = teraflops(size, 1.3), BASE.loss(size, 32)
-        assert close(routed, [(teraflops(size), loss), (more, loss / 1.02)])
-        assert close(dense, [(teraflops(size), dense_loss(size)), (more, HASH.loss(size, 1) / 1.03)])
-        words = [(text.get_text(), *text.xy) for text in panel.texts]
-        assert [text for text, *_ in words] == ["k = 1", "k = 2", "E = 32", "×1", "×2", "dense, wider"]
-        assert close([at for _, *at in words], [*routed, routed[1], *dense, dense[1]])
-
-
-def test_the_figure_of_routing_frequency(pictures):
-    figure = pictures["frequency"]
-    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
-        assert title(panel) == f"N = {label}" and panel.get_xlabel() == "R, share of the blocks that are routed"
-        (line,) = panel.lines
-        loss = BASE.loss(size, 32)
-        assert close(points_of(line), [(0.25, loss * 1.01), (0.5, loss)]) and ticks(panel, "x") == ["1/4", "1/2"]
-        assert [text.get_text() for text in panel.texts] == ["S-BASE, E = 32"]
-    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
 
 
 # The law in (F, B).
@@ -508,12 +318,6 @@ def test_the_dense_law(results):
     reach = T_2 * math.sqrt(variance / 4 / slope**2 + variance / spread * (mean / slope**2) ** 2)
     found = [math.log10(dense["coefficients"]["N_c"][end]) for end in ("low", "high")]
     assert close(found, [-level / slope - reach, -level / slope + reach], 1e-6)
-
-
-def test_what_the_next_larger_model_brings_is_that_of_the_next_one():
-    runs = [a_run("S-Base", n, 8, loss, flops=n / 100) for n, loss in ((100, 3.0), (1000, 2.5), (100_000, 1.0))]
-    (cell,) = ablations.experts_per_token([*runs, a_run("S-Base", 100, 8, 2.9, k=2, flops=2.0)])["cells"]
-    assert close(cell["growth"], math.log10(2.5 / 3.0))
 
 
 def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():

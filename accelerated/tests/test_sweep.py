@@ -362,25 +362,6 @@ def test_the_environment_of_the_workers_is_put_back(monkeypatch):
     assert os.environ == before
 
 
-DIVERGES = """
-[[runs]]
-router = "dense"
-size = "a"
-learning_rate = 1e20
-gradient_clip = 1e20
-"""
-
-
-@pytest.mark.slow
-def test_a_run_that_diverges_is_named_and_the_others_finish(text_file, tmp_path):
-    dense, out = SMALL.partition('[[runs]]\nrouter = "sinkhorn"')[0], tmp_path / "out"
-    sweep_it = command("sweep", write_grid(tmp_path, text_file, dense + DIVERGES), "--out", out)
-    done = subprocess.run(sweep_it, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2, done.stderr
-    assert "1 of 2 runs failed" in done.stderr and "learning rate 1e+20" in done.stderr
-    assert {row["hyper_id"] for row in table(out)} == {"0"}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(text_file, tmp_path_factory):
     """The table of a sweep of the runs of `SMALL`."""
@@ -422,24 +403,6 @@ def test_killed_it_ends_with_the_same_table(text_file, tmp_path, undisturbed, ki
 
 
 @pytest.mark.slow
-def test_tasks_side_by_side_give_the_table_of_a_sweep(text_file, tmp_path, undisturbed):
-    """Two tasks and a third that repeats one, each with a worker of its own; one is killed, and started again."""
-    path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "out"
-    start = [command("sweep", path, "--out", out, "--index", i) for i in (0, 1)]
-    tasks = [
-        subprocess.Popen(start[i], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for i in (0, 1, 0)
-    ]
-    deadline = time.time() + 300
-    while not any(out.glob("runs/000*/checkpoints/8/commit_success.txt")) and time.time() < deadline:
-        time.sleep(0.02)
-    tasks[0].kill()
-    said = [task.communicate(timeout=300)[1] for task in tasks]
-    assert tasks[1].returncode == 0 and not any("Traceback" in text for text in said)
-    assert all(subprocess.run(again, capture_output=True, timeout=300).returncode == 0 for again in start)
-    assert table(out) == undisturbed
-
-
-@pytest.mark.slow
 def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, undisturbed):
     path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "out"
     process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)
@@ -454,44 +417,3 @@ def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, undist
     )
     kill_and_finish(path, out, [])
     assert table(out) == undisturbed
-
-
-@pytest.mark.slow
-def test_a_killed_worker_is_one_line_and_no_harm(text_file, tmp_path):
-    path, out = write_grid(tmp_path, text_file), tmp_path / "out"
-    process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 120
-    while not any(out.glob("runs/*/log.jsonl")) and time.time() < deadline:
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
-        process.kill()
-        pytest.skip("the children of a process cannot be listed here")
-    workers = [pid for pid in children.read_text().split() if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(int(workers[0]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert said.strip().splitlines()[-1] == (
-        "routelaws: a training process was killed; repeat the command to resume the sweep"
-    )
-    assert "Traceback" not in said
-    kill_and_finish(path, out, [])
-    assert {row["hyper_id"] for row in table(out)} == {"0", "1", "2"}
-
-
-@pytest.mark.slow
-def test_killed_anywhere_it_ends_with_the_same_table(text_file, tmp_path):
-    path = write_grid(tmp_path, text_file)
-    kill_and_finish(path, tmp_path / "whole", [])
-    for start in (1.5, 3.0):
-        out = tmp_path / f"killed-{start}"
-        times = [time.time() + start]
-
-        def after_a_while(times=times):
-            if time.time() < times[-1]:
-                return False
-            times.append(time.time() + times[-1] - times[0] + 2.7)
-            return True
-
-        kill_and_finish(path, out, [after_a_while] * 5)
-        assert table(out) == table(tmp_path / "whole")

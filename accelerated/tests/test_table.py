@@ -1,7 +1,5 @@
 """Reading a results table and choosing rows: what is kept, what is left out, and one clear line for what is wrong."""
 
-import gzip
-
 import pandas
 import pytest
 
@@ -92,78 +90,6 @@ def test_a_blank_cell_means_the_usual(save, column, usual, blank):
     assert (len(selection.frame), selection.left_out) == (16, [])
 
 
-BAD_VALUES = {
-    "text in a number": ("num_experts", "many", "row 4, column num_experts: 'many'; needed: a number"),
-    "text in a loss": ("loss_c4", "diverged", "row 4, column loss_c4: 'diverged'; needed: a number"),
-    "text in an own column": ("flop_increase", "x", "column flop_increase: 'x'; needed: a number"),
-    "negative loss": ("loss_validation", "-2.5", "row 4, column loss_validation: '-2.5'; needed: a loss above 1e-12"),
-    "loss of 0": ("loss_validation", "0", "row 4, column loss_validation: '0'; needed: a loss above 1e-12"),
-    "infinite loss": ("loss_validation", "inf", "row 4, column loss_validation: 'inf'; needed: a finite number"),
-    "E of 0": ("num_experts", "0", "row 4, column num_experts: '0'; needed: 1 .dense. or more"),
-    "no E": ("num_experts", "", "row 4, column num_experts: ''; needed: a value"),
-    "no router": ("router_type", " ", "row 4, column router_type: ' '; needed: a value"),
-    "negative size": ("dense_parameter_count", "-1", "column dense_parameter_count: '-1'; needed: 1 or more"),
-    "half a step": ("step", "2.5", "column step: '2.5'; needed: a whole number"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_VALUES)
-def test_a_bad_value_is_named_with_its_row_and_column(save, case):
-    column, value, message = BAD_VALUES[case]
-    frame = make_frame().astype({column: object})
-    frame.loc[3, column] = value
-    with pytest.raises(InputError, match=message) as caught:
-        read_table(save(frame))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("column", [*NEEDED_COLUMNS])
-def test_a_missing_column_is_named(save, column):
-    with pytest.raises(InputError, match=f"column {column} is missing"):
-        read_table(save(make_frame().drop(columns=column)))
-
-
-def test_a_table_without_losses_or_rows(save):
-    with pytest.raises(InputError, match="no column starts with loss_"):
-        read_table(save(make_frame()[[*NEEDED_COLUMNS]]))
-    with pytest.raises(InputError, match="no rows below the header"):
-        read_table(save(make_frame().iloc[:0]))
-
-
-def bad_file(folder, kind):
-    """Write a file that is no table and return its path."""
-    path = folder / ("table.csv.gz" if "gzip" in kind else "table.csv")
-    packed = gzip.compress(make_frame().to_csv(index=False).encode())
-    header = make_frame().to_csv(index=False).encode().partition(b"\n")[0] + b"\n"
-    content = {
-        "empty": b"",
-        "bytes": bytes(range(128, 256)) * 40,
-        "ragged": header + b"1,2\n",
-        "cut gzip": packed[:-200],
-        "not gzip": b"hyper_id,step\n",
-        "damaged gzip": packed[:30] + b"\x00\xff" * 20 + packed[70:],
-        "quote never closed": header + b'"1,2\n',
-    }
-    if kind == "folder":
-        path.mkdir()
-    elif kind != "missing":
-        path.write_bytes(content[kind])
-    return path
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [("missing", "no such file"), ("folder", "is a folder"), ("empty", "is empty"), ("bytes", "is not a CSV table"),
-     ("ragged", "row 1: 2 cells; needed: 11, as many"), ("quote never closed", "is not a CSV table"),
-     ("cut gzip", "cannot be unpacked"), ("not gzip", "cannot be unpacked"), ("damaged gzip", "cannot be unpacked")],
-)  # fmt: skip
-def test_a_file_that_is_no_table(tmp_path, kind, message):
-    path = bad_file(tmp_path, kind)
-    with pytest.raises(InputError, match=message) as caught:
-        read_table(path)
-    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
-
-
 def test_the_last_evaluation_by_step_is_used_whatever_the_order():
     frame = make_frame().sort_values("step", ascending=False)
     (selection,) = select_rows(frame, "clark")
@@ -207,17 +133,6 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     assert "granularity is not the most common, 1" in reasons[10]
     assert "k is not 1" in reasons[3] and "the most common, 0.5" in reasons[4] and "flop_increase" in reasons[8]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
-
-
-def test_dense_runs_have_no_say_in_the_granularity():
-    """Theirs is 1 whatever the routed runs have: of seven routed runs in four and five in one, the seven stay."""
-    frame = make_frame()
-    routed = sorted(set(frame.loc[frame["router_type"] != "Dense", "hyper_id"]))
-    frame["granularity"] = 1
-    frame.loc[frame["hyper_id"].isin(routed[:7]), "granularity"] = 4
-    (selection,) = select_rows(frame)
-    assert {run["hyper_id"] for run in selection.left_out} == set(routed[7:])
-    assert all("granularity is not the most common, 4" in run["reason"] for run in selection.left_out)
 
 
 def test_objectives_are_not_mixed():

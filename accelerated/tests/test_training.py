@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import shutil
 
 import jax
 import numpy as np
@@ -15,22 +14,16 @@ from routelaws.accelerated.training import checkpoints, loop, run_folder, step, 
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
-from routelaws.accelerated.training.generate import generate, sample
 from routelaws.accelerated.training.result_rows import COLUMNS, read_rows, result_row, size_label
-from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
-from routelaws.accelerated.transformer import apply, loss
+from routelaws.accelerated.transformer import loss
 
 
 def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
     config = from_mapping({**fields, **changes}, "test")
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     return loop.Run(config, folder, tokens, 7, watch)
-
-
-def losses(rows):
-    return [(row["step"], row["loss_validation"]) for row in rows]
 
 
 ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
@@ -111,73 +104,6 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     assert (again["tokens_validation"], again["documents_validation"]) == (256, documents(kept))
 
 
-@pytest.mark.parametrize(
-    ("routed", "router_type"),
-    [pytest.param({"router": "base", "experts": 4}, "Base", marks=pytest.mark.slow),
-     pytest.param({"router": "top_k", "experts": 4, "k": 2, "z_weight": 0.001}, "Top-K", marks=pytest.mark.slow)],
-)  # fmt: skip
-def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
-    rows = make_run(small_fields, tmp_path / "run", steps=80, evaluations=2, **routed).train()
-    assert float(rows[-1]["loss_validation"]) < min(float(rows[0]["loss_validation"]), math.log(300)) - 0.1
-    assert (rows[-1]["router_type"], rows[-1]["k"]) == (router_type, str(routed.get("k", 1)))
-    log = run_folder.read_log(tmp_path / "run" / "log.jsonl")
-    evaluation = [line for line in log if line["kind"] == "evaluation"][-1]
-    assert np.isclose(np.sum(evaluation["load"]), 1)
-    dropped = [line["dropped_fraction"] for line in log if line["kind"] == "train"]
-    assert max(dropped) == 0 if router_type == "Base" else 0 <= max(dropped) < 0.5
-
-
-class Cut(Exception):
-    """What ends a run in a test."""
-
-
-def cut_at_20(kind, **fields):
-    if kind == "step" and fields["step"] == 20:
-        raise Cut
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("router", [{"router": "dense"}, {"router": "hash", "experts": 4}, ROUTED], ids=str)
-def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
-    # Evaluations at 8, 16 and 24, checkpoints at 12 and 24: what is counted between two evaluations has to be saved.
-    whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=12, **router).train()
-    with pytest.raises(Cut):
-        make_run(small_fields, tmp_path / "cut", cut_at_20, checkpoint_every=12, **router).train()
-    with open(tmp_path / "cut" / "log.jsonl", "a") as log:
-        log.write('{"kind": "train", "ste')  # what a kill can leave
-    resumed = make_run(small_fields, tmp_path / "cut", checkpoint_every=12, **router).train()
-    assert losses(resumed) == losses(whole)
-    assert [row["dropped_fraction"] for row in resumed] == [row["dropped_fraction"] for row in whole]
-    whole_log, cut_log = (run_folder.read_log(tmp_path / name / "log.jsonl") for name in ("whole", "cut"))
-    for line in whole_log + cut_log:
-        line.pop("tokens_per_second", None)
-    assert whole_log == cut_log
-
-
-@pytest.mark.slow  # in the quick run `test_checkpoints.py` has one
-def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_path):
-    shutil.copytree(whole[0], tmp_path / "damaged")
-    newest = tmp_path / "damaged" / "checkpoints" / "24"
-    for data in newest.glob("packed/**/d/*"):  # where Orbax keeps the arrays, some of them twice
-        data.write_bytes(data.read_bytes()[:-40])
-    said = []
-    again = make_run(small_fields, tmp_path / "damaged", lambda kind, **f: said.append(f.get("line"))).train()
-    assert losses(again) == losses(whole[1])
-    assert any(line and "step 24 is damaged" in line for line in said)
-    for path in (tmp_path / "damaged" / "checkpoints").rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"")
-    with pytest.raises(InputError, match="every checkpoint is damaged"):
-        make_run(small_fields, tmp_path / "damaged").train()
-
-
-@pytest.mark.slow
-def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
-    assert small_fields["seed"] == 1
-    same, other = (make_run(small_fields, tmp_path / str(seed), seed=seed).train() for seed in (1, 6))
-    assert losses(same) == losses(whole[1]) != losses(other)
-
-
 @pytest.mark.slow
 def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained, tmp_path):
     folder, rows = trained
@@ -208,16 +134,6 @@ def test_weights_are_lent_once(small_fields, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, whole, tmp_path):
-    """The weights are lent once: after a checkpoint of its own the run no longer looks at the lender."""
-    lent = {"init_from": str(whole[0]), "checkpoint_every": 12}
-    uncut = make_run(small_fields, tmp_path / "uncut", **lent).train()
-    with pytest.raises(Cut):
-        make_run(small_fields, tmp_path / "cut", cut_at_20, **lent).train()
-    assert losses(make_run(small_fields, tmp_path / "cut", **lent).train()) == losses(uncut)
-
-
-@pytest.mark.slow
 def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_path):
     rows = make_run(small_fields, tmp_path / "run", eval=[f"c4={text_file}"]).train()
     assert float(rows[-1]["loss_c4"]) > 0 and rows[-1]["loss_pile"] == ""
@@ -232,22 +148,10 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
         from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
 
 
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_stops_the_run(small_fields, tmp_path):
-    with pytest.raises(loop.DivergedError, match=r"loss is nan at step \d+; .*the learning rate 1e\+20"):
-        make_run(small_fields, tmp_path / "run", learning_rate=1e20, gradient_clip=1e20).train()
-
-
 def test_a_folder_with_another_run_is_refused(small_fields, tmp_path):
     make_run(small_fields, tmp_path / "run")
     with pytest.raises(InputError, match="holds a run with seed 1, not 2"):
         make_run(small_fields, tmp_path / "run", seed=2)
-
-
-@pytest.mark.slow
-def test_bfloat16_trains(small_fields, tmp_path):
-    rows = make_run(small_fields, tmp_path / "run", dtype="bfloat16", **ROUTED).train()
-    assert 0 < float(rows[-1]["loss_validation"]) < 6
 
 
 def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
@@ -262,46 +166,6 @@ def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
     np.testing.assert_allclose(found.load, np.mean([part.output.routing.load for part in by_hand], axis=0), rtol=1e-6)
     in_training = np.mean([training(params, tokens).cross_entropy for tokens in batches])
     assert not np.isclose(found.loss.mean(), in_training, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_generate_continues_the_prompt(trained):
-    folder, _ = trained
-    texts = [generate(folder, "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
-    assert texts[0] == texts[1] != texts[2]
-    assert all(text.startswith("ba ke ") and len(text) > 10 for text in texts)
-    greedy = [generate(folder, "", tokens=5, temperature=0, seed=seed) for seed in (0, 9)]
-    assert greedy[0] == greedy[1]
-    with pytest.raises(InputError, match="--tokens 0 is out of range"):
-        generate(folder, tokens=0)
-    with pytest.raises(InputError, match="--seed -1 is out of range"):
-        generate(folder, seed=-1)
-
-
-@pytest.mark.slow
-def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
-    # Fresh weights all but repeat the last token, so a wrong window or place shows.
-    run = make_run(small_fields, tmp_path / "run", **ALMOST_FRESH)
-    run.train()
-    tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
-    params = weights.load_run(tmp_path / "run").params
-    model = jax.jit(functools.partial(apply, config=run.config.model))
-    for prompt in ("ba ke lomi", "ti " * 30 + "zevu"):  # shorter and longer than the window of 16 tokens
-        ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]
-        logits = model(params, np.array([ids])).logits[0, -1]
-        expected = tokenizer.decode([*tokenizer.encode(prompt), int(np.argmax(logits))])
-        assert generate(tmp_path / "run", prompt, tokens=1, temperature=0) == expected
-
-
-def test_sampling_inverts_the_distribution():
-    logits = np.log([0.2, 0.5, 0.3])
-    drawn = [sample(logits, 1.0, u) for u in (0.0, 0.19, 0.21, 0.69, 0.71, 0.999999)]
-    assert drawn == [0, 0, 1, 1, 2, 2]
-    assert sample(logits, 0, 0.99) == 1
-    # At temperature 1/2 the squares: 4, 25 and 9 of 38. At 2 the roots: 0.447, 0.707 and 0.548 of 1.702.
-    for temperature, first, second in ((0.5, 4 / 38, 29 / 38), (2.0, 0.447 / 1.702, 1.154 / 1.702)):
-        drawn = [sample(logits, temperature, u) for u in (first - 0.01, first + 0.01, second - 0.01, second + 0.01)]
-        assert drawn == [0, 1, 1, 2]
 
 
 def test_size_labels():

@@ -1,6 +1,5 @@
 """What training does for routers beyond a plain step: tables of hashes, biases, noise, groups, transition tuning."""
 
-import json
 import math
 
 import jax
@@ -8,13 +7,12 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import hashing, loop, run_folder, step, weights
+from routelaws.accelerated.training import hashing, loop, run_folder, weights
 from routelaws.accelerated.training.batches import validation_batches
-from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate
-from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
 from routelaws.accelerated.training.tokens import load_tokens, prepare_tokens
 from routelaws.reference.routers.records import EXAMPLES
@@ -92,15 +90,6 @@ def test_a_step_keeps_the_shapes(small_fields, name):
     assert evaluation.load.shape == (config.model.num_routed, config.model.expert_count * (name != "dense"))
 
 
-@pytest.mark.slow
-def test_a_bias_is_learned_and_not_decayed(small_fields, tmp_path):
-    run = make_run({**small_fields, **SHORT, **ROUTERS["quantile"]}, tmp_path / "run")
-    run.train()
-    bias = np.asarray(weights.load_run(tmp_path / "run").params["routed_ffn"]["bias"])
-    assert bias.shape == (1, 4) and np.abs(bias).max() > 1e-4
-    assert abs(bias.mean()) < 1e-6, "quantile balancing keeps its mean at 0; weight decay or Adam would have moved it"
-
-
 @pytest.mark.parametrize("kind", ["random", "balanced", "multi", "bigram", "previous"])
 def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind):
     extra = {"multi": {"granularity": 2}, "bigram": {}}.get(kind, {"k": 2})
@@ -118,36 +107,6 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
         counts = np.bincount(text, minlength=300)
         loads = np.bincount(table.ravel(), np.repeat(counts, 2), 4)
         assert np.ptp(loads) <= counts.max()
-
-
-KINDS = ("modulo", "random", "balanced", "clustered", "dispersed", "previous", "multi", "bigram")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_loads_of_a_run_are_even(small_fields, tmp_path, kind):
-    """G = 4 and k = 2 where the hash can have them. On the text no expert serves nearly every token, and experts are
-    not tied to each other; in numbers of tokens, whatever order the tokenizer gives them, experts differ by one."""
-    np.save(tmp_path / "given.npy", np.random.default_rng(0).random((300, 4)))
-    extra = {"multi": {"granularity": 4}, "bigram": {}}.get(kind, {"granularity": 4, "k": 2})
-    if kind in ("clustered", "dispersed"):
-        extra["hash_embeddings"] = str(tmp_path / "given.npy")
-    config = from_mapping({**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}, "test")
-    config.check()
-    tokens, experts, choices = tokens_of(small_fields), config.model.expert_count, config.model.choices
-    table = hashing.hash_table_of(config, tokens, tokens.tokenizer)
-    counts = hashing.count_tokens(tokens, 300)
-    if kind == "bigram":
-        assert table.shape == (2, 300) and all(len(set(row)) == experts for row in table.tolist())
-        return
-    assert all(len(set(row)) == choices for row in table.tolist())
-    assert len({frozenset(row) for row in table.tolist()}) > experts
-    load = np.bincount(table.ravel(), np.repeat(counts, choices), experts) * experts / (choices * counts.sum())
-    assert load.max() < 0.9 * experts / choices, f"an expert serves nearly every token: {load}"
-    if kind in ("modulo", "previous", "dispersed"):
-        tokens_of_expert = [np.bincount(column, minlength=experts) for column in table.T]
-        assert np.ptp(tokens_of_expert, axis=1).max() <= 1
-    if kind == "balanced":
-        assert np.ptp(load) * choices * counts.sum() / experts <= 2 * counts.max()
 
 
 def test_all_of_the_text_is_counted(small_fields, monkeypatch):
@@ -260,18 +219,6 @@ def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_pa
     assert math.isfinite(float(rows[-1]["loss_validation"]))
 
 
-def test_each_step_hides_other_tokens():
-    """A fixed number in each sequence; every token in its turn; a causal run hides nothing."""
-    model = from_mapping(dict(sequence_length=8, objective="masked", mask_rate=0.25)).model
-    windows = np.arange(4 * 9).reshape(4, 9)
-    drawn = [step.task_of(windows, model, jax.random.key(number)) for number in range(40)]
-    assert all(np.array_equal(tokens, windows[:, :-1]) for tokens, _ in drawn)
-    hidden = np.array([hidden for _, hidden in drawn])
-    assert (hidden.sum(axis=-1) == 2).all() and hidden.any(axis=0).all()
-    tokens, hidden = step.task_of(windows, TrainConfig().model, jax.random.key(0))
-    assert tokens is windows and hidden is None
-
-
 def test_evaluation_keeps_neighbours_apart(small_fields):
     """Windows that follow each other in the text are in different batches: a router that groups sequences would
     otherwise see what comes next."""
@@ -296,39 +243,6 @@ def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
         hidden.append(np.asarray(found.counted))
     assert np.array_equal(*hidden) and (hidden[0].sum(axis=2) == round(0.15 * 16)).all()
     assert not np.array_equal(hidden[0][0], hidden[0][1]), "and another in every batch"
-
-
-AXES = """
-name = "axes"
-[base]
-vocab_size = 300
-blocks = 4
-d_model = 8
-heads = 1
-[[runs]]
-router = "dense"
-flop_increase = [1, 2]
-[[runs]]
-router = ["hash", "sinkhorn", "reinforce"]
-experts = 4
-k = [1, 2, 4]
-routing_frequency = [0.25, 0.5]
-[[runs]]
-router = "top_k"
-experts = 4
-granularity = [1, 2]
-sample_second = [false]
-"""
-
-
-def test_every_axis_of_the_paper_is_an_axis_of_a_sweep(tmp_path):
-    (tmp_path / "axes.toml").write_text(AXES)
-    grid = read_grid(str(tmp_path / "axes.toml"))
-    assert len(grid.runs) == 2 + 18 + 2
-    assert len({run.name() for run in grid.runs}) == len(grid.runs)
-    points = {(c.flops_per_token, c.utilisation) for c in (run.accounting() for run in grid.runs)}
-    assert len(points) == 2 + 12 + 1, "HASH, S-BASE and top-k are counted alike, all others apart"
-    assert all(from_mapping(json.loads(run.to_json()), "again") == run for run in grid.runs)
 
 
 BAD = {
