@@ -130,9 +130,7 @@ class Approved:
     written digit, whichever is more. Blanks and the lines of tables count for nothing. The files lie in `approved/`,
     and `make approve` writes those that differ: the diff of git is then read line by line.
 
-    Libraries for this (syrupy, approvaltests, inline-snapshot, pytest-regressions) compare a text exactly or a table of
-    numbers to a tolerance, none of them numbers within words. With that comparison our own, what is left is to write a
-    file.
+    Libraries for this compare a text exactly or a table of numbers to a tolerance, none of them numbers within words.
     """
 
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:

@@ -1,6 +1,5 @@
 """Tables of downstream accuracies: both layouts, what is made of a repository, and what is wrong with a file."""
 
-import csv
 import hashlib
 import io
 import json
@@ -15,7 +14,6 @@ from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.accuracies import read_accuracies, read_guess_rates
 from routelaws.accelerated.tables.guess_rates import GUESS_RATES, guess_rate
 from routelaws.accelerated.tables.overtraining import downstream_tasks, overtraining_runs
-from routelaws.conformance.engine.data_folder import released_file
 
 LONG = """,tokens,benchmark,metric_type,score,tpr
 0,2.0e9,arc_easy,acc,0.40,20.0
@@ -208,17 +206,6 @@ def repository(rows: list[dict]) -> dict[str, str]:
         files[f"exp_data/models/{row['run']}.json"] = json.dumps(run)
         files[f"exp_data/evals/evaluation_{row['run']}_heavy.json"] = json.dumps({"eval_metrics": {"icl": scores}})
     return files
-
-
-@pytest.mark.released
-def test_the_repositorys_files_make_the_released_table(tmp_path):
-    """The 208 files that hold the table give it back to the last byte, whatever the order of the files."""
-    path = released_file("overtraining_runs.csv")
-    with open(path, newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    files = repository(rows)
-    made = overtraining_runs(archive(tmp_path / "a.tar.gz", dict(sorted(files.items(), reverse=True))))
-    assert made == path.read_bytes() and len(rows) == 104
 
 
 def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):

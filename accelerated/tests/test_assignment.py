@@ -1,4 +1,4 @@
-"""The compiled assignment around its exact step: whole numbers before it, order and proof after it. As plain Python.
+"""The compiled assignment around its exact step: whole numbers before it, proof after it. As plain Python.
 
 The assignment itself is judged through `balanced_assignment` in the suite.
 """

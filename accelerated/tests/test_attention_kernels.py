@@ -101,31 +101,6 @@ def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_
             assert np.abs(one - other).max() < LIMIT * np.abs(other).max()
 
 
-def lowered_for_cuda(shape: AttentionShape) -> str:
-    """Return the program of the gradients of attention by cuDNN's kernel, for a GPU, as a text."""
-    given = kernels._trial(shape)
-
-    def total(*arrays):
-        parts = kernels.attend_by("cudnn", *arrays, *[None] * (4 - len(arrays)), None, shape.causal)
-        return (jnp.concatenate(parts, axis=2).astype(jnp.float32) ** 2).sum()
-
-    return jax.jit(jax.grad(total, range(len(given)))).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
-
-
-@pytest.mark.parametrize("relative", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-def test_what_jax_lowers_for_a_gpu_is_the_kernel_with_a_gradient_of_the_bias(causal, relative, monkeypatch):
-    inside = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    monkeypatch.setattr(inside, "check_cudnn_version", lambda: 91300, raising=False)  # there is none here
-    text = lowered_for_cuda(SHAPE._replace(causal=causal, relative=relative))
-    forward, backward = (line for line in text.splitlines() if "custom_call @__cudnn$fmha" in line)
-    bias = f"tensor<2x{SHAPE.heads}x{SHAPE.length}x{SHAPE.length}xbf16>"
-    taken, given = backward.rsplit(" : ", 1)[1].split(" -> ")
-    assert ("ScaleBiasSoftmax" in forward) == (bias in taken) == (bias in given) == relative
-    assert ("CAUSAL" in forward) == ("CAUSAL" in backward) == causal
-    assert forward.count(f"fmha_scale\\22: {SHAPE.width**-0.5:.6}") == 1
-
-
 @pytest.mark.library("tokamax")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tokamax_passes_the_trial(dtype):
@@ -156,12 +131,6 @@ OFF = r"the gradient of the queries is off by 0\.\d+ of its norm, .* own form by
 def test_a_trial_says_what_is_wrong(kernel, length, said, monkeypatch):
     monkeypatch.setitem(kernels.KERNELS, "cudnn", kernel)
     assert re.match(said or "$", kernels.what_is_wrong("cudnn", SHAPE._replace(length=length)))
-
-
-def test_a_trial_is_of_the_widths_of_the_model_and_no_longer_than_it_has_to_be():
-    arrays = kernels._trial(SHAPE._replace(length=4099, causal=False))
-    assert [array.shape for array in arrays] == [(2, 2, 515, 8)] * 3 + [(2, 1 + 2 * 515 - 1, 8)]
-    assert {array.dtype for array in arrays} == {jnp.dtype("bfloat16")}
 
 
 def test_who_computes_attention(on_cuda, monkeypatch):

@@ -3,10 +3,8 @@
 import json
 from itertools import islice
 
-import grain
 import numpy as np
 import pytest
-from etils import epath
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import batches
@@ -108,14 +106,6 @@ def test_what_was_read_ahead_leaves_the_position_where_it_was(files):
     batches.read_ahead(7)
     batches.set_state(state)
     assert np.array_equal(batches.stacked(3), rest), "what was read ahead of another position is gone"
-
-
-def test_grains_checkpoint_handler_saves_the_position(files, tmp_path):
-    handler, batches = grain.checkpoint.CheckpointHandler(), stream(files)
-    batches.stacked(9)
-    handler.save(epath.Path(tmp_path), batches)
-    restored = handler.restore(epath.Path(tmp_path), stream(files))
-    assert np.array_equal(restored.stacked(9), batches.stacked(9))
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": B + 1}, {"sequence_length": S + 1}])

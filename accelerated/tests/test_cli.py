@@ -36,7 +36,6 @@ def flags(fields: dict) -> list[str]:
     ("wrong", "message"),
     [
         ({"experts": 0, "router": "hash"}, "--experts is 0"),
-        ({"experts": -3, "router": "sinkhorn"}, "--experts is -3"),
         ({"experts": 2, "k": 3, "router": "sinkhorn"}, "--k is 3; it has to be between 1 and the number of experts, 2"),
         ({"router": "best"}, "--router is 'best'; allowed: dense, hash, sinkhorn"),
         ({"heads": 3}, "--heads 3 does not divide --d-model 8; give --kqv-size"),
@@ -49,7 +48,6 @@ def flags(fields: dict) -> list[str]:
         ({"router": "hash", "experts": 2, "routing_frequency": 0}, "--routing-frequency is 0"),
         ({"experts": 4}, "a dense model has 1"),
         ({"capacity_factor": 2}, "--capacity-factor is 2.0; it is an option of hash, sinkhorn"),
-        ({"drop_order": "token"}, "--drop-order is 'token'; it is an option of hash, sinkhorn"),
         ({"gate": "sigmoid"}, "--gate is 'sigmoid'; it is an option of sinkhorn, base"),
         ({"routing_frequency": 0.25}, "--routing-frequency is 0.25; a dense model has no routed blocks"),
         ({"router_rate": 0.5}, "--router-rate is 0.5; dense has no router weights"),
@@ -59,14 +57,10 @@ def flags(fields: dict) -> list[str]:
         ({"d_model": "wide"}, "--d-model wide: needed: a whole number, such as 3"),
         ({"learning_rate": "3e-4x"}, "--learning-rate 3e-4x: needed: a number, such as 7e9"),
         ({"seed": "３"}, "--seed ３: needed: a whole number, such as 3"),
-        ({"seed": "1_0"}, "--seed 1_0: needed: a whole number, such as 3"),
         ({"experts": "1.5"}, "--experts 1.5: needed: a whole number, such as 3"),
-        ({"keep_every": "2.0"}, "--keep-every 2.0: needed: a whole number, such as 3"),
         ({"learning_rate": "1_0"}, "--learning-rate 1_0: needed: a number, such as 7e9"),
-        ({"learning_rate": "null"}, "--learning-rate null: needed: a number, such as 7e9"),
         ({"experts": "9" * 44}, "9: needed: a whole number, from -2^63 to 2^63 - 1"),
         ({"skip_bad_batches": 2**63}, "--skip-bad-batches 9223372036854775808: needed: a whole number, from"),
-        ({"skip_bad_batches": 2**31}, "--skip-bad-batches is 2147483648; it has to be at most 2147483647"),
         ({"kqv_size": 2**31}, "--kqv-size is 2147483648; it has to be at most 2147483647"),
         ({"seed": 2**32}, "--seed is 4294967296; it has to be at most 4294967295"),
         ({"batch_size": 2**30}, "times --sequence-length 16 is 17179869184; it has to be at most 2147483647"),
@@ -270,22 +264,6 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
     ]
     others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras]
     check_one_extra(tmp_path, "laws", "train", commands, others)
-
-
-@pytest.mark.slow
-def test_models_are_trained_without_what_fits(tmp_path):
-    """`train`, `evaluate` and `generate` need the extra `train` alone; a sweep says at once what its report lacks."""
-    header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4"
-    (tmp_path / "table.csv").write_text(f"{header}\n1,1,a,1,1,1\n")
-    others = [
-        ["sweep", "smoke", "--out", "out"],
-        ["fit", "table.csv"],
-        ["convert", "table.csv", "--out", "new.csv"],
-        ["predict", "table.csv", "--n", "1", "--experts", "2"],
-        ["reproduce", "--out", "out"],
-    ]
-    check_one_extra(tmp_path, "train", "laws", [], others)
-    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_importing_changes_nothing_in_the_process():

@@ -2,7 +2,7 @@
 
 Rows are made by the formulas of `plain_laws.py`, which also says what each interval has to be: Student's for the linear
 laws, and for the bounded ones the same where errors are tiny. The tables have few rows for their coefficients, so that
-a variance without its degrees of freedom shows; how often an interval holds the truth is counted besides.
+a variance without its degrees of freedom shows.
 """
 
 import json
@@ -281,9 +281,6 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
     rows = shown(read(path).fit("separable"))
     own = math.sqrt(Student(design, log_loss, 0.5).squares / len(cells))
     assert [f"RMSLE {own:.5f}; leave one out {wanted[0]:.5f}; leave one size out {wanted[1]:.5f}"] in rows
-
-
-# How often the intervals that are printed hold the truth.
 
 
 def rough_fit(log_loss: np.ndarray):

@@ -9,7 +9,6 @@ import re
 import pandas
 import pytest
 
-from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
@@ -153,13 +152,6 @@ def test_runs_without_names_are_told_apart_by_their_configuration(converted):
         "hyper_id: one for each of 18 configurations (no column names the runs), told apart by router_type, "
         "num_experts, seed, dense_parameter_count, learning_rate"
     ]
-
-
-def test_whole_numbers_stay_as_ids(converted):
-    rows = [row | {"run": 100 + i // 2} for i, row in enumerate(make_runs())]
-    frame, remarks = converted(rows, MAP, {"router_type": "Hash"})
-    assert frame["hyper_id"].tolist() == [row["run"] for row in rows]
-    assert not any("hyper_id" in remark for remark in remarks)
 
 
 def test_steps_come_from_tokens(converted, save, tmp_path):
@@ -392,21 +384,6 @@ def test_the_released_table_converts_into_itself(tmp_path):
     assert [remark.split(":")[0] for remark in done.remarks] == counted
     again = read_table(out)
     pandas.testing.assert_frame_equal(again[list(frame)], frame, check_exact=True)
-
-
-def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
-    rows = [row | {"training_set": "c4" if row["N"] < 1e9 else "pile", "note": "x"} for row in make_runs()]
-    done = convert_runs(
-        save(rows), tmp_path / "table.csv", MAP, {"router_type": "Hash", "k": "1"}, keep=("training_set", "lr")
-    )
-    frame = read_table(tmp_path / "table.csv")
-    assert frame["training_set"].tolist() == [row["training_set"] for row in rows]
-    assert set(frame["lr"]) == {0.001} and "note" not in frame
-    assert "not a column of a results table: loss_balance, note (--keep" in done.remarks[0]
-    assert main(["fit", str(tmp_path / "table.csv"), "--rows", "training_set == 'c4'", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fits"][0]["rows"] == 12
-    with pytest.raises(InputError, match="--keep corpus: .*runs.csv has no such column; there: run, iteration"):
-        convert_runs(save(rows), tmp_path / "other.csv", MAP, keep=("corpus",))
 
 
 def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):

@@ -3,23 +3,17 @@
 import functools
 import math
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from routelaws.accelerated import attention, cpu
-from routelaws.accelerated.cpu import attention_pieces, calls, expert_call, expert_pieces
+from routelaws.accelerated.cpu import calls
 from routelaws.accelerated.transformer import init, loss
-from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.harness import UNIT
 from routelaws.reference.configuration import ModelConfig
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
-
-BLOCK = attention_pieces.QUERIES
 
 
 def layer(b, length, heads, width, causal, relative, scale=1.0):
@@ -64,35 +58,6 @@ def with_gradients(attention, projected, relative, weights, heads, causal):
 
     (_, output), gradients = jax.jit(jax.value_and_grad(total, range(len(given)), has_aux=True))(*given)
     return output, *gradients
-
-
-def assert_defined(given, heads, causal, name):
-    found = with_gradients(in_loops, *given, heads, causal)
-    assert found[0].dtype == jnp.float32
-    with jax.enable_x64(True):
-        wide = [array if array is None else np.float64(array) for array in given]
-        wanted = with_gradients(by_definition, *wide, heads, causal)
-    for this, that in zip(found, wanted, strict=True):
-        error = np.abs(np.asarray(this, float) - np.asarray(that)).max()
-        check("attention.loops", error, UNIT["float32"] * max(np.abs(that).max(), 1.0), message=name)
-
-
-@pytest.mark.parametrize(
-    ("b", "length", "heads", "width", "causal", "relative"),
-    [
-        (2, 1, 1, 1, True, True),
-        (3, 5, 2, 7, False, False),
-        (1, BLOCK, 1, 16, True, False),
-        (2, BLOCK + 1, 3, 12, False, True),
-        (2, 3 * BLOCK - 1, 2, 33, True, True),
-        (2, 3 * BLOCK - 1, 2, 33, False, False),
-        (70, 9, 2, 8, True, True),
-    ],
-)
-def test_attention(b, length, heads, width, causal, relative):
-    """Fewer queries than a block and more; heads that are no multiple of a vector; several sequences to a piece."""
-    given = layer(b, length, heads, width, causal, relative)
-    assert_defined(given, heads, causal, f"b {b}, S {length}, H {heads}, c {width}")
 
 
 def test_weights_of_one_and_of_equal_parts():
@@ -203,58 +168,3 @@ def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
     (value, gradient), (wanted, right) = run(narrow, jnp.bfloat16), run(wide, jnp.float32)
     assert abs(value - wanted) < 0.02
     assert jnp.linalg.norm(gradient - right) < 0.05 * jnp.linalg.norm(right)
-
-
-LOADS = st.lists(st.integers(0, 600) | st.just(0), min_size=1, max_size=40)
-
-
-@hypothesis.settings(deadline=None)
-@hypothesis.given(LOADS, st.integers(1, 16), st.sampled_from((5, 256, 1000)))
-@hypothesis.example([2048], 2, 1024)
-@hypothesis.example([440, 247, 187, 246, 310, 238, 214, 166], 2, 512)
-@hypothesis.example([64] * 32, 64, 1024)
-def test_pieces_of_experts_are_the_whole_of_them(loads, threads, hidden):
-    """Each row is in one piece, forward and backward, and so is each hidden column of each matrix."""
-    start = np.cumsum([0, *loads]).astype(np.int32)
-    for backward in (False, True):
-        split = expert_call._split(start, threads) if backward else np.ones(len(loads), np.int64)
-        pieces, count, wait_from = expert_call._pieces(start, split, hidden, threads, backward)
-        assert wait_from <= count <= len(pieces)
-        assert all(kind == expert_pieces.GRADIENT for kind in pieces[wait_from:count, 0])
-        rows, columns = np.zeros(start[-1], int), np.zeros((len(loads), hidden), int)
-        for kind, expert, first, size in pieces[:count]:
-            if kind == expert_pieces.GRADIENT:
-                columns[expert, first : first + size] += 1
-                continue
-            assert start[expert] <= first and first + size <= start[expert + 1]
-            assert kind == expert_pieces.WHOLE_BACKWARD or size <= expert_pieces.ROWS_AT_ONCE
-            rows[first : first + size] += 1
-            columns[expert] += kind == expert_pieces.WHOLE_BACKWARD
-        assert np.all(rows == 1) and np.all(columns == (1 if backward else 0))
-
-
-@pytest.mark.slow
-def test_groups_and_devices():
-    """Under vmap, and inside shard_map with its check of what varies over the devices."""
-    heads, given = 2, layer(4, 30, 2, 8, True, True)
-    projected, relative, weights = map(jnp.asarray, given)
-    whole = with_gradients(in_loops, projected, relative, weights, heads, True)
-
-    def total(projected, relative, weights):
-        return (in_loops(projected, relative, heads, True) * weights).sum()
-
-    by_half = jax.vmap(jax.grad(total), in_axes=(0, None, 0))
-    halves = projected.reshape(2, 2, 30, -1), relative, weights.reshape(2, 2, 30, -1)
-    mapped = jax.jit(by_half)(*halves)
-    np.testing.assert_allclose(mapped.reshape(projected.shape), whole[1], rtol=1e-5, atol=1e-5)
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows, everywhere = jax.P("data"), jax.P()
-    spread = jax.shard_map(
-        lambda *arrays: jax.lax.psum(total(*arrays), "data"),
-        mesh=mesh,
-        in_specs=(rows, everywhere, rows),
-        out_specs=everywhere,
-    )
-    found = jax.jit(jax.grad(spread, argnums=(0, 1)))(projected, relative, weights)
-    for this, that in zip(found, whole[1:], strict=True):
-        np.testing.assert_allclose(this, that, rtol=1e-5, atol=1e-5)

@@ -153,42 +153,6 @@ def test_a_gate_that_is_not_a_number(used):
     assert not np.asarray(output)[4:7].any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("widths", [ODD, WIDE])
-def test_groups_and_devices(used, widths):
-    """Under vmap over groups, and inside shard_map with its check of what varies over the devices."""
-    points, experts_of, weights = zip(
-        *(layer(loads, seed=seed, widths=widths) for seed, loads in enumerate((EVEN, ONE))), strict=True
-    )
-    params = points[0]["params"]
-    x, gate = (jnp.stack([point[name] for point in points]) for name in ("x", "gate"))
-    expert, weights = jnp.stack(experts_of), jnp.stack(weights).astype(x.dtype)
-
-    def loss(params, x, gate, expert, weights):
-        return (experts.routed_ffn(params, x, expert, gate, 1.0).output * weights).sum()
-
-    gradient = jax.grad(loss, argnums=(0, 1, 2))
-    both = [jax.jit(gradient)(params, *arrays) for arrays in zip(x, gate, expert, weights, strict=True)]
-    mapped = jax.jit(jax.vmap(gradient, in_axes=(None, 0, 0, 0, 0)))(params, x, gate, expert, weights)
-    for group, alone in enumerate(both):
-        for this, that in zip(jax.tree.leaves(mapped), jax.tree.leaves(alone), strict=True):
-            scale = UNIT["float32"] * float(jnp.abs(that).max())
-            check("experts.loops", float(jnp.abs(this[group] - that).max()), scale, message=f"group {group}")
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows, whole = jax.P("data"), jax.P()
-    spread = jax.shard_map(
-        lambda *arrays: jax.lax.psum(loss(*arrays), "data"),
-        mesh=mesh,
-        in_specs=(whole, rows, rows, rows, rows),
-        out_specs=whole,
-    )
-    found = jax.jit(jax.grad(spread, argnums=(0, 1, 2)))(params, x[0], gate[0], expert[0], weights[0])
-    for this, that in zip(jax.tree.leaves(found), jax.tree.leaves(both[0]), strict=True):
-        scale = UNIT["float32"] * float(jnp.abs(that).max())
-        check("experts.loops", float(jnp.abs(this - that).max()), scale, message="shard_map")
-    assert used
-
-
 DIGEST = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])

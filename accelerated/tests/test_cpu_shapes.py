@@ -76,7 +76,9 @@ EXPERTS = [
         (333, 20, 3, 17, 71, "swiglu", True, True),
     ]
 ]  # fmt: skip
-LISTED = [{"kind": "attention"} | case for case in ATTENTION] + [{"kind": "experts"} | case for case in EXPERTS]
+OTHERWISE = [{"how": "vmap"}, {"how": "shard_map"}, {"relative": False}]
+LISTED = [{"kind": "attention"} | case for case in (*ATTENTION, *(ATTENTION[1] | other for other in OTHERWISE))]
+LISTED += [{"kind": "experts"} | case for case in (*EXPERTS, *(EXPERTS[7] | other for other in OTHERWISE[:2]))]
 
 
 def test_shapes_past_every_threshold_and_some_at_random():

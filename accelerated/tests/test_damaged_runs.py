@@ -467,8 +467,6 @@ def test_a_table_of_a_sweep_keeps_the_rows_of_a_run_that_was_damaged_since(sweep
 
 # KILLS
 
-WRITES = 15
-"""Files that a run writes whole: three for its folder, three when it starts, and three at each of three evaluations."""
 
 KILLS = [(number, False) for number in (*range(9), 11, 14)] + [(number, True) for number in range(7)]
 """Writes before which a run is killed, and whether it goes on from an older checkpoint: it then writes six."""
@@ -517,9 +515,3 @@ def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fiel
         assert np.isclose(windows.loss.sum() / windows.tokens.sum(), float(rows[-1]["loss_validation"]), rtol=1e-9)
     train(fields, folder)
     assert files_of(folder) == files_of(runs["RUN"])
-
-
-@pytest.mark.slow
-def test_a_run_writes_as_many_files_as_are_tried_here(fields, tmp_path, monkeypatch):
-    folder = tmp_path / "run"
-    assert kill_before(99, folder, lambda: train(fields, folder), monkeypatch) == WRITES

@@ -170,13 +170,6 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     assert "no task has accuracies at or below 3e+19 FLOPs and above" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("factor", "accuracy"), [(0.0, np.exp(-2 / 100**0.5)), (np.inf, 0.0)])
-@pytest.mark.filterwarnings("error")
-def test_a_term_that_vanished_or_overflowed_predicts_no_nan(factor, accuracy):
-    law = downstream.RatioCoefficients(A=factor, alpha=0.3, B=2.0, beta=0.5)
-    assert downstream.predict_accuracy(law, np.array([50.0]), np.array([100.0])) == pytest.approx(accuracy, rel=1e-12)
-
-
 @pytest.mark.released
 @pytest.mark.slow
 def test_the_released_runs():

@@ -153,20 +153,6 @@ def test_a_plan_takes_laws_of_the_loss(command, capsys):
     assert "the law direct is of accuracy; plan" in capsys.readouterr().err
 
 
-def test_the_values_of_the_leverage_law_from_the_command_line(capsys):
-    """Printed coefficients predict without a table, and say how well they are attested."""
-    point = ["activation=0.03125", "tian_granularity=12", "flops=1e22"]
-    found = said(capsys, "predict", "--law", "leverage", "--published", "tian", "--at", *point)
-    assert f"{found['value']:.3f}" == "7.220" and "inferred" in found["attested"] and "Tian" in found["source"]
-    for flags, sentence in (
-        (["--published", "clark"], "no printed coefficients of that name; there: tian"),
-        (["--published", "tian", "table.csv"], "--published replaces a table"),
-        ([], "the law leverage needs a table, or --published with one of: tian"),
-    ):
-        assert cli.main(["predict", *flags[2:], "--law", "leverage", *flags[:2], "--at", *point]) == 2
-        assert sentence in capsys.readouterr().err
-
-
 def test_a_table_of_leverages(tmp_path, capsys):
     grid = [v.ravel() for v in np.meshgrid([1 / 128, 1 / 32, 0.1], [2.0, 4.0, 16.0], [1e18, 3e20])]
     path, rows = tmp_path / "lev.csv", zip(*grid, leverage.leverage(*grid), strict=True)

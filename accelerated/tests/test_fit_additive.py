@@ -1,4 +1,4 @@
-"""`fit` and `predict` with the laws of the sum of terms: columns read from a results table, numbers with a meaning."""
+"""The columns of the laws of the sum of terms, read from a results table."""
 
 import numpy as np
 import pandas as pd

@@ -438,20 +438,12 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
 
 @of("evaluate", "--task", "--table", "--group-size")
 def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, approved):
-    """With one sequence in a group, each text by itself; one mixture of one token is that token, one-hot or not."""
-    questions = [{"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}]
-    (tmp_path / "quiz.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    """With one sequence in a group, so that texts do not see each other; scores are tested in `test_tasks.py`."""
+    question = {"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}
+    (tmp_path / "quiz.jsonl").write_text(json.dumps(question))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
     assert "would see each other; use --group-size 1" in told(*words)
     found = object_of(*words, "--group-size", "1", "--table", tmp_path / "table.csv")
-    (params, model), tokenizer = oracle(lender, group_size=1), Tokenizer((lender / "tokenizer.model").read_bytes())
-    end = tokenizer.encode(" mi nu")
-    ids = [END_OF_DOCUMENT, *tokenizer.encode("ba ke"), *end]
-    logits = reference.apply(params, np.array([ids[:-1]]), model).logits[0]
-    likely = (logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(len(ids) - 1), ids[1:]][
-        -len(end) :
-    ].sum()
-    assert np.isclose(found["log_likelihood"], likely, rtol=1e-4) and found["guess_rate"] == 1 / 3
     with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
         [row] = csv.DictReader(file)
     assert row["run"] == str(lender) and float(row["acc_quiz"]) == found["accuracy"]

@@ -2,10 +2,8 @@
 
 import errno
 import os
-import pickle
 import shutil
 import signal
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -296,48 +294,6 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
     assert table(out) == table(whole)
 
 
-# NOTHING RUNS FROM A FILE, NOTHING IS WRITTEN ELSEWHERE
-
-
-class Bomb:
-    """What writes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
-RUNS_CODE = ("pickle.find_class", "marshal.loads", "exec", "compile", "import", "os.system", "subprocess.Popen")
-heard = []
-listening = []
-sys.addaudithook(lambda event, _: listening and event in RUNS_CODE and heard.append(event))
-
-
-def test_a_checkpoint_runs_no_code(small_fields, whole, tmp_path):
-    """A restore compiles, imports and unpickles nothing; files that are pickles are damage, and are not run."""
-    like = step.initial_state(from_mapping({**small_fields, "blocks": 1}, "test"))._asdict()
-    folder, said = tmp_path / "checkpoints", []
-    shutil.copytree(whole / "checkpoints", folder)
-    assert checkpoints.Checkpoints(folder, said.append).restore(like).step == 24  # whatever it imports is imported
-    opened = checkpoints.Checkpoints(folder, said.append)
-    listening.append(True)
-    try:
-        assert opened.restore(like).step == 24
-    finally:
-        listening.clear()
-    assert not heard
-    pickle.loads(pickle.dumps(Bomb(tmp_path / "armed")))
-    assert (tmp_path / "armed").exists()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            path.write_bytes(pickle.dumps(Bomb(tmp_path / "fired")))
-    with pytest.raises(InputError, match="every checkpoint is damaged"):
-        checkpoints.Checkpoints(folder, said.append).restore(like)
-    assert not (tmp_path / "fired").exists()
-
-
 # JOB ARRAYS
 
 
@@ -367,9 +323,6 @@ def grid(text_file, tmp_path):
 def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line):
     assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), *more]) == 2
     assert capsys.readouterr().err == f"routelaws: {line}\n" and not (tmp_path / "out").exists()
-
-
-# THE CAMPAIGN
 
 
 def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkeypatch):

@@ -276,10 +276,3 @@ def test_a_signal_to_one_process_ends_all_with_a_checkpoint(small_fields, tmp_pa
     done = ended(started)
     assert [code for code, *_ in done] == [0, 0] and "resumable" in done[0][2], done
     assert len(os.listdir(tmp_path / "run" / "checkpoints")) == 1
-
-
-@pytest.mark.slow
-def test_processes_without_a_mesh_are_refused(small_fields, tmp_path):
-    done = ended(start(tmp_path / "run", {**small_fields, "batch_size": 8}, 2, 2, corpus_cache=tmp_path / "cache"))
-    assert [code for code, *_ in done] == [2, 2]
-    assert "2 processes need one, such as data=2" in done[0][2] and not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The models of later papers from the command line: the options of each preset, and what is trained and written."""
+"""The models of later papers from the command line: the options of each preset, and the law that takes its table."""
 
 import numpy as np
 import pytest

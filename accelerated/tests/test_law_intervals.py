@@ -1,7 +1,4 @@
-"""The ends at one shape behind the intervals, piece by piece, each by a plain formula; and where their search begins.
-
-All but the last test run as plain Python.
-"""
+"""The ends of intervals at one shape of the bounded law, by the compiled kernel and by the reference."""
 
 import itertools
 import math
@@ -12,7 +9,6 @@ import pytest
 from routelaws.accelerated.kernels import law_fit, law_intervals
 from routelaws.accelerated.laws import fitting, uncertainty
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import _allowed, _projection, routed
 
 KINDS = {
@@ -50,9 +46,6 @@ def numbers_near(found, wanted, message: str) -> None:
     check("laws.uncertainty.loops", float(error.max(initial=0.0)), message=message)
 
 
-# The ends at one shape
-
-
 def on_the_scale_of_the_kernel(quantity, value: float, centre: float) -> float:
     """Return what the reference says of a quantity as the kernel has it: -1/E, an angle, or decades above N."""
     if quantity.name in ("E_start", "E_max"):
@@ -84,38 +77,3 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
                 found[1:] = np.minimum(found[1:], math.pi / 2)
             kept = 2 if factor == 1.0 else 4  # whether there is room is a matter of the last bit then
             numbers_near(found[:kept], wanted[:kept], f"{name}, {alpha}, {ratio}, E {E}, limit {factor}")
-
-
-# The searches for the ends over all shapes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [law_intervals.SLOPE, law_intervals.PREDICTION, law_intervals.START])
-def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
-    """E_start = 6000 and little noise: all shapes of the scan are rejected, the first, t = 0, by the least."""
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
-    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 6000.0, np.inf)
-    noise = np.random.default_rng(3).normal(0, 1e-6, size.size)
-    table = fitting.level_table(size, experts, routed.predict_loss(size, experts, law) * 10**noise)
-    problem, constant = law_fit.reduce_rows(
-        table.log_size, table.log_loss, table.level, np.ones(size.size), table.extra.size
-    )
-    work, top = np.empty((6, 2 * table.extra.size)), math.log1p(table.extra[-1])
-    asked = (problem, table.extra, constant, kind, 0.3, float(table.extra[-1]) / 3)
-
-    def sums_and_ends(sign):
-        """Along t between the scan's first two points, E_max without limit: [residual sum, end]."""
-        for t in np.linspace(0, 1 / (law_intervals.FIRST - 1), 401):
-            alpha, ratio, rest = law_fit._shape(t, 0.0, top)
-            found = law_intervals.ends_at(*asked, alpha, ratio, rest, limit, work)
-            yield found[0], found[2] if sign > 0 else -found[3]
-
-    limit = np.inf
-    first, *sums = (residual for residual, _ in sums_and_ends(1.0))
-    limit = 1.2 * min(sums)
-    assert limit < first < sums[-1], "the scan's first point is rejected, and its second even more"
-    for sign in (1.0, -1.0):
-        ends = [end for residual, end in sums_and_ends(sign) if residual <= limit]
-        found = law_intervals._least_over_t(*asked, True, limit, sign, work)
-        assert len(ends) > 10 and found < max(ends)
-        check("laws.uncertainty.end", max(found - min(ends), 0.0) / (max(ends) - min(ends)), message=f"sign {sign}")

@@ -133,21 +133,6 @@ def test_what_a_step_sends():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("expert", ["2", "N"])
-def test_what_a_device_sends_does_not_grow_with_the_number_of_devices(expert):
-    """Weak scaling: N devices with a sequence each, whose experts are on two of them or on all."""
-    found = {}
-    for devices in (2, 4, 8):
-        size = 2 if expert == "2" else devices
-        run = {"router": "sinkhorn", "mesh": f"data={devices // size},expert={size}", "batch_size": devices}
-        found[devices] = run_child([run], "program", devices)[0]
-    for devices, one in found.items():
-        assert one["tokens"] == 8 and one["moments"] == one["all_moments"] / devices
-        assert one["sent"]["all-to-all"] == found[2]["sent"]["all-to-all"] > 0
-        assert one["sent"]["all-gather"] <= one["weights"] <= found[2]["weights"]
-
-
-@pytest.mark.slow
 def test_the_plan_of_a_mesh_counts_what_the_program_sends():
     """Rows to the experts and back, for every router, as `routelaws plan-mesh` counts them: what stays is not sent."""
     routers = [router for router in ROUTERS if router != "dense"]

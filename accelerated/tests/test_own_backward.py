@@ -135,14 +135,6 @@ def test_dense_ffn(activation, narrow=3):
     assert_same(found, wanted, LIMIT, f"dense FFN, {activation}")
 
 
-@pytest.mark.parametrize("shape", [(4, 9), (9, 4)])
-def test_product(shape):
-    random = np.random.default_rng(1)
-    x, matrix, weights = (random.standard_normal(size) for size in ((6, shape[0]), shape, (6, shape[1])))
-    found = jax.jit(jax.grad(lambda *given: (product(*given) * weights).sum(), (0, 1)))(x, matrix)
-    assert_same(found, (weights @ matrix.T, x.T @ weights), LIMIT, f"product {shape}")
-
-
 def plain_norm(scale, offset, x):
     centred = x - x.mean(axis=-1, keepdims=True)
     return scale * centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) + offset

@@ -218,33 +218,6 @@ def test_what_routers_decide_on_devices(name, group):
             check("mesh.bias", abs(found.bias[device] - bias).max(), 1.0, message=f"{name}, bias on device {device}")
 
 
-@pytest.mark.parametrize(
-    ("options", "factor"), [pytest.param(*CASES[i], marks=[pytest.mark.slow] * (i != 5)) for i in (2, 5, 6)]
-)
-def test_gradients_of_the_routed_layer(options, factor):
-    """The gradient of the sum over all devices, which is that of the one-device layer."""
-    from routelaws.accelerated import experts as fast
-
-    given = layer(3, 2)
-    with jax.enable_x64(True):
-        given = jax.tree.map(jnp.asarray, given)
-        weights = jnp.asarray(np.random.default_rng(4).standard_normal((DEVICES, TOKENS, D)))
-
-        def spread(params, x, gate):
-            found = parallel.routed_ffn_on_devices(params, x, given["expert"], gate, factor, **options)
-            return (weights * found.output).sum()
-
-        def alone(params, x, gate):
-            params = {name: matrices.reshape(EXPERTS, *matrices.shape[2:]) for name, matrices in params.items()}
-            flat = (a.reshape(-1, a.shape[2]) for a in (x, given["expert"], gate))
-            return (weights.reshape(-1, D) * fast.routed_ffn(params, *flat, factor).output).sum()
-
-        of = [given[name] for name in ("params", "x", "gate")]
-        found, wanted = (jax.jit(jax.grad(function, argnums=(0, 1, 2)))(*of) for function in (spread, alone))
-    for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
-        check("parallel.ffn", abs(np.asarray(a) - np.asarray(b)).max(), abs(np.asarray(b)).max())
-
-
 def lowered(platform: str, devices: int, factor: float, group: str) -> str:
     """Return the program of a layer and its gradients for a platform, with one expert and T tokens on each device."""
     mesh = jax.sharding.AbstractMesh((devices,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))

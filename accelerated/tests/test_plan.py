@@ -211,21 +211,6 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
-def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
-    """Both routers have one law: with scattered runs neither wins nearly all resamples."""
-    frame = table()
-    random, routed = np.random.default_rng(3), frame["router_type"] != "Dense"
-    noise = random.normal(0, 0.01, len(frame))
-    frame["loss_validation"] = [
-        10 ** (log_loss("Hash" if out else "Dense", n, e) + z)
-        for out, n, e, z in zip(routed, frame["dense_parameter_count"], frame["num_experts"], noise, strict=True)
-    ]
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17), 40).rankings
-    wins = {router: sum(line.wins for line in ranking.lines if line.model.router == router) for router in GAIN}
-    assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
-
-
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
     """The shares by hand: runs are drawn from all of the table, and each law is a line through its logarithms."""
     frame = table(0.03, tuple(SIZES)[:3])

@@ -1,7 +1,7 @@
-"""A sweep's report on runs whose truth is known: its figures, read back from their axes, and its numbers.
+"""A sweep's report on runs whose truth is known: its numbers, and figures as they were approved.
 
 Losses follow a law without noise, but for two seeds at one point that lie as far above it as below. What ought to be
-drawn and written is computed here from the law's formula in plain Python.
+written is computed here from the law's formula in plain Python.
 """
 
 import math

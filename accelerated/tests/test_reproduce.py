@@ -1,4 +1,4 @@
-"""The reproduce command: structure, numbers told by hand, verdicts that turn round, other tables and bad ones."""
+"""The reproduce command: structure, numbers by hand, verdicts that turn round, other tables and bad ones."""
 
 import json
 import math
@@ -474,29 +474,6 @@ def test_every_smaller_table_can_be_drawn(tmp_path):
         results, runs = gather(open_runs(write(frame, tmp_path)))
         drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
         assert drawn[0] == "loss" and "levels" not in drawn and "k" not in drawn
-
-
-def hardly_falling():
-    """Return a table whose dense losses fall so little that dense models of equal loss are beyond the largest float."""
-    return make_frame((("Top-K", LAW._replace(a=-1e-4, c=0.0)),), loss=lambda n, e, _: 3 * n**-1e-4 * e**-0.02)
-
-
-def several_k():
-    """Return a table with a router of k = 2 alone, and one whose k = 1 and 2 cost the same."""
-    frame = make_frame((("Top-K", LAW), ("Z", HASH))).assign(k=1, flops_per_step=1e15)
-    frame.loc[frame["router_type"] == "Z", "k"] = 2
-    again = frame[frame["router_type"] == "Top-K"].assign(k=2, hyper_id=lambda f: f["hyper_id"] + 100)
-    return pandas.concat([frame, again.assign(loss_validation=lambda f: f["loss_validation"] * 0.99)])
-
-
-@pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize(("frame", "without", "within"), [
-    (hardly_falling(), "effective_size", "loss"), (several_k(), "pairs", "k")], ids=["hardly falls", "several k"],
-)  # fmt: skip
-def test_tables_that_are_odd_can_be_drawn(tmp_path, frame, without, within):
-    results, runs = gather(open_runs(write(frame, tmp_path)))
-    drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
-    assert within in drawn and without not in drawn
 
 
 def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():

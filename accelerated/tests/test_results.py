@@ -49,21 +49,13 @@ def test_the_example_of_the_docs_runs(table):
     assert names["fits"]["Hash"].coefficients["E_max"] == pytest.approx(LAW.E_max, rel=0.2)
 
 
-def test_a_notebook_sees_what_the_commands_say(table, capsys):
+def test_a_notebook_shows_tables(table):
+    """That commands print the same is tested in `test_flags.py`."""
     runs = results.read("table.csv").where("k == 1")
     fits = runs.fit()
     found = fits.predict(n=370e6, experts=64)
     ranked = runs.plan(results.Budget(flops=1e17, memory=8e11), law="separable", resamples=0, published=False)
-    added = runs.next_run("prediction", 1e9, 64, "Hash", law="separable", flops=1e18)
-    said = {
-        "fit table.csv": fits,
-        "predict table.csv --n 370e6 --experts 64": found,
-        "plan table.csv --flops 1e17 --memory 800GB --law separable --resamples 0 --no-published": ranked,
-        "plan table.csv --next prediction --n 1e9 --experts 64 --router hash --law separable --flops 1e18": added,
-    }
-    for words, shown in said.items():
-        assert main([*words.split(), "--rows", "k == 1", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == shown.to_dict()
+    for shown in (fits, found, ranked, runs.next_run("prediction", 1e9, 64, "Hash", law="separable", flops=1e18)):
         assert shown._repr_html_().count("<table>") >= 1 and "Hash" in repr(shown)
     assert "<li>the law separable does not know of tokens" in ranked._repr_html_()
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import functools
-import json
 import os
 import re
 import signal
@@ -383,23 +382,6 @@ def kill_and_finish(path: Path, out: Path, kills: list) -> None:
         process.wait()
     done = subprocess.run(command("sweep", path, "--out", out), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 2])
-def test_killed_it_ends_with_the_same_table(text_file, tmp_path, undisturbed, kills):
-    path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "killed"
-
-    def first_checkpoint():
-        return any(out.glob("runs/*/checkpoints/8/commit_success.txt"))
-
-    def first_run_finished():
-        return any(f'"step": {40}' in log.read_text() for log in out.glob("runs/*/log.jsonl"))
-
-    kill_and_finish(path, out, [first_checkpoint, first_run_finished][:kills])
-    assert table(out) == undisturbed
-    assert len(json.loads((out / "sessions.json").read_text())) == kills + 1
-    assert len(table(out)) == 4
 
 
 @pytest.mark.slow
