@@ -21,10 +21,10 @@ import numpy as np
 from .products import delayed, weight_gradient
 
 LEAST_HALF = 64
-"""Causal attention runs in two halves of the queries, of so many at least: the first half needs no later key."""
+"""Minimum queries per half: causal attention runs in two halves, and the first half needs no later key."""
 
 KEPT_WEIGHTS = 4
-"""Weights are kept for the backward pass up to so many keys for each number of a key: no more than a hidden layer."""
+"""The backward pass keeps weights up to this ratio of keys to the head width: no more memory than a hidden layer."""
 
 
 def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:
@@ -127,7 +127,7 @@ def _shift_back(by_key: jax.Array, columns: int) -> jax.Array:
 def _forward(query, key, value, relative, mask, causal):
     logits = _logits(query, key, relative, mask, causal)
     largest = logits.max(axis=-1, keepdims=True)
-    weights = jnp.exp(logits - largest)  # not yet divided by their sum: that is cheaper for what they give
+    weights = jnp.exp(logits - largest)  # divided by their sum later, at the smaller output
     total = weights.sum(axis=-1, keepdims=True)
     weights = weights.astype(value.dtype)
     mixed = (jnp.einsum("hbij,hbjc->hbic", weights, value) / total).astype(value.dtype)

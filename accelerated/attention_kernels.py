@@ -157,7 +157,7 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
         found = _with_gradients(functools.partial(attend_by, kernel), given, shape.causal)
     except InputError as error:
         return str(error)
-    except Exception as error:  # whatever a library makes of a shape or a device that it does not take
+    except Exception as error:  # libraries raise many types for an unsupported shape or device
         return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     own = _with_gradients(attend, given, shape.causal)
     with jax.default_matmul_precision("highest"):

@@ -23,7 +23,7 @@ _PROGRAM_LIMITS = {
     "JAX_COMPILATION_CACHE_MAX_SIZE": str(1 << 30),  # bytes; JAX deletes the least recently used
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
 }
-_FIRST_JAXLIB = (0, 10, 2)  # earlier ones refuse on CPU what they have written themselves
+_FIRST_JAXLIB = (0, 10, 2)  # earlier versions reject their own files on CPU
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these no other user comes past a folder

@@ -30,7 +30,7 @@ NEEDED = {
     "export": "train",
     "plan-mesh": "train",
 }
-"""The extras that a command needs, where it needs others than `laws`."""
+"""The extras of commands that need others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate", "inspect")
 """The commands that compile a model, with JAX's cache of compiled programs."""
@@ -86,11 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
         goes_on = "; repeat the command to resume from the last checkpoint" if command in RESUMABLE else ""
         return _ended(f"interrupted{goes_on}", 130)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # as XLA says it
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # XLA's word for it
             raise
         return _ended(f"not enough memory: {str(error).partition(chr(10))[0]}; choose smaller sizes", 2)
     except BrokenPipeError:
-        _close_output()  # whoever read it has left
+        _close_output()  # the reader of the pipe has closed it
     except OSError as error:
         if error.filename is None:  # of the output, for one: a full disk
             _close_output()

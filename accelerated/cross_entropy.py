@@ -89,7 +89,7 @@ def _chunk(x, target, counted, embedding, wide, with_gradient):
     shape, x = x.shape, x.reshape(target.size, x.shape[-1])
     target, counted = target.reshape(-1, 1), counted.reshape(-1, 1)
     logits = x @ embedding.T
-    if logits.dtype != wide:  # the barrier sees to it that they are rounded to it, as those of `apply` are
+    if logits.dtype != wide:  # the barrier forces this rounding, as in `apply`
         logits = jax.lax.optimization_barrier(logits).astype(wide)
     largest = logits.max(axis=-1, keepdims=True)
     powers = jnp.exp(logits - largest)

@@ -117,7 +117,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
             return np.lib.format.read_array(file, allow_pickle=False)
         except OSError:
             raise
-        except Exception as error:  # of NumPy's reader: also those of Python's tokenizer, which it calls
+        except Exception as error:  # of NumPy's reader, and of Python's tokenizer inside it
             line = " ".join(str(error).split())[:200]
             raise ValueError(f"holds no array as NumPy saves it ({line or type(error).__name__})") from error
 
@@ -137,7 +137,7 @@ def storage_errors(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:  # whoever read our output has left
+    except BrokenPipeError:  # the reader of the pipe has closed it
         raise
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | os.PathLike) else folder

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from routelaws.reference.errors import in_line
 
 SHOWN = 4
-"""Names or paths that a message lists; of more the first three, and how many there are besides."""
+"""Maximum names or paths in a message; of longer lists it shows the first three and the number of the others."""
 
 LONGEST_NAME = 100
 """Characters of a name in a table."""

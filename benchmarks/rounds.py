@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DISTURBED = 0.05
-"""Share of all cores. An idle Linux machine uses about 0.01 by itself."""
+"""Share of all cores. An idle Linux machine uses about 0.01."""
 
 _BUSY = (0, 1, 2, 5, 6, 7)
 """Fields of the line `cpu` in /proc/stat: user, nice, system, irq, softirq and stolen; not idle or waiting."""

@@ -18,7 +18,7 @@ LIBRARIES = {"jax": {}, "jax without loops": {"ROUTELAWS_CPU_LOOPS": "0"}, "torc
 """The environment variables of the process of each library."""
 
 SLOW = 2.0
-"""Seconds of a call that is a block by itself, without a call before it that does not count."""
+"""Calls that take more seconds form a block alone, without a warm-up call."""
 
 MOST_CALLS = 200
 """In a block."""

@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        kept = os.path.abspath(options.export_failing or folder)  # or it leaves a folder where it is run
+        kept = os.path.abspath(options.export_failing or folder)  # else it leaves a folder in the working directory
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(kept, "hypothesis"))
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or "routelaws.accelerated"]
         runs_tests = not (options.list or options.show)
@@ -130,7 +130,7 @@ def _run(options, names) -> int:
         )
         code, _ = runner.run_suite(asked, processes=options.processes, verbose=options.verbose)
         return code
-    except BrokenPipeError:  # a reader such as `head` has enough; what is still in the buffer has nowhere to go
+    except BrokenPipeError:  # a reader such as `head` has closed the pipe; discard the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except backends.BackendError as error:

@@ -375,11 +375,11 @@ BOUNDS["vectors.no_ceiling"] = Bound(1e-9, "of -ln Q'; a ceiling that no row of 
 BOUNDS["vectors.ratio"] = Bound(1, "u of the value: one division of whole numbers")
 
 SLACK_SHARE = 1 / 50
-"""A bound of which no check ever used more than this hides errors of many times the rounding; a run warns of it."""
+"""A run warns of a bound if no check used more than this share: the bound hides errors of many roundings."""
 SLACK_CHECKS = 20
 """Fewest checks for a meaningful worst share: our choice."""
 
-# In bfloat16, where they are not those of the other precisions: sums in float32, so few roundings of 2^-8 each.
+# Separate bounds of bfloat16: sums in float32, so few roundings of 2^-8 each.
 BOUNDS["notation.softmax_bfloat16"] = Bound(4, "2^-8 (1 + |z - max z|) of the value; measured 1.3")
 BOUNDS["notation.log_sum_exp_bfloat16"] = Bound(4, "2^-8 (1 + max |z|); measured 1.3")
 BOUNDS["experts.gelu_bfloat16"] = Bound(4, "2^-8 (|x| + |x|^3); measured 1.3")

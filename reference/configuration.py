@@ -39,7 +39,7 @@ GROUPINGS = ("position", "sequence")
 (mixture_of_tokens)."""
 
 BALANCE_SCOPES = ("group", "sequence")
-"""The tokens of one balance loss of top_k: the whole group, or each sequence by itself."""
+"""The tokens of one balance loss of top_k: the whole group, or each sequence separately."""
 
 LAYOUTS = ("spread", "upper")
 """Which blocks are routed: every 1/R-th one, or the last R L."""
@@ -92,7 +92,7 @@ _NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
 """The same, for names that may follow from other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
-"""Options whose default None stands for a value that depends on other fields."""
+"""Options whose default None means a value that depends on other fields."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,7 +52,7 @@ blocks = 1
 seed = [1, 2, 3]
 """
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
-"""Python's audit events before which a process may be killed: what it does with files."""
+"""Python's audit events of file operations, before which a process may be killed."""
 
 YEARS = 10 * 365 * 86_400.0
 
@@ -247,7 +247,7 @@ class Campaign:
         self.operations: dict[str, int] = {}
         self.bytes: dict[str, int] = {}
         self.tmpfs = self._can_mount()
-        self.hits = collections.Counter()  # of kills at a file, by what it was
+        self.hits = collections.Counter()  # kills at file operations, by kind
 
     def _can_mount(self) -> bool:
         place = self.folder / "mount"

@@ -10,8 +10,9 @@ from .together import PIECE, run_together
 from .xla import attribute, is_question, read_call, shape
 
 AT_LEAST = 64
-"""So many pieces of work there are, at least, where there are so many heads and sequences. The number follows from
-shapes alone, and so do sums over sequences."""
+"""Minimum number of pieces of work, if there are as many heads and sequences. The number depends only on shapes, so
+sums over sequences do not depend on the threads.
+"""
 
 
 @jit

@@ -23,8 +23,9 @@ from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, tur
 from .together import PIECE, RUNS_PIECE, address_of
 
 FORWARD, BACKWARD, ADD_UP = range(3)
-"""Kinds of work: what a head gives some sequences; gradients of a head on some sequences; gradients of the keys of
-distances of a head, added up over all sequences."""
+"""Kinds of work: the output of a head for some sequences; the gradients of a head for some sequences; the gradients of
+a head's distance keys, summed over all sequences.
+"""
 
 QUERIES = 2 * MOST_ROWS
 """Queries of a block."""
@@ -38,9 +39,9 @@ class Job(NamedTuple):
 
     projected: int  # [b, S, 3, H, c], queries, keys and values
     relative: int  # [D, H, c], keys of the distances from S - 1 downwards
-    mixed: int  # [b, S, H, c], what the forward pass gives
+    mixed: int  # [b, S, H, c], the output of the forward pass
     kept: int  # [b, H, S, 2], the largest logit of each query before its division by √c, and 1 / the sum of powers
-    gradient: int  # [b, S, H, c], of what the forward pass gave; backward, as the two that follow
+    gradient: int  # [b, S, H, c], of the output; only backward, like the next two
     of_projected: int  # [b, S, 3, H, c]
     of_relative: int  # [D, H, c]
     shares: int  # [groups, H, D, wide], the gradients of relative that each piece gives

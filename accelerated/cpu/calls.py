@@ -15,7 +15,7 @@ ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
 """What compiled programs call loops by."""
 
 SWITCH = "ROUTELAWS_CPU_LOOPS"
-"""The environment variable that switches all loops off where it is 0."""
+"""The environment variable that switches all loops off if it is 0."""
 
 FLOATS = ("float32", "bfloat16")
 """What the arrays of a layer may be; loops compute in float32."""

@@ -28,7 +28,7 @@ PAST_CACHE_FROM = 1 << 21
 
 X, GATE, QUEUE, UP, DOWN, GRADIENT_OF_OUTPUT, UP_BEFORE, LINEAR, LINEAR_BEFORE = range(9)
 LINEAR_FORWARD = GRADIENT_OF_OUTPUT
-"""Which argument is which, see `_experts`; what a call does not have has the address 0."""
+"""The positions of arguments, see `_experts`; missing ones have address 0."""
 
 FEWEST_ROWS = 32
 """Rows of a piece of work, at least, if an expert has as many: with fewer, reading the matrices takes the time."""

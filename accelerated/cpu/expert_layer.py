@@ -22,10 +22,10 @@ from .calls import EXPERTS, call_loops, in_float32, loops_run
 from .shapes import shape_of, sizes_of
 
 ORDER = ("x", "gate", "queue", "up", "down", "gradient", "before", "linear", "linear before")
-"""In which loops take what a call has of these; `expert_call` has their numbers."""
+"""The order of the loops' arguments; `expert_call` has their numbers."""
 
 FLOATS = ("float32", "bfloat16", "float64", "float16")
-"""What a gate may be; loops compute in float32."""
+"""The dtypes of a gate; loops compute in float32."""
 
 
 def experts_run(matrices: dict, x: jax.Array) -> bool:

@@ -23,8 +23,9 @@ from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE
 from .together import PIECE, RUNS_PIECE, address_of
 
 ROWS_AT_ONCE = 256
-"""Rows of an expert that are worked on at once, at most. Gradients of a matrix are added up over pieces of so many rows
-whoever does it, so that they do not depend on the number of threads."""
+"""Maximum rows of an expert per step. Gradients of a matrix are summed in pieces of this size, so they do not depend on
+the number of threads.
+"""
 
 FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
 """Kinds of work: outputs of rows; gradients of rows; gradients of all rows of an expert, and of its matrices; gradients
@@ -157,7 +158,7 @@ def _write_product(to, gate, a, b):
 
 
 @jit
-def _multiply(to, gate, b):  # where a loop writes what it reads the compiler sees it only in one and the same array
+def _multiply(to, gate, b):  # the compiler detects in-place writes only within the same array
     for j in range(to.size):
         to[j] *= gate * b[j]
 

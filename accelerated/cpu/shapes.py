@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ..errors import InputError
 
 FLOATS = ("float32",)
-"""The dtypes that an array may have where none is written."""
+"""The dtypes of arrays without a written dtype."""
 
 _SPEC = re.compile(r"(?P<name>.*?) ?\[(?P<axes>.*)\](?: (?P<dtype>\w+))?")
 

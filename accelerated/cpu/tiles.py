@@ -41,18 +41,20 @@ ROW_PADDING = LANES
 """Numbers between rows of a copy. Without them rows of a power of two would share a few places of the cache."""
 
 WRITE, ADD, PAST_CACHE = range(3)
-"""What is done with a product: it is written, or added to what is there, or written past the cache, where nothing of it
-will be read soon: memory is then not read before it is written. For the last, addresses have to be multiples of a
-vector's bytes."""
+"""Modes of a product: write; add to the old values; or write past the cache, without reading memory first, for results
+that are not read soon. The last mode needs addresses that are multiples of a vector's bytes.
+"""
 
 DEPTH, SHALLOW, SMALL = 512, 32, 64
-"""The most of the inner axis that is multiplied at once: what is read of b for a tile, 64 KB, stays in the cache. The
-second is for few rows, where reading b takes the time: so it is read in the order in which it lies in memory. Up to the
-third b stays in the cache as a whole, and c is written row after row."""
+"""Maximum length of the inner axis per pass: the part of b for a tile, 64 KB, stays in the cache. SHALLOW is for few
+rows, where reading b dominates, so b is read in memory order. Up to SMALL, all of b stays in the cache, and c is
+written row by row.
+"""
 
 STORED, TURNED, IN_PLACE = range(3)
-"""How b is stored: as it is multiplied; transposed; as it is multiplied, in the cache already, and with rows of whole
-vectors at least, so that nothing of it is copied."""
+"""Layouts of b: as multiplied; transposed; or as multiplied, already in the cache, and with rows of whole vectors, so
+nothing is copied.
+"""
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
 """Numbers of memory that a product needs: a panel of b, and a tile."""

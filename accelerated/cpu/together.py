@@ -21,7 +21,7 @@ many there are; the first one that waits for all before it; the address of the f
 does a piece; the address of the job; how many float32 a thread needs for itself. The last is their number."""
 
 PIECE = 4
-"""Numbers that say what a piece is, to the function that does it."""
+"""The number of integers that describe a piece."""
 
 SCHEDULE, NUM_THREADS = 17, 18
 """The words of XLA's interface where two of its functions are, see `xla.known`."""

@@ -36,7 +36,7 @@ UNKNOWN = (
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
 _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as those above
 
-_MOST_OPTIONAL = 9  # arrays of a call of which some may be left out
+_MOST_OPTIONAL = 9  # maximum arrays of a call, some of them optional
 _DATA, _DIMENSIONS = 3, 5  # of an array
 _METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of an extension, of the metadata, of the interface
 

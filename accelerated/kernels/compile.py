@@ -113,5 +113,5 @@ def c_function(function, signature, name: str | None = None):
 jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
 jit_fused = compiler(fastmath={"contract"})  # a product and a sum are one instruction, with one rounding
-jit_within = compiler(inline="always")  # of what one or two loops call: compiled with them, in less time
+jit_within = compiler(inline="always")  # for helpers of one or two loops: compiled with them, in less time
 jit_free = compiler(nogil=True)  # of what threads share out

@@ -19,7 +19,7 @@ LONGEST = 3.0
 FAINT = 1e-12
 ROUNDING = 1e-16
 
-NOTHING, POINT = -2, -1  # what may be asked, beside the number of a coefficient
+NOTHING, POINT = -2, -1  # possible targets, besides the number of a coefficient
 
 # Lines of the array `vectors`, each [p].
 STEP, TRIAL, SCALE, PULL, BY = range(5)

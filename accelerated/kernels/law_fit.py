@@ -37,7 +37,7 @@ RESOLUTION = 1e-10  # log10; root mean square differences of predictions below t
 TIE = 1e-13  # relative difference of residuals below which the smaller piece of the domain is taken
 
 LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # rows, different E, and different (N, E) that a fit needs
-INDEPENDENT = 1e-8  # length of a column of length 1, less what the others hold, below which it depends on them
+INDEPENDENT = 1e-8  # below this remaining length, a unit column depends on the others
 
 
 @jit

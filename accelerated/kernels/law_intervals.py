@@ -35,7 +35,7 @@ from .law_fit import (
 """What an interval is asked for: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
 
 FIRST = 33  # points of a scan
-# Arrays where a loop takes either of two values: a value that stands in a call is compiled for by itself.
+# Arrays for loops with either of two values: constants in a call would be compiled separately.
 CANDIDATES = 3  # low points of a scan that are narrowed down
 TIMES = np.array([5, 32])  # steps of the golden section until one of them is chosen, and after: 2/32 · 0.618³⁷ = 1e-9
 UNBOUNDED = np.array([False, True])
@@ -161,7 +161,7 @@ def _direction(kind, at, psi, factor):
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
     """Return the ends of a or d in the linear limit, from the ends with an infinite positive factor."""
-    if taken_at > 0.0:  # E_start may be above or below what a and d are taken at: the factor has either sign
+    if taken_at > 0.0:  # a and d may be taken above or below E_start: the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:
         return low, high

@@ -13,7 +13,7 @@ from .compile import jit
 LEAST, MOST = -700.0, 700.0
 PER_LN_2 = 1.0 / math.log(2.0)
 LN_2_HIGH, LN_2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # the first has zeros at its end
-EXPONENT, BIAS = 52, 1023  # where the exponent of a float64 begins, and what is added to it
+EXPONENT, BIAS = 52, 1023  # the first bit of a float64's exponent, and its bias
 MANTISSA = (1 << EXPONENT) - 1
 ROOT_HALF = math.sqrt(0.5)
 _, _, C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1.0 / math.factorial(n) for n in range(14))

@@ -13,7 +13,7 @@ import numpy as np
 
 from routelaws.reference.laws import uncertainty as reference
 from routelaws.reference.laws._allowed import PLACE
-from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all but what is below
+from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all names that this file does not define
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
 from .._calling import calling

@@ -310,7 +310,7 @@ def _scaling_sweeps(group: _Group, unfinished):
 
     def goes_on(state):
         _, new, _, residual, sweeps = state
-        allowed = (new > safe).all() & (new < 1 / safe).all()  # not so where one is NaN
+        allowed = (new > safe).all() & (new < 1 / safe).all()  # False for NaN
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
     # Each round has its own u and the next one; the first round is no sweep, but saves one copy of the products.

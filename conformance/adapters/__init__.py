@@ -14,7 +14,7 @@ adapter raises NotImplementedError with the reason; the suite counts those calls
 import importlib
 
 SCHEMES = {"transformers": "transformers_modules"}
-"""Libraries whose classes are backends by name: {what stands before the colon: the module here that has `find`}."""
+"""Libraries whose classes are backends by name: {prefix before the colon: module here with `find`}."""
 
 _MODULES = ("blocks", "torch_modules", *SCHEMES.values())
 __all__ = ["SCHEMES", "find", *sorted(_MODULES)]

@@ -67,9 +67,9 @@ class Verdict(NamedTuple):
     """The dialect of a function."""
 
     subject: str
-    matches: tuple[str, ...]  # names of dialects; more than one where they are the same function, none if it has none
+    matches: tuple[str, ...]  # names of matching dialects; several if they are the same function, or none
     examples: int  # inputs that were tried
-    counterexample: Counterexample | None  # None where it agrees with ours on all of them
+    counterexample: Counterexample | None  # None if it agrees with ours on all of them
     nearest: str = ""  # the dialect that explains most answers
 
 
@@ -107,7 +107,7 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
 
 
 CHANCES = 4
-"""Inputs on which a dialect without one right answer has to be able to answer otherwise, so that another is named."""
+"""Minimum inputs on which a dialect with several right answers must allow another answer, or it is not reported."""
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:

@@ -30,7 +30,7 @@ class Subject(NamedTuple):
     parameters: tuple[str, ...]  # of the function, in order
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # from a seed; the smallest first
-    same: tuple[frozenset, ...] = ()  # sets of names that stand for the same function
+    same: tuple[frozenset, ...] = ()  # sets of names for the same function
     bare: Callable | None = None  # takes away from an answer what does not matter, such as the order of groups
 
 

@@ -55,7 +55,7 @@ GROUP = "routelaws.backends"
 
 DTYPES = ("float64", "float32")
 DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
-"""The reference computes in float64 whatever it is given. Only who names bfloat16 is asked for it."""
+"""The reference always computes in float64. Only backends that list bfloat16 are tested in it."""
 SLOW = (
     "laws.resampling.bootstrap",
     "laws.resampling.jackknife",
@@ -206,7 +206,7 @@ class Backend:
             return _Room(self, path)
         found = self._find(path)
         if path in classes and (found is None or hasattr(classes[path], "_replace")):
-            return classes[path]  # a record: what a call needs is made of it in `_given`
+            return classes[path]  # a record: `_given` converts it for a call
         if found is None:
             room, _, name = path.rpartition(".")
             if name.startswith("_") or room not in rooms or not hasattr(reference_part(room), name):
@@ -225,7 +225,7 @@ class Backend:
                 break
         last, wanted = path.rpartition(".")[2], public_functions().get(path)
         if wanted and is_alone(last) and (here is None or here is wanted):
-            # Who imports the reference's `notation` for own use does not offer it in place of the own functions.
+            # A backend that imports the reference's `notation` does not offer it as its own functions.
             flat = getattr(self.namespace, last, None)
             return flat if here is None or callable(flat) else here
         return here
@@ -418,7 +418,7 @@ class Backend:
             return value
         array = np.array(value)
         if array.dtype.kind in "fV":
-            own = array.dtype.name == "bfloat16"  # as the test made it: what is to be raised is handed over as it is
+            own = array.dtype.name == "bfloat16"  # from the test: passed on unchanged
             dtype = array.dtype.name if own or not precision else precision
             if dtype not in self.dtypes:
                 self.leave_out_precision(dtype)
@@ -426,7 +426,7 @@ class Backend:
         convert = getattr(self.namespace, "from_numpy", None)
         if convert is None:
             return array
-        # NumPy has no bfloat16 of its own; float32 holds what was rounded to it.
+        # NumPy has no bfloat16; float32 holds the rounded values.
         return convert(array.astype(np.float32) if array.dtype.kind == "V" else array, array.dtype.name)
 
     def _returned(self, path: str, value, hint=None):
@@ -435,7 +435,7 @@ class Backend:
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
             options = [option for option in typing.get_args(hint) if option is not type(None)]
             hint = None if value is None else next(iter(options))
-        named = record_called(type(value).__name__)  # it may return another record than the annotation says
+        named = record_called(type(value).__name__)  # the record may differ from the annotation
         hint = named if named and inspect.isclass(hint) else hint
         if typing.get_origin(hint) is list and isinstance(value, list | tuple):
             return [self._returned(path, part, typing.get_args(hint)[0]) for part in value]
@@ -476,7 +476,7 @@ class Backend:
         self._fail_again(path)
 
     def _fail_again(self, path: str):
-        # One line for all: Hypothesis tells failures apart by where they are raised, and calls two of them flaky.
+        # One place for all: Hypothesis distinguishes failures by their line, and calls two lines flaky.
         kind, detail, test = self._broken.get(path, ("", "", 0))
         if kind and (kind != "mutates" or test == self.ledger.test):
             raise Broken(path, kind, detail)
@@ -492,7 +492,7 @@ class Backend:
         kept = self.ledger.keep(path, arguments, everything, precision)
 
         def once():
-            # A compiled function holds its constants, and the guard inside it drops what is not offered.
+            # A compiled function holds its constants, and its guard drops options that the backend lacks.
             own = (arguments, keywords) if through else tuple(self._given(part, precision) for part in offered)
             before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
             value = self._timed(path, through or function, *own, chosen)

@@ -22,7 +22,7 @@ class Trouble(NamedTuple):
     kind: str
     detail: str
     test: str
-    file: str = ""  # that holds the failing call, where they are exported
+    file: str = ""  # with the failing call, if exported
     script: str = ""  # that repeats the failing call, where its arguments are few numbers
 
 
@@ -39,7 +39,7 @@ class Call:
 
 
 NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
-"""What a comparison says where a finite number is expected and none is found."""
+"""The message of a comparison for a non-finite number instead of a finite one."""
 
 KEPT = 200
 """Calls of one example that are kept; a test that makes more is a loop, and its last calls are as good as any."""

@@ -28,7 +28,7 @@ OUR_DIALECTS = {
     "routers.top_k.gshard_router": "softmax over chosen", "notation.top_k_indices": "ties: lower index",
     "experts.expert_capacity": "ours", "experts.dispatch": "choice", "balance.auxiliary_loss": "assignments",
 }  # fmt: skip
-"""Dialects of the reference's defaults, which our own functions have where they are right."""
+"""Dialects of the reference's defaults, which our own functions must have."""
 VERDICTS = (
     "right", "differs", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
 )  # fmt: skip
@@ -84,7 +84,7 @@ class Row(NamedTuple):
     examples: int  # calls in this run
     share: float | None  # the worst share of a bound after one of its calls; None where nothing was compared so
     failed: int  # faults: tests that blame it
-    detail: str  # the first of what they say
+    detail: str  # the first one's message
     test: str  # the first of these tests
     left_out: str = ""  # which calls it declined, if any
     besides: tuple[str, ...] = ()  # the other faults, one for each; some may follow from the first
@@ -305,7 +305,7 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
     first, spoken = _first(troubles)
     others = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
-    if spoken and kind == "wrong":  # what differs has a name: say that first
+    if spoken and kind == "wrong":  # a known design: report it first
         others, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
     elif spoken:
@@ -360,7 +360,7 @@ def _unchecked(ledger: Ledger, backend, path: str) -> str:
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
     """List the calls that a function declined, with their number; "" if none."""
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
-    reasons = {}  # each option by itself, since tests draw many combinations
+    reasons = {}  # each option separately, because tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         reasons |= dict.fromkeys([f"option {name}" for name in options.split(", ")] if word == "option" else [reason])

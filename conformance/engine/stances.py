@@ -48,7 +48,7 @@ class Stance(NamedTuple):
     """The design of a function."""
 
     finding: Finding
-    options: dict | None = None  # of the reference, where they are the same for every k
+    options: dict | None = None  # of the reference, if they are the same for every k
 
     def options_at(self, k: int) -> dict | None:
         """Return the function's values of the reference's options, by name; None if there are none."""
@@ -262,7 +262,7 @@ def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[li
 
 
 ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
-"""Packages whose own errors are no refusal of the function that calls them."""
+"""Packages whose errors do not count as a rejection by the calling function."""
 
 
 def is_refusal(error: BaseException) -> bool:

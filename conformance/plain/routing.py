@@ -37,7 +37,7 @@ class Decision(NamedTuple):
     entropy: float = 0.0  # RL-R: mean over tokens of the entropy of the policy
     value: list | None = None  # [T], RL-R: the reward that the baseline expects
     dropped: float = 0.0  # the share of choices that no slot was left for; of tokens that no expert took
-    bias: list | None = None  # [E], what the bias is after this batch
+    bias: list | None = None  # [E], the bias after this batch
 
 
 def experts_of(config) -> int:

@@ -50,7 +50,7 @@ class Failure(NamedTuple):
     function: str  # such as "routers.sinkhorn.sinkhorn_plan"
     case: str  # name of the case; "" where the function is missing
     kind: str  # "missing", "raises", "tie rule" (another rule than ours, which may be meant) or "wrong"
-    message: str  # what was expected and what was found
+    message: str  # the expected and the actual value
 
 
 def encode(value) -> Any:

@@ -23,7 +23,7 @@ html_math_renderer = "mathml"
 add_module_names = False
 maximum_signature_line_length = 40
 python_use_unqualified_type_names = True
-suppress_warnings = ["ref.python"]  # a type of the same name in two rooms; `twins.py` says which where it knows
+suppress_warnings = ["ref.python"]  # a type of the same name in two packages; `twins.py` resolves known ones
 toc_object_entries = False  # the headings are enough
 
 html_theme = "pydata_sphinx_theme"

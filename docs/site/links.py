@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADING = ("src", "poster", "data", "action", "xlink:href")
-"""Attributes whose address a browser fetches by itself (or sends to); `href` does so in <link>."""
+"""Attributes whose address a browser fetches automatically (or submits to); in <link> also `href`."""
 
 HOSTS = ("arxiv.org", "doi.org", "github.com", "proceedings.mlr.press", "openreview.net", "aclanthology.org")
 """Where a link of a page may lead: papers and their code. A reader who stays on the site meets none of them."""

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SINGLE = {  # pages that stand alone
+SINGLE = {  # pages without a group
     "docs/site/index.md": "index",
     "reference/README.md": "reference/index",
     "conformance/README.md": "conformance/index",
@@ -24,7 +24,7 @@ GUIDES = {  # in the order in which a reader needs them; a page that is not name
     "Test": ("wild/README", "vectors"),
     "Background": ("study/README", "choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
-STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # what a link to each of them leads to
+STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # targets of links to these
 NO_PAGES = ("docs/site.md",)  # for those who build the site, not for those who read it
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")

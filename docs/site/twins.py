@@ -132,7 +132,7 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     if "Attributes:" in record.docstring.value:
         return ""
     own = [each for each in public(record).values() if each.is_attribute]
-    if own:  # a text stands under each field
+    if own:  # a docstring is under each field
         texts = [textwrap.indent(prose(each.docstring.value, known), "  ").strip() for each in own]
         lines = [f"- `{each.name}` = `{each.value}`: {text}" for each, text in zip(own, texts, strict=True)]
         return "\n\n**Fields**, with their defaults\n\n" + "\n".join(lines)
@@ -140,7 +140,7 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     body = textwrap.dedent("\n".join(record.lines[start:]))
     body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
     found = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
-    if not all(found):  # something else stands between the fields; show it as it is
+    if not all(found):  # there is other code between the fields; show it unchanged
         return f"\n\n``````python\n{body}\n``````"
     lines = [f"- `{one['name']}`" + (f": {prose(one['what'], known)}" if one["what"] else "") for one in found]
     return "\n\n**Fields**\n\n" + "\n".join(lines) if lines else ""

@@ -46,7 +46,7 @@ PLACE = {
     "a": (), "b": (), "c": (), "d": (), "E_start": (), "E_max": (), "N_cutoff": (), "slope": ("N",),
     "gain": ("N", "E"), "prediction": ("N", "E"), "observation": ("N", "E"), "effective_parameters": ("N", "E"),
 }  # fmt: skip
-"""The names of quantities, and which of N and E each needs."""
+"""The names of quantities, with the ones of N and E that each needs."""
 
 _POWERS = ("N_cutoff", "effective_parameters", "prediction", "observation")
 """The quantities that are log10 in this file."""

@@ -65,7 +65,7 @@ def _end(
     best = last = target(begin)[0]
     allowed, outside, found = 0.0, sign * reach, begin
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        while True:  # outward: `allowed` and `outside` are how far f is from its best value, with the sign of the side
+        while True:  # outward: `allowed` and `outside` are signed distances of f from its best value
             end, _ = descend(_held(problem, target, best + outside, stiffness), found)
             if huber_sum(problem, end) > limit:
                 break

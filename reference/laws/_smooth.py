@@ -93,7 +93,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     begin = [theta]
     for i in np.flatnonzero(away & np.array(form.positive)):
         target = _coefficient(form, centres, i)
-        sign = -1 if form.limits[i] > 0 else 1  # away from where it left: from infinity downward, from 0 upward
+        sign = -1 if form.limits[i] > 0 else 1  # away from the edge: from infinity downward, from 0 upward
         begin.append(_profile.far_end(problem, theta, target, quantile, sign))
     found = []
     for i, (name, positive, target) in enumerate(asked):

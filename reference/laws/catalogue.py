@@ -465,7 +465,7 @@ _SPARSITY = Law(
     published={"abnar": Published(sparsity.PUBLISHED, "Abnar et al. 2025, arXiv 2501.12370", sparsity.ATTESTED)},
 )
 
-_ABOVE_0 = ("a", "b", "c")  # the coefficients of a law of terms that are no exponents
+_ABOVE_0 = ("a", "b", "c")  # the coefficients of an additive law that are not exponents
 _FLOOR = Parameter("c", "nats", "the floor: what no size and no data take away")
 _POWER_OF_TOKENS = (
     Parameter("b", "nats", "what the tokens leave, at D = 1"),
@@ -715,4 +715,4 @@ LAWS: dict[str, Law] = {
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
-"""The laws by name: those of the paper from the simplest to the most general, the later ones, those of accuracy."""
+"""The laws by name: the paper's from simple to general, later ones, and laws of accuracy."""

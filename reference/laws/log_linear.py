@@ -400,7 +400,7 @@ def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficie
     """Return (level, slope) of the bilinear law at a size N."""
     size = check_range("dense_parameters", dense_parameters, above=0.0)
     if isinstance(coefficients, PerSizeCoefficients):
-        # At most one line has this size; where none has, the NaN stays.
+        # At most one line has this size; without one, the NaN stays.
         level, slope = np.full(size.shape, np.nan), np.full(size.shape, np.nan)
         for each, b, d in zip(*coefficients, strict=True):
             level, slope = np.where(size == each, d, level), np.where(size == each, b, slope)
