@@ -133,7 +133,8 @@ def cases(path: str) -> tuple[Case, ...]:
         with contextlib.suppress(ValueError):  # options that do not go together
             arguments = padded(given)
             if given.get("held"):  # the choice of other logits, so that to ignore it is wrong
-                other = {"logits": -arguments["logits"], "held": None}
+                scored = "logits" if "logits" in arguments else "x"
+                other = {scored: -arguments[scored], "held": None}
                 arguments["held"] = router(**arguments | other)
             found.append(Case(given, arguments, router(**arguments), changed))
     return tuple(found)
