@@ -4,6 +4,6 @@ from ._lazy import lazy
 
 _MODULES = (
     'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
-    'parallel', 'routed_block', 'routers', 'transformer',
+    'parallel', 'routed_block', 'routers', 'schedules', 'transformer',
 )  # fmt: skip
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES)

@@ -16,7 +16,7 @@ from ..results.sweeps.learning import learning, not_learned_sentence
 from ..results.sweeps.registered import check_untouched, held_out, register
 from ..training.board import Board
 from ..training.grid import MOST_RUNS, Grid, read_grid
-from ..training.sweep import Part, run_sweep
+from ..training.sweep import Part, run_sweep, runs_of_part
 from ..training.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from .progress import Progress
@@ -100,7 +100,7 @@ def _train_part(
     grid: Grid, out: Path, part: Part, jobs: int | None, have: Path | None, told: Callable[[Watch], Watch]
 ) -> None:
     """Train the runs of one task, and print how many of all are finished."""
-    with Progress(grid.runs, list(range(part.index, len(grid.runs), part.of))) as watch:
+    with Progress(grid.runs, runs_of_part(grid, part)) as watch:
         rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part, have=have)
     done = len({row["hyper_id"] for row in rows})
     then = f"; routelaws report {out} writes the report" if done == len(grid.runs) else ""

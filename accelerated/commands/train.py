@@ -1,6 +1,7 @@
 """What `routelaws train` does: train one model, or go on with a run that was stopped."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,9 @@ from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, chec
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
+from ..training.run_folder import read_config
 from ..training.tokens import prepare_tokens
+from ..training.trunk import Trunk
 from ..training.watch import silent
 from . import flags
 from .progress import Progress
@@ -68,11 +71,14 @@ def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
 def main(arguments: list[str]) -> None:
     """Run `routelaws train`. The values of a --config file are the defaults of the other flags."""
     keep_freed_memory()
-    default = default_flags(arguments)
+    branch = flags.value_of("--decay-from", arguments)
+    default = default_flags(arguments, None if branch is None else fields_of_decay(Path(branch)))
 
     def train(
         out: Path,
         config: Path | None = None,
+        decay_from: Path | None = None,
+        at: int | None = None,
         tensorboard: bool = False,
         distributed: Literal["auto"] | None = None,
         coordinator: str | None = None,
@@ -86,6 +92,10 @@ def main(arguments: list[str]) -> None:
             out: Folder of the run. If it holds a stopped run, that run resumes.
             config: TOML file with fields of the run, or deepseek-v3, gpt-oss, mixtral or qwen3. Other flags override
                 it.
+            decay_from: Folder of a run with schedule constant or wsd, the trunk. Begin at its checkpoint of step --at;
+                then the learning rate decays. The defaults of the other flags are the fields of the trunk, with
+                schedule wsd and as many --steps as make the decay begin at --at.
+            at: Step of a checkpoint of --decay-from.
             tensorboard: Also write the log for TensorBoard, in OUT/tensorboard.
             distributed: Train one run on many hosts. The launcher (SLURM, Open MPI, a TPU pod) numbers the processes.
             coordinator: Without a launcher: HOST:PORT of process 0.
@@ -93,16 +103,41 @@ def main(arguments: list[str]) -> None:
             process_id: Without a launcher: the number of this process, from 0.
             run: The run.
         """
+        trunk = _trunk(decay_from, at)
+        if trunk is not None and flags.value_of("--steps", arguments) is None:
+            run = dataclasses.replace(run, steps=math.ceil(round(trunk.step / max(1 - run.decay, 1e-9), 6)))
         chosen, others = run.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
         if chosen.mesh is None:
             compute_where_called()
         with hosts.joined(others):
-            run_of(chosen, out, tensorboard)
+            run_of(chosen, out, tensorboard, trunk)
 
     flags.run(train, "train", arguments)
 
 
-def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
+def fields_of_decay(folder: Path) -> dict:
+    """Return the fields of a run that decays from a trunk, but its steps.
+
+    Raises:
+        InputError: the folder holds no run, or one that decays from its first step on.
+    """
+    trunk = read_config(folder)
+    if trunk.schedule == "cosine":
+        raise InputError(f"--decay-from {folder}: its schedule is cosine; a trunk has --schedule constant or wsd")
+    return trunk.fields() | {"schedule": "wsd"}
+
+
+def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
+    """Return where the run begins; None for step 0."""
+    if (decay_from is None) != (at is None):
+        flag, missing = ("--at", "--decay-from RUN") if decay_from is None else ("--decay-from", "--at STEP")
+        raise InputError(f"{flag}: {missing} is missing")
+    if at is not None and at < 1:
+        raise InputError(f"--at {at} is out of range; use the step of a checkpoint of --decay-from")
+    return None if decay_from is None else Trunk(decay_from, at)
+
+
+def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None) -> None:
     """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
     if config.mesh is not None:  # said before the text is read
         open_mesh(parse_mesh(config.mesh), config.mesh)
@@ -114,7 +149,7 @@ def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
         with hosts.writer_first("tokens"):
             tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
         tell = lambda kind, **rest: watch(kind, run=0, **rest)  # noqa: E731
-        run = Run(config, folder, tokens, watch=tell, checkpoints=out / "checkpoints")
+        run = Run(config, folder, tokens, watch=tell, checkpoints=out / "checkpoints", trunk=trunk)
         watch("start", run=0)
         rows = run.train()
         watch("finished", run=0)

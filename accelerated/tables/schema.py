@@ -27,9 +27,10 @@ RELEASED_COLUMNS = (
 
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "unique_tokens", "epochs", "sequence_length", "batch_size",
-    "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "dropped_fraction", "max_load",
-    "idle_experts", "router_agreement", "router_information", "router_entropy", "expert_exchange",
-    "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
+    "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "schedule", "trunk",
+    "dropped_fraction", "max_load", "idle_experts", "router_agreement", "router_information", "router_entropy",
+    "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device",
+    "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
@@ -54,7 +55,8 @@ CONFIGURATION_COLUMNS = (
 some tables, whose runs may have been gone on with.)"""
 
 TEXT_COLUMNS = (
-    "router_type", "model_size_label", "objective", "model_options", "routing_options", "device", "commit",
+    "router_type", "model_size_label", "objective", "model_options", "routing_options", "schedule", "trunk", "device",
+    "commit",
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
 """Columns of text in which a user's table may have the names of runs; messages show the first one that is there."""

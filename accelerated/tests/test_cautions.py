@@ -101,6 +101,10 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         frame["model_options"] = "gelu relative"
         frame.loc[some, "model_options"] = "swiglu rotary"
         return "model_options, which this law ignores (gelu relative"
+    if defect == "two schedules":
+        frame["schedule"] = "cosine"
+        frame.loc[some, "schedule"] = "wsd linear 0.2"
+        return "schedule, which this law ignores (cosine"
     if defect == "two layouts":
         frame["routing_options"] = np.where(frame["router_type"] == "Dense", "", "spread")
         frame.loc[one, "routing_options"] = "upper"
@@ -155,6 +159,7 @@ DEFECTS = (
     "two vocabularies",
     "two activations",
     "two layouts",
+    "two schedules",
     "two lengths",
     "a floor",
     "embeddings counted",

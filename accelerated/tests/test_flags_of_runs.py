@@ -119,13 +119,17 @@ def of(command: str, *names: str):
 
 RUN_VALUES = {
     "hash_embeddings": "embeddings.npy", "sequence_length": 16, "batch_size": 4, "steps": 12, "learning_rate": 0.015625,
-    "router_rate": 0.5, "warmup": 0.25, "weight_decay": 0.3125, "gradient_clip": 0.75, "seed": 5, "dtype": "bfloat16",
+    "router_rate": 0.5, "warmup": 0.25, "schedule": "wsd", "warmup_steps": 3, "decay": 0.25, "decay_shape": "sqrt",
+    "weight_decay": 0.3125, "gradient_clip": 0.75, "seed": 5, "dtype": "bfloat16",
     "rematerialise": True, "attention": "own", "evaluations": 3, "evaluation_tokens": 128, "steps_per_call": 2,
     "checkpoint_every": 3, "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0,
     "corpus": ["a.txt", "b.txt"],
     "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "mesh": "data=2", "balancing_group": "global",
 }  # fmt: skip
 """A value for each field of a run, not its default."""
+
+WITH_WSD = ("schedule", "warmup_steps", "decay", "decay_shape")
+"""Fields that exclude warmup, and it them."""
 
 
 def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
@@ -161,6 +165,8 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
         more = {k: v for k, v in RUN_VALUES.items() if k not in ("hash_embeddings", *fields)}
         if name in ("hash", "dense"):
             more.pop("router_rate")
+        for field in WITH_WSD if name == "top_k" else ("warmup",):
+            more.pop(field)
         if name == "hash":
             fields |= {"hash": "clustered", "k": 2, "hash_embeddings": "embeddings.npy"}
         wanted = from_mapping(fields | more)
@@ -380,6 +386,30 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
     assert [line["step"] for line in log if line["kind"] == "train"] == [2, 4, 6, 8, 10, 12]
     assert {path.name for path in (folder / "checkpoints").iterdir() if path.name.isdigit()} == {"6", "8", "10", "12"}
     assert len(list((folder / "tensorboard").iterdir())) == 1
+
+
+@of("train", "--decay-from", "--at")
+def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
+    """But the schedule, and as many steps as make the decay begin at --at, unless flags say otherwise."""
+    trunk = from_mapping(MIXTURE | {"schedule": "constant", "warmup_steps": 2, "steps": 90, "seed": 7})
+    (tmp_path / "trunk").mkdir()
+    (tmp_path / "trunk" / "config.json").write_text(trunk.to_json())
+    seen = []
+    monkeypatch.setattr(train, "run_of", lambda config, out, board, trunk: seen.append((config, trunk)))
+    words = ("train", "--out", tmp_path / "run", "--decay-from", tmp_path / "trunk")
+    plans = {(): (40, 0.2), ("--decay", "0.36"): (50, 0.36), ("--steps", "64"): (64, 0.2), ("--seed", "8"): (40, 0.2)}
+    for more, (steps, decay) in plans.items():
+        assert told(*words, "--at", "32", *more) == ""
+        wanted = dataclasses.replace(trunk, schedule="wsd", steps=steps, decay=decay)
+        assert seen.pop() == (dataclasses.replace(wanted, seed=8 if "8" in more else 7), (tmp_path / "trunk", 32))
+        assert wanted.stable_steps() == (51 if steps == 64 else 32)
+    assert told(*words) == "2: routelaws: --decay-from: --at STEP is missing\n"
+    assert told("train", "--out", "run", "--at", "3") == "2: routelaws: --at: --decay-from RUN is missing\n"
+    assert "--at 0 is out of range" in told(*words, "--at", "0") and not seen
+    said = told("train", "--out", tmp_path / "run", "--decay-from", lender, "--at", "1")
+    assert (
+        said == f"2: routelaws: --decay-from {lender}: its schedule is cosine; a trunk has --schedule constant or wsd\n"
+    )
 
 
 RUN = {

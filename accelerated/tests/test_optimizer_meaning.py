@@ -1,16 +1,19 @@
 """The optimizer against AdamW written out in NumPy, at parameters that are not 0; and its learning rate by hand."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import optimizer, step
 from routelaws.accelerated.training.configuration import from_mapping, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
+from routelaws.reference.schedules import learning_rates
 
 CONFIG = from_mapping(
     dict(
@@ -142,6 +145,44 @@ def test_the_learning_rate_of_each_step_by_hand():
     for t, rate in enumerate(RATES):
         check("training.rate", abs(float(schedule(t)) - rate), rate, message=f"rate of step {t + 1}")
     assert RATES[0] == 0.5 / 3 and RATES[2] == RATES[3] == 0.5 and 0.05 < RATES[11] < 0.07
+
+
+def test_every_schedule_is_that_of_the_reference():
+    """Of 20 steps by hand: 4 up, then 12 at the peak of 0.5, then 4 down; the cosine is float32 arithmetic of optax."""
+    plans = {
+        "cosine": {"warmup": 0.25}, "constant": {"warmup_steps": 4}, "wsd": {"warmup_steps": 4},
+        "wsd by a root": {"warmup_steps": 4, "decay": 0.45, "decay_shape": "sqrt"},
+    }  # fmt: skip
+    found = {}
+    for name, plan in plans.items():
+        config = from_mapping({"steps": 20, "learning_rate": 0.5, "schedule": name.split()[0], **plan})
+        config.check()
+        warmup_steps = 5 if name == "cosine" else 4
+        wanted = 0.5 * learning_rates(config.schedule, 20, warmup_steps, config.decay, config.decay_shape)
+        found[name] = np.asarray(optimizer.rates_of_steps(config))
+        check("training.rate", np.abs(found[name] / wanted - 1).max(), message=name)
+        assert optimizer.rates_of_steps(config).dtype == np.float32
+    flat = [0.125, 0.25, 0.375, *[0.5] * 17]
+    assert np.allclose(found["constant"], flat) and np.allclose(found["wsd"], flat[:16] + [0.5, 0.375, 0.25, 0.125])
+    root = [0.5 * (1 - math.sqrt(i / 9)) for i in range(9)]
+    assert np.allclose(found["wsd by a root"], flat[:11] + root, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schedule": "wsd", "warmup": 0.1}, "warmup is 0.1; the schedule wsd does not use it"),
+        ({"schedule": "constant", "decay": 0.1}, "decay is 0.1; the schedule constant does not use it"),
+        ({"warmup_steps": 10}, "warmup_steps is 10; the schedule cosine does not use it"),
+        ({"schedule": "wsd", "decay_shape": "round"}, "decay_shape is 'round'; allowed: linear, sqrt"),
+        ({"schedule": "step"}, "schedule is 'step'; allowed: cosine, wsd, constant"),
+        ({"schedule": "wsd", "decay": 1.5}, "decay is 1.5; it has to be between 0 and 1"),
+        ({"schedule": "wsd", "steps": 60}, "warmup_steps is 50, but wsd decays from step 48 on; use fewer"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_one_clear_line(fields, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        from_mapping(fields).check()
 
 
 def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():

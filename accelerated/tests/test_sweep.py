@@ -267,6 +267,63 @@ def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkey
         run(have=tmp_path / "nothing.csv")
 
 
+BUDGETS = (
+    GRID[: GRID.index("[[runs]]")].replace("steps = 40", 'schedule = "wsd"\nwarmup_steps = 4')
+    + """
+[[runs]]
+router = "dense"
+size = ["a", "b"]
+steps = [20, 80, 40]
+[[runs]]
+router = "dense"
+size = "a"
+steps = 20
+seed = 1
+[[runs]]
+router = "dense"
+size = "a"
+steps = [20, 40]
+schedule = "constant"
+"""
+)
+"""Two trunks with two decays each; runs of wsd with no other budget, and of a schedule without a decay, have none."""
+
+
+def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
+    """The longest run keeps checkpoints where the others begin, is trained before them, and by the same task."""
+    grid, stages, told, begun = read_grid(str(write_grid(tmp_path, text_file, BUDGETS))), [], [], []
+    assert sweep.trunks_of(grid) == {0: 1, 2: 1, 3: 4, 5: 4} and sweep.trunks_of(Grid("one", grid.runs[:1])) == {}
+    parts = [sweep.runs_of_part(grid, sweep.Part(i, 3)) for i in range(3)]
+    assert parts == [[6], [0, 1, 2, 3, 4, 5, 7], [8]] and sweep.runs_of_part(grid, None) == list(range(9))
+
+    def train(todo, *_):
+        stages.append(sorted(task.hyper_id for task in todo))
+        for task in todo:
+            sweep._train(task, lambda *_, **__: None)
+        return {}
+
+    for name in ("_train_in_workers", "_train_here"):
+        monkeypatch.setattr(sweep, name, train)
+    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [None] * len(grid.runs))
+
+    def run(config, folder, tokens, hyper_id, watch, trunk, keep):
+        begun.append((hyper_id, trunk and str(trunk), keep))
+        if hyper_id == 1:  # that of 4 is not there: another task removed it, say
+            (folder / "checkpoints" / "16").mkdir(parents=True)
+        return SimpleNamespace(train=lambda: None)
+
+    monkeypatch.setattr(sweep, "Run", run)
+    sweep.run_sweep(grid, tmp_path / "out", watch=lambda kind, **fields: told.append(fields.get("line")))
+    assert stages == [[1, 4, 6, 7, 8], [0, 2, 3, 5]]
+    assert {i: keep for i, _, keep in begun if keep} == {1: (16, 32), 4: (16, 32)}
+    assert {i: trunk for i, trunk, _ in begun if trunk} == {0: "001-dense-d8-L2-s42@16"}
+    steps = 2 * (20 + 80 + 40) + 20 + 20 + 40
+    assert told == [
+        "4 of 9 runs train only their decay, from checkpoints of the longer runs: "
+        f"{steps - 96} steps instead of {steps}, {96 / steps:.0%} fewer"
+    ]
+
+
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
     """In a grid over texts, whatever their order: each run's files are those that its text alone would give."""
     other = tmp_path / "other.txt"

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 
 import jax
 import numpy as np
@@ -16,14 +17,15 @@ from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.result_rows import COLUMNS, read_rows, result_row, size_label
 from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.trunk import Trunk
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import loss
 
 
-def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
+def make_run(fields, folder, watch=lambda *_, **__: None, *, trunk=None, keep=(), **changes):
     config = from_mapping({**fields, **changes}, "test")
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    return loop.Run(config, folder, tokens, 7, watch)
+    return loop.Run(config, folder, tokens, 7, watch, trunk=trunk, keep=keep)
 
 
 ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
@@ -146,6 +148,82 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
     assert np.isclose(other[f"loss_{text_file}"], float(rows[-1]["loss_c4"]), rtol=1e-6)
     with pytest.raises(InputError, match="one of c4"):
         from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
+
+
+class Cut(Exception):
+    """What ends a run in a test."""
+
+
+def cut_at_20(kind, **fields):
+    if kind == "step" and fields["step"] == 20:
+        raise Cut
+
+
+def losses(rows):
+    return [(row["step"], row["loss_validation"]) for row in rows]
+
+
+WSD = {"schedule": "wsd", "warmup_steps": 4, "decay": 0.25, "router": "reinforce", "experts": 4}
+"""A schedule that branches, with a router that draws at random."""
+
+
+@pytest.fixture(scope="module")
+def trunk(small_fields, tmp_path_factory):
+    """The folder of a run at a constant rate, with a checkpoint at 18 that is no multiple of the steps of a call."""
+    folder = tmp_path_factory.mktemp("trunk") / "trunk"
+    make_run(small_fields, folder, keep=(6, 18), **WSD | {"schedule": "constant", "decay": 0.2}).train()
+    return folder
+
+
+def test_a_decay_from_a_trunk_is_the_run_trained_alone(small_fields, trunk, tmp_path):
+    """Bit for bit, and after a kill too; the table has where it began, and only the rows from there on."""
+    alone = make_run(small_fields, tmp_path / "alone", **WSD).train()
+    branch = {"trunk": Trunk(trunk, 18), "checkpoint_every": 4, **WSD}
+    with pytest.raises(Cut):
+        make_run(small_fields, tmp_path / "branch", cut_at_20, **branch).train()
+    said = []
+    rows = make_run(small_fields, tmp_path / "branch", lambda kind, **f: said.append(f.get("line")), **branch).train()
+    assert f"{tmp_path / 'branch'}: branches off {trunk} at step 18 of 24" in said
+    assert losses(rows) == losses(alone)[2:] and [int(row["step"]) for row in rows] == [24]
+    assert [row["dropped_fraction"] for row in rows] == [alone[-1]["dropped_fraction"]]
+    assert (rows[0]["trunk"], rows[0]["schedule"], alone[0]["trunk"]) == ("trunk@18", "wsd linear 0.25", "")
+    assert losses(rows) != losses(make_run(small_fields, trunk, **WSD | {"schedule": "constant", "decay": 0.2}).train())
+
+
+def test_a_trunk_that_does_not_fit_is_one_clear_line(small_fields, trunk, tmp_path):
+    def begin(at, **changes):
+        make_run(small_fields, tmp_path / "branch", trunk=Trunk(trunk, at), **WSD | changes)
+
+    for at, changes, message in (
+        (12, {}, "has no checkpoint at step 12; there are: 6, 18, 24; --checkpoint-every and --keep-every"),
+        (6, {"seed": 2}, "its seed is 1, not 2"),
+        (6, {"warmup_steps": 8}, "its learning rate at step 1 is 0.01.*both have to be equal up to step 6"),
+        (18, {"decay": 0.75}, "its learning rate at step 8 is .*, and that of this run .*: begin earlier"),
+        (18, {"steps": 16}, "steps is 16; a decay that begins at step 18 needs more steps"),
+    ):
+        with pytest.raises(InputError, match=message):
+            begin(at, **changes)
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_run_may_grow_while_its_learning_rate_has_not_decayed(small_fields, trunk, tmp_path):
+    shutil.copytree(trunk, tmp_path / "run")
+    constant = WSD | {"schedule": "constant", "decay": 0.2}
+    longer = make_run(small_fields, tmp_path / "run", **constant | {"steps": 32}).train()
+    whole = make_run(small_fields, tmp_path / "whole", **constant | {"steps": 32}).train()
+    assert losses(longer)[-1] == losses(whole)[-1] and losses(longer)[:3] != losses(whole)[:3]
+    with pytest.raises(InputError, match="holds a run with steps 32, not 24"):
+        make_run(small_fields, tmp_path / "run", **constant)
+    with pytest.raises(InputError, match="holds a run with steps 24, not 32"):
+        make_run(small_fields, tmp_path / "cosine")
+        make_run(small_fields, tmp_path / "cosine", steps=32)
+
+
+def test_a_run_that_has_decayed_cannot_grow(small_fields, tmp_path):
+    make_run(small_fields, tmp_path / "run", keep=(16,), **WSD).train()
+    with pytest.raises(InputError, match="because its learning rate decays from step 18 on; .* --at one of 16"):
+        make_run(small_fields, tmp_path / "run", **WSD | {"steps": 32})
+    assert run_folder.read_config(tmp_path / "run").steps == 24
 
 
 def test_a_folder_with_another_run_is_refused(small_fields, tmp_path):

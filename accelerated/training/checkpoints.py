@@ -23,7 +23,7 @@ import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -67,11 +67,18 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: Path, tell: Callable[[str], None], *, keep_last: int = KEPT, keep_every: int | None = None
+        self,
+        folder: Path,
+        tell: Callable[[str], None],
+        *,
+        keep_last: int = KEPT,
+        keep_every: int | None = None,
+        keep: Sequence[int] = (),
     ):
         self.folder, self._tell = Path(folder), tell
         policies = ocp.training.preservation_policies
         rules = [policies.LatestN(keep_last), *([policies.EveryNSteps(keep_every)] if keep_every else [])]
+        rules += [policies.CustomSteps(list(keep))] if keep else []
         self._rules = policies.AnyPreservationPolicy(rules)
         self._damaged: list[int] = []
         self._writer: ocp.training.Checkpointer | None = None
@@ -168,6 +175,16 @@ class Checkpoints:
         # A checkpoint that is not whole has another name: a number is given by a rename, at the end.
         return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
 
+    def check_has(self, step: int) -> None:
+        """Raise `InputError` where there is no checkpoint of a step; the message lists those that there are."""
+        steps = sorted(self.steps())
+        if step not in steps:
+            there = ", ".join(f"{saved:,}" for saved in steps) or "none"
+            raise InputError(
+                f"{self.folder}: has no checkpoint at step {step:,}; there are: {there}; --checkpoint-every and "
+                "--keep-every of the run that writes them keep more"
+            )
+
     def _path(self, step: int) -> Path:
         return self.folder.absolute() / str(step)
 
@@ -213,6 +230,22 @@ class Checkpoints:
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run again")
         return None
+
+    def restore_at(self, step: int, like: dict, check: Callable[[int, dict], None] | None = None) -> Restored:
+        """Return the checkpoint of one step; see `restore` for `like` and `check`.
+
+        Raises:
+            InputError: as `check_has`; it is damaged; or what `check` raises.
+        """
+        self.check_has(step)
+        with _quiet():
+            try:
+                return self._read(step, like, check)
+            except InputError:
+                raise
+            except Exception as error:  # as in `restore`
+                reason = _first_cause(error)
+        raise InputError(f"{self.folder}: checkpoint at step {step:,} is damaged ({reason}); use another one")
 
     def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:
         """Read a checkpoint: each process its own part, and what one of them cannot read is damaged for all."""

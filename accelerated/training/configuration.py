@@ -14,6 +14,7 @@ from pathlib import Path
 
 from routelaws.reference.accounting import Accounting
 from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.schedules import SCHEDULES, SHAPES, decay_start
 
 from ..errors import InputError
 from ..files import read_bytes
@@ -78,8 +79,16 @@ class TrainConfig:
     """Peak learning rate. If not given: 0.011 (N / 60,000)^-0.37 for N dense parameters."""
     router_rate: float = 0.2
     """Learning rate of router weights, as a multiple of the rate of other weights. dense and hash have no router weights."""  # noqa: E501
+    schedule: str = "cosine"
+    """Learning rate after the warm-up. cosine: falls to a tenth of the peak. wsd: stays at the peak, then decays to 0. constant: stays at the peak. --steps of wsd and constant may grow while the rate has not decayed."""  # noqa: E501
     warmup: float = 0.05
-    """Share of the steps in which the learning rate rises from 0. It then follows a cosine down to a tenth of the peak."""  # noqa: E501
+    """With schedule cosine: share of the steps in which the learning rate rises from 0."""
+    warmup_steps: int = 50
+    """With schedule wsd or constant: steps in which the learning rate rises from 0."""
+    decay: float = 0.2
+    """With schedule wsd: share of the steps, the last ones, in which the learning rate decays."""
+    decay_shape: str = "linear"
+    """With schedule wsd: shape of the decay, linear or sqrt (1 - sqrt of the share that is done)."""
     weight_decay: float = 0.1
     """Weight decay of AdamW, applied to matrices only."""
     gradient_clip: float = 1.0
@@ -133,6 +142,12 @@ class TrainConfig:
         if self.learning_rate is not None:
             return self.learning_rate
         return learning_rate_rule(self.accounting().dense_parameters, self.model.experts)
+
+    def stable_steps(self) -> int:
+        """Return after how many steps the learning rate, once it is up, begins to fall."""
+        if self.schedule == "constant":
+            return self.steps
+        return decay_start(self.steps, self.decay) if self.schedule == "wsd" else 0
 
     def name(self) -> str:
         """Return a short name, unique within most sweeps."""
@@ -220,8 +235,25 @@ class TrainConfig:
                 raise InputError(f"{name} is {value}; it has to be above 0 and finite")
         if not 0 <= self.weight_decay < math.inf:
             raise InputError(f"weight_decay is {self.weight_decay}; it has to be at least 0 and finite")
-        if not 0 <= self.warmup <= 1:
-            raise InputError(f"warmup is {self.warmup}; it has to be between 0 and 1")
+        for name in ("warmup", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it has to be between 0 and 1")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        """Raise `InputError` where the schedule is unknown, or a field beside it has no meaning for it."""
+        for name, allowed in (("schedule", SCHEDULES), ("decay_shape", SHAPES)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        meant = {"cosine": ("warmup",), "wsd": ("warmup_steps", "decay", "decay_shape"), "constant": ("warmup_steps",)}
+        for name in ("warmup", "warmup_steps", "decay", "decay_shape"):
+            if name not in meant[self.schedule] and getattr(self, name) != getattr(TrainConfig, name):
+                raise InputError(f"{name} is {getattr(self, name)}; the schedule {self.schedule} does not use it")
+        _check_whole("warmup_steps", self.warmup_steps, 0)
+        if self.schedule == "wsd" and self.warmup_steps > self.stable_steps():
+            raise InputError(
+                f"warmup_steps is {self.warmup_steps}, but wsd decays from step {self.stable_steps()} on; use fewer"
+            )
 
     def _check_groups(self) -> None:
         """Raise `InputError` where the groups of the router do not make up a batch, in training or in evaluation."""
@@ -253,6 +285,11 @@ class TrainConfig:
                 raise InputError(f"eval {item!r}: NAME=PATH is needed, with NAME one of {', '.join(EVALUATION_SETS)}")
             sets[name] = path
         return sets
+
+    def changeable(self, before: "TrainConfig") -> tuple[str, ...]:
+        """Return the fields that a run may change when it resumes: the steps, too, if a stable phase becomes longer."""
+        grows = self.schedule != "cosine" and self.steps > before.steps
+        return (*CHANGEABLE, "steps") if grows else CHANGEABLE
 
     def difference(self, other: "TrainConfig", besides: tuple[str, ...] = CHANGEABLE) -> tuple | None:
         """Return (name, value here, value there) of the first field that differs, None if none does but `besides`."""

@@ -19,7 +19,7 @@ run stops, or passes it over where it may.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -28,7 +28,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
 from . import hosts, stopping
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, Restored
 from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
 from .hashing import table_of_run
@@ -67,6 +67,7 @@ from .step import (
 )
 from .texts import check_text, open_text
 from .tokens import TokenFiles
+from .trunk import Trunk, begin, check_growth, check_trunk
 from .watch import Watch, silent
 from .weights import check_files, check_lender, check_params, load_run
 from .window_losses import WindowRows, as_csv, mean_loss
@@ -91,10 +92,12 @@ class Run:
         hyper_id: number of the run in its sweep.
         watch: told what happens.
         checkpoints: where checkpoints are, if not in the folder: for one of several processes, see `hosts`.
+        trunk: where to begin, if not at step 0.
+        keep: steps whose checkpoints are written and kept for good, for runs that begin there.
 
     Raises:
-        InputError: the folder holds a run with another configuration, the text is too small, or there are several
-            processes and no mesh.
+        InputError: the folder holds a run with another configuration, the text is too small, there are several
+            processes and no mesh, or the run does not fit its trunk.
     """
 
     def __init__(
@@ -105,9 +108,11 @@ class Run:
         hyper_id: int = 0,
         watch: Watch = silent,
         checkpoints: Path | None = None,
+        trunk: Trunk | None = None,
+        keep: Sequence[int] = (),
     ):
         config.check()
-        check_folder(folder, config)
+        before = check_folder(folder, config)
         self.layout = open_layout(config)
         if self.layout is None:
             check_memory(config)
@@ -118,8 +123,16 @@ class Run:
         self.own_rows, self.unique_tokens = self._own_rows(), tokens.train_tokens
         self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
         self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
+        self.evaluation_steps, saved = _stops(config)
+        self.checkpoint_steps = saved | set(keep)
+        self.keep, self.trunk, self.branched_off = keep, trunk, ""  # the last as the table has it
+        if before is not None and before.steps != config.steps:
+            check_growth(folder, before, config, self._saved().steps())
         self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
         self.table = table_of_run(config, tokens, folder, trained=bool(self._saved().steps()))
+        if trunk is not None and not self._saved().steps():
+            check_trunk(trunk, config)
+            check_lender(trunk.folder, tokens.tokenizer, self.table)
         if config.init_from is not None:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
             check_lender(Path(config.init_from), tokens.tokenizer, self.table)
@@ -164,20 +177,15 @@ class Run:
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
         """Return the step and the state to go on from, with log and table cut back to them."""
         state = initial_state(self.config, self.layout)
-        if self.config.init_from is not None:
+        if self.config.init_from is not None and self.trunk is None:
             state = state._replace(params=load_run(self.config.init_from, self.watch).params)
         restored = checkpoints.restore(state._asdict(), self._check_saved)
-        if restored is None:
-            step, kept = 0, self._nothing_kept()
-        else:
-            step, state = restored.step, TrainState(**restored.state)
-            how = "resumes at" if step < self.config.steps else "has its last checkpoint, of"
-            self._tell(f"{self.folder}: {how} step {step:,} of {self.config.steps:,}")
-            self.batches.set_state(restored.extra["position"])
-            self.seconds = restored.extra["wall_seconds"]
-            self.dropped = tuple(restored.extra["dropped"])
-            self.skipped = restored.extra.get("skipped", 0)
-            kept = self._kept(record_in(restored.extra), step)
+        begun = restored or (self.trunk and begin(self.trunk, self.config, state._asdict(), self._tell))
+        step = begun.step if begun else 0
+        if begun:
+            state = TrainState(**begun.state)
+            self._go_on(begun, "resumes at" if restored else f"branches off {self.trunk.folder} at")
+        kept = self._kept(record_in(restored.extra), step) if restored else self._nothing_kept(step)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
         self.log = Log(self.folder / "log.jsonl", kept.log)
         write_rows(self.folder / "results.csv", self.rows)  # first: a table may have fewer rows than the record
@@ -185,22 +193,34 @@ class Run:
         self.log.begin()  # last: a log may have more lines than the record
         return step, state
 
+    def _go_on(self, begun: Restored, how: str) -> None:
+        """Take over what a checkpoint counts beside its arrays, and say where the run begins."""
+        step, steps = begun.step, self.config.steps
+        self._tell(
+            f"{self.folder}: {how if step < steps else 'has its last checkpoint, of'} step {step:,} of {steps:,}"
+        )
+        self.batches.set_state(begun.extra["position"])
+        self.seconds = begun.extra["wall_seconds"]
+        self.dropped = tuple(begun.extra["dropped"])
+        self.skipped = begun.extra.get("skipped", 0)
+        self.branched_off = begun.extra.get("trunk", "")
+
     def _check_saved(self, step: int, extra: dict) -> None:
         """Raise `InputError` where the files of the folder do not belong to a checkpoint."""
         check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
 
-    def _nothing_kept(self) -> Kept:
-        """Return that a run without a checkpoint goes on with nothing."""
-        check_untrained(self.folder, self.config.steps, _stops(self.config)[1])
+    def _nothing_kept(self, step: int) -> Kept:
+        """Return that a run without a checkpoint begins, at step 0 or at that of its trunk, with nothing."""
+        check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
         if (self.folder / "log.jsonl").exists():
-            self._tell(f"{self.folder}: stopped before its first checkpoint was complete; starts from step 0")
+            self._tell(f"{self.folder}: stopped before its first checkpoint was complete; starts from step {step:,}")
         return Kept([], [], b"")
 
     def _kept(self, record: Record | None, step: int) -> Kept:
         """Return what a run goes on with from a checkpoint."""
         if record is None:
             self._tell(f"{self.folder}: {NO_RECORD}")
-            return kept_files_of_older(self.folder, step, _stops(self.config)[0])
+            return kept_files_of_older(self.folder, step, self.evaluation_steps)
         return kept_files(self.folder, record, step, self._tell)
 
     def _record(self) -> Record:
@@ -211,14 +231,14 @@ class Run:
 
     def _row_is_missing(self, step: int) -> bool:
         """Whether this step is one to evaluate at, and the table has no row for it yet: after a kill, long ago."""
-        return step in _stops(self.config)[0] and not any(int(row["step"]) == step for row in self.rows)
+        return step in self.evaluation_steps and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
         """Train from a step to the end: in calls of several steps that end at each evaluation and each checkpoint."""
         config = self.config
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
-        evaluation_steps, checkpoint_steps = _stops(config)
+        evaluation_steps, checkpoint_steps = self.evaluation_steps, self.checkpoint_steps
         before, started, saved = self.seconds, time.perf_counter(), step
         if self._row_is_missing(step):
             self._evaluate(step, evaluate, state.params, checkpoints)
@@ -258,7 +278,8 @@ class Run:
 
     def _saved(self) -> Checkpoints:
         config = self.config
-        return Checkpoints(self.checkpoints, self._tell, keep_last=config.keep_last, keep_every=config.keep_every)
+        kept = {"keep_last": config.keep_last, "keep_every": config.keep_every, "keep": self.keep}
+        return Checkpoints(self.checkpoints, self._tell, **kept)
 
     def _recorded_texts(self, folder: Path) -> dict[str, str]:
         """Return the digests of the texts that the run in a folder began with; {} for a new one."""
@@ -305,7 +326,7 @@ class Run:
     def _extra(self) -> dict:
         """Return what a checkpoint has to hold beside the arrays."""
         position = self.batches.get_state()
-        counted = {"dropped": list(self.dropped), "skipped": self.skipped}
+        counted = {"dropped": list(self.dropped), "skipped": self.skipped, "trunk": self.branched_off}
         return {"position": position, "wall_seconds": self.seconds, **counted, "record": self._record().plain()}
 
     def _look_for_bad(
@@ -373,7 +394,7 @@ class Run:
         load = np.asarray(found["validation"].load, np.float64)
         last = step == self.config.steps
         learned = self._report_routing(evaluate, params, losses["validation"]) if last else None
-        more = {"learned": learned, "unique_tokens": self.unique_tokens}
+        more = {"learned": learned, "unique_tokens": self.unique_tokens, "trunk": self.branched_off}
         dropped, self.dropped = self.dropped[0] / max(1, self.dropped[1]), (0.0, 0)
         self.log.write(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         loss_of = losses, by_window["validation"]

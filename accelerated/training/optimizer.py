@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from routelaws.reference.schedules import FINAL_RATE, learning_rates
+
 from ..errors import InputError
 from .configuration import TrainConfig
-
-FINAL_RATE = 0.1
-"""The cosine ends at this share of the peak learning rate."""
 
 BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
@@ -25,7 +24,7 @@ NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias
 def optimizer(
     config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
 ) -> optax.GradientTransformation:
-    """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only.
+    """Return AdamW with clipping and the schedule of the run; weight decay on matrices only.
 
     Args:
         config: the run.
@@ -75,12 +74,17 @@ def rates_of_steps(config: TrainConfig) -> jax.Array:
 
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
+    if config.schedule != "cosine":
+        shape = config.decay, config.decay_shape
+        rates = learning_rates(config.schedule, config.steps, config.warmup_steps, *shape)
+        rates = jnp.asarray(config.peak_learning_rate() * rates)
+        return lambda step: rates[step]
     warmup_steps = max(1, round(config.warmup * config.steps))
     return learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
 
 
 def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
-    """Return the rate of each step: linear up to `peak`, then a cosine down to `FINAL_RATE` of it.
+    """Return the rate of each step of a cosine, see `reference.schedules`, in the arithmetic of the runs so far.
 
     The first step is taken at peak / warmup_steps, not at 0.
     """

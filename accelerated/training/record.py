@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from ..json_files import misfit, read_json, shown
-from .configuration import CHANGEABLE, PLACES, TrainConfig, from_mapping
+from .configuration import PLACES, TrainConfig, from_mapping
 
 FILE = "record.json"
 """Name of the record in the folder of a run, and without its ending that of the entry in a checkpoint."""
@@ -144,7 +144,8 @@ def _record(plain: dict) -> Record:
 
 def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:
     """Raise `InputError` where a configuration is not the recorded one; texts and runs may lie elsewhere."""
-    different = config.difference(from_mapping(record.config, by), (*CHANGEABLE, *PLACES))
+    before = from_mapping(record.config, by)
+    different = config.difference(before, (*config.changeable(before), *PLACES))
     if different:
         name, here, recorded = different
         raise InputError(f"{path}: {name} is {shown(here)}, but {shown(recorded)} in {by}; {WRITTEN_ANEW}")

@@ -42,6 +42,11 @@ def routing_options(model: ModelConfig) -> str:
     return " ".join(word for word in words if word)
 
 
+def schedule_words(config: TrainConfig) -> str:
+    """Return the schedule of the learning rate, with the shape and the share of a decay: `wsd linear 0.2`."""
+    return f"wsd {config.decay_shape} {config.decay:g}" if config.schedule == "wsd" else config.schedule
+
+
 def result_row(
     config: TrainConfig,
     hyper_id: int,
@@ -52,6 +57,7 @@ def result_row(
     load: np.ndarray,
     seconds: float,
     *,
+    trunk: str = "",
     unique_tokens: int | None = None,
     learned: dict[str, float] | None = None,
 ) -> dict:
@@ -66,6 +72,7 @@ def result_row(
         dropped: share of assignments dropped in training since the evaluation before.
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
+        trunk: from which run and step the run was branched off, see `trunk`; "" if from none.
         unique_tokens: of the training text; None if not known.
         learned: what the routers have learned, by column; None where it was not measured.
     """
@@ -78,6 +85,7 @@ def result_row(
         "hyper_id": hyper_id,
         "step": step,
         "tokens": tokens,
+        "trunk": trunk,
         "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
         "idle_experts": float((load == 0).mean()) if load.size else "",
@@ -118,6 +126,7 @@ def run_columns(config: TrainConfig) -> dict:
         "model_options": f"{model.activation} {model.positions}",
         "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
+        "schedule": schedule_words(config),
     }
 
 

@@ -52,19 +52,19 @@ def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
     """Return the configuration of the run in a folder, None if it holds none.
 
     Raises:
-        InputError: it is another run's, `CHANGEABLE` fields aside; the message names the first difference.
+        InputError: it is another run's, `TrainConfig.changeable` fields aside; the message names the first difference.
     """
     if not os.path.exists(Path(folder) / "config.json"):
         return None
     found = read_config(folder)
-    if different := config.difference(found):
+    if different := config.difference(found, config.changeable(found)):
         name, ours, theirs = different
         raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
     return found
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a fresh folder, or find the same one there; `CHANGEABLE` fields may differ.
+    """Write the configuration into a fresh folder, or find the same run there, see `check_folder`.
 
     Raises:
         InputError: the folder holds another run.

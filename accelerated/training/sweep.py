@@ -44,6 +44,7 @@ from .sweep_folder import (
 )
 from .texts import open_text
 from .tokens import TokenFiles, prepare_tokens
+from .trunk import Trunk
 from .watch import Watch
 from .workers import start_worker, thread_environment
 
@@ -65,6 +66,39 @@ class Part(NamedTuple):
 
     index: int
     of: int
+
+
+def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
+    """Return the hyper_ids of the runs of a task; a run that begins at a trunk is trained by the task of its trunk."""
+    trunks = trunks_of(grid)
+    runs = range(len(grid.runs))
+    return [i for i in runs if part is None or trunks.get(i, i) % part.of == part.index]
+
+
+def trunks_of(grid: Grid) -> dict[int, int]:
+    """Return {hyper_id: hyper_id of the trunk} of the runs that begin at a checkpoint of another run, see `trunk`.
+
+    Runs of wsd that differ in their steps alone have one trunk: the longest of them.
+    """
+    alike: dict[str, list[int]] = {}
+    for i, run in enumerate(grid.runs):
+        if run.schedule == "wsd":
+            alike.setdefault(str(run.fields() | {"steps": None}), []).append(i)
+    longest = [max(runs, key=lambda i: grid.runs[i].steps) for runs in alike.values()]
+    pairs = zip(alike.values(), longest, strict=True)
+    return {i: trunk for runs, trunk in pairs for i in runs if i != trunk and grid.runs[i].stable_steps() > 0}
+
+
+def saving(grid: Grid) -> str:
+    """Return in one sentence what trunks save; "" where the grid has none."""
+    trunks, steps = trunks_of(grid), sum(run.steps for run in grid.runs)
+    if not trunks:
+        return ""
+    saved = sum(grid.runs[i].stable_steps() for i in trunks)
+    return (
+        f"{len(trunks)} of {len(grid.runs)} runs train only their decay, from checkpoints of the longer runs: "
+        f"{steps - saved:,} steps instead of {steps:,}, {saved / steps:.0%} fewer"
+    )
 
 
 def run_sweep(
@@ -111,11 +145,15 @@ def run_sweep(
         with alone, session(folder, started, jobs, task):
             if rows:
                 keep_had(folder, rows)
-            tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
-            mine = tasks if part is None else tasks[part.index :: part.of]
+            tasks = _tasks(grid, folder, tokens)
+            mine = [tasks[i] for i in runs_of_part(grid, part)]
             todo = in_order(_unfinished(mine, later, read_had(folder), watch))
+            if todo and (line := saving(grid)):
+                watch("say", line=line)
+            failures = {}
             try:
-                failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
+                for stage in filter(None, ([t for t in todo if not t.trunk], [t for t in todo if t.trunk])):
+                    failures |= _train_in_workers(stage, jobs, watch) if on_cpu else _train_here(stage, watch)
             except Resumable:
                 done = sum(is_finished(task.folder, task.config) for task in mine)
                 raise Resumable(
@@ -136,6 +174,19 @@ class Task(NamedTuple):
     config: TrainConfig
     folder: Path
     tokens: TokenFiles
+    trunk: Trunk | None = None  # where it begins, if the checkpoint is there
+    keep: tuple[int, ...] = ()  # steps at which others begin
+
+
+def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
+    """Return the runs of a grid with their folders, trunks, and the checkpoints that they keep for others."""
+    folders, trunks = [folder_of_run(folder, i, run) for i, run in enumerate(grid.runs)], trunks_of(grid)
+    tasks = [Task(i, run, folders[i], tokens[i]) for i, run in enumerate(grid.runs)]
+    for i, trunk in trunks.items():
+        step = grid.runs[i].stable_steps()
+        tasks[i] = tasks[i]._replace(trunk=Trunk(folders[trunk], step))
+        tasks[trunk] = tasks[trunk]._replace(keep=(*tasks[trunk].keep, step))
+    return tasks
 
 
 def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int], watch: Watch) -> list[Task]:
@@ -213,7 +264,8 @@ def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
 def _train(task: Task, watch: Watch) -> None:
     """Train a run; what JAX keeps of several is let go together, since the next one compiles the small programs again
     then, and traces functions of JAX itself again."""
-    Run(task.config, task.folder, task.tokens, task.hyper_id, watch).train()
+    trunk = task.trunk if task.trunk and task.trunk.is_saved() else None  # the losses are the same without it
+    Run(task.config, task.folder, task.tokens, task.hyper_id, watch, trunk=trunk, keep=task.keep).train()
     _number_trained[0] += 1
     if _number_trained[0] % RUNS_KEPT == 0:
         jax.clear_caches()

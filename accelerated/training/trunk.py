@@ -1,0 +1,108 @@
+"""Several budgets from one run: a run that begins at a checkpoint of another run, its trunk.
+
+Two runs whose fields differ in the schedule alone, and whose learning rates agree up to a step, are one run up to that
+step: they have the same weights, batches and noise. So a run that stays at the peak of its learning rate is trained
+once, and a run of each smaller budget takes over its state where its own decay begins (Hägele et al. 2024, arXiv
+2405.18392, section 3). Its losses are bit for bit those of the same run trained alone.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from .checkpoints import Checkpoints, Restored
+from .configuration import CHANGEABLE, PLACES, TrainConfig
+from .optimizer import rates_of_steps
+from .record import record_in
+from .run_folder import read_config
+from .weights import check_files
+
+NOT_IN_STATE = (
+    "schedule", "learning_rate", "warmup", "warmup_steps", "decay", "decay_shape", "steps", "evaluations",
+    "evaluation_tokens", "steps_per_call", "checkpoint_every", *PLACES, *CHANGEABLE,
+)  # fmt: skip
+"""Fields in which a run may differ from its trunk. Learning rates are compared step by step, texts by their digests."""
+
+
+class Trunk(NamedTuple):
+    """Where a run begins: after a step of another run."""
+
+    folder: Path
+    step: int
+
+    def __str__(self) -> str:
+        """Return it as the results table names it, such as `002-top_k-E8-d16-L2-s42@320`."""
+        return f"{self.folder.absolute().name}@{self.step}"
+
+    def is_saved(self) -> bool:
+        """Return whether the checkpoint of the step is there."""
+        return os.path.isdir(self.folder / "checkpoints" / str(self.step))
+
+
+def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
+    """Raise `InputError` where a run, trained alone, would not be the trunk up to the step of the trunk.
+
+    The message names the first field, or the first step with another learning rate, or the checkpoints that there are.
+    """
+    there = read_config(trunk.folder)
+    if different := config.difference(there, NOT_IN_STATE):
+        name, ours, theirs = different
+        raise InputError(f"{trunk.folder}: its {name} is {theirs!r}, not {ours!r}; a decay has the fields of its trunk")
+    ours, theirs = (np.asarray(rates_of_steps(run))[: trunk.step] for run in (config, there))
+    if len(ours) < trunk.step:
+        raise InputError(f"steps is {config.steps}; a decay that begins at step {trunk.step:,} needs more steps")
+    apart = np.flatnonzero(ours[: len(theirs)] != theirs)
+    if apart.size:
+        raise InputError(
+            f"{trunk.folder}: its learning rate at step {apart[0] + 1:,} is {theirs[apart[0]]:.6g}, and that of this "
+            f"run {ours[apart[0]]:.6g}; both have to be equal up to step {trunk.step:,}: begin earlier, or use the "
+            "schedule and warm-up of the trunk and more steps"
+        )
+    Checkpoints(trunk.folder / "checkpoints", print).check_has(trunk.step)
+
+
+def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], None]) -> Restored:
+    """Return the checkpoint of the trunk, with the name of the trunk among what is beside the arrays.
+
+    Args:
+        trunk: where the run begins.
+        config: the run.
+        like: the state of the run, see `Checkpoints.restore`.
+        tell: called with a line on what is wrong with a checkpoint.
+
+    Raises:
+        InputError: as `check_trunk`, or there is no such checkpoint, or it is damaged.
+    """
+    check_trunk(trunk, config)
+    there = read_config(trunk.folder)
+    checkpoints = Checkpoints(trunk.folder / "checkpoints", tell)
+
+    def check(step: int, extra: dict) -> None:
+        check_files(trunk.folder, there, record_in(extra), f"the checkpoint of step {step:,}")
+
+    try:
+        restored = checkpoints.restore_at(trunk.step, like, check)
+    finally:
+        checkpoints.close()
+    return restored._replace(extra=restored.extra | {"trunk": str(trunk)})
+
+
+def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: Sequence[int]) -> None:
+    """Raise `InputError` where a run is to have more steps and its learning rate has begun to decay.
+
+    Args:
+        folder: of the run.
+        before: the run in the folder.
+        config: the run as it is to go on.
+        saved: the steps of its checkpoints, the newest first.
+    """
+    if saved and saved[0] > before.stable_steps():
+        raise InputError(
+            f"{folder}: cannot grow from {before.steps:,} to {config.steps:,} steps, because its learning rate decays "
+            f"from step {before.stable_steps():,} on; train another --out with --decay-from {folder} --at one of "
+            f"{', '.join(f'{step:,}' for step in sorted(saved) if step <= before.stable_steps()) or 'no checkpoint'}"
+        )
