@@ -45,6 +45,12 @@ class Policy(NamedTuple):
     value: jax.Array
 
 
+class Replay(NamedTuple):
+    """A held routing of a router of the first kind whose gates are used too, instead of computed from the logits."""
+
+    routing: Routing
+
+
 class Decision(NamedTuple):
     """The decision of a router of the first kind for a group.
 
@@ -90,7 +96,7 @@ def routed_block(
     training: bool = False,
     noise: jax.Array | None = None,
     table: jax.Array | None = None,
-    held: Routing | ExpertChoice | None = None,
+    held: Routing | ExpertChoice | Replay | None = None,
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
     base_method: str = "host",
@@ -108,7 +114,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens; the block reuses its selection.
+        held: a routing of the same tokens; the block reuses its selection, of a `Replay` also its gates.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE, see `routers.base.balanced_assignment`.
@@ -151,8 +157,11 @@ def _token_choice_block(params, x, tokens, config, training, options):
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks, expert_mask, spread = (options[name] for name in ("mask", "expert_mask", "spread"))
     options = options | {"training": training}
+    replay = options["held"] if isinstance(options["held"], Replay) else None
+    if replay is not None:
+        options["held"] = replay.routing
     decided = decide(params, group, tokens, config, **options)
-    routing = decided.routing
+    routing = decided.routing if replay is None else decided.routing._replace(gate=replay.routing.gate)
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0

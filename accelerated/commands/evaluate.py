@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
+from ..inspection.replay import replay
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
@@ -21,6 +22,7 @@ def evaluate(
     corpus: tuple[str, ...] = (),
     task: Path | None = None,
     table: Path | None = None,
+    routing: Path | None = None,
     json: bool = False,
 ) -> None:
     """Evaluate a trained model on its own texts, on other texts or on a downstream task.
@@ -38,8 +40,15 @@ def evaluate(
             last word. Context and choice are joined without a blank, so begin each choice with a space.
         table: With --task: a .csv file for `routelaws downstream`, with one row per run. The accuracy is written into
             it.
+        routing: A file that `routelaws inspect --out` wrote. Prints the loss on its tokens with its experts and gates,
+            and with those of the run.
         json: Print one JSON object and nothing else.
     """
+    if routing is not None:
+        if task or table or corpus or tokens is not None or group_size is not None or one_hot:
+            raise InputError("--routing has its own tokens and groups; give it alone")
+        _tell_replay(folder, routing, json)
+        return
     if task is not None:
         if tokens is not None or corpus:
             flag = "--corpus" if corpus else "--tokens"
@@ -63,6 +72,17 @@ def evaluate(
         of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
         said = f"loss on {name}" if corpus else f"loss_{name}"
         say(f"{folder}: {said} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+
+
+def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
+    """Print the loss with a stored routing."""
+    found = replay(folder, routing, remark)
+    if json:
+        print(dump_json(found))
+        return
+    how = "experts and gates" if found["gates"] else "experts"
+    said = f"loss {found['loss']:.4f} with the {how} of {routing}, {found['loss_own']:.4f} with its own"
+    say(f"{folder}: {said}, nats per token ({found['tokens']:,} tokens)")
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:

@@ -79,7 +79,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
         name: of the run.
     """
     model = run.config.model
-    windows, real = _windows(run.config, ids)
+    windows, real = windows_of(run.config, ids)
     batches = (windows, real, np.arange(len(windows)))
     found = _compiled(model, compute_dtype(run.config), bool(real.all()))(run.params, batches, run.table)
     expert, gate, logits, trained, dropped = (None if leaf is None else np.asarray(leaf) for leaf in found)
@@ -104,17 +104,24 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     )
 
 
-def _windows(config: TrainConfig, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is filled up."""
+def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is filled up.
+
+    With `targets` the windows are [n, b, S + 1], and a token is real if the token after it is known.
+    """
     length = config.sequence_length
     count = -(-len(ids) // length)
     rows = min(config.batch_size, count)
     if config.model.record.grouped:
         rows = -(-rows // config.model.group_size) * config.model.group_size
     batches = -(-count // rows)
-    windows, real = np.zeros(batches * rows * length, np.int32), np.zeros(batches * rows * length, bool)
-    windows[: len(ids)], real[: len(ids)] = ids, True
-    return windows.reshape(batches, rows, length), real.reshape(batches, rows, length)
+    padded = np.zeros(batches * rows * length + 1, np.int32)
+    padded[: len(ids)] = ids
+    places = np.arange(batches * rows * length).reshape(batches, rows, length)
+    real = places < len(ids) - targets
+    if targets:
+        places = np.concatenate([places, places[..., -1:] + 1], axis=-1)
+    return padded[places], real
 
 
 def _of_tokens(values: np.ndarray, *, shape: tuple, real: np.ndarray) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files import write_atomically
+from ..errors import InputError
+from ..files import opened, write_atomically
 
 
 class Trace(NamedTuple):
@@ -62,3 +63,22 @@ def write_trace(path: Path, trace: Trace) -> None:
     content = io.BytesIO()
     np.savez_compressed(content, **{name: value for name, value in trace._asdict().items() if value is not None})
     write_atomically(path, content.getvalue())
+
+
+def read_trace(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of `write_trace`, or of another with `token` and `expert` at least.
+
+    Raises:
+        InputError: the file cannot be read, or lacks one of the two.
+    """
+    try:
+        with opened(path) as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # of NumPy's reader and of zipfile
+        raise InputError(f"{path}: is not an .npz file; write one with routelaws inspect --out") from error
+    missing = [name for name in ("token", "expert") if name not in arrays]
+    if missing:
+        raise InputError(f"{path}: has no array {missing[0]!r}; write one with routelaws inspect --out")
+    return arrays

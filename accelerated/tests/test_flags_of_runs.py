@@ -326,17 +326,21 @@ MIXTURE = SMALL | ROUTED | {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def lender(text_file, tmp_path_factory):
-    """The folder of a run whose weights are four times those of its start, so that what is changed shows."""
-    folder = tmp_path_factory.mktemp("lender") / "run"
-    config = from_mapping(MIXTURE | {"corpus": [str(text_file)]})
+def saved_start(fields: dict, text_file, folder: Path) -> Path:
+    """Return the folder of a run whose weights are four times those of its start, so that what is changed shows."""
+    config = from_mapping(fields | {"corpus": [str(text_file)]})
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run, state = loop.Run(config, folder, files), step.initial_state(config)
     checkpoints, fourfold = Checkpoints(run.folder / "checkpoints", print), jax.tree.map(lambda w: 4 * w, state.params)
     checkpoints.save(1, state._replace(params=fourfold)._asdict(), run._extra())
     checkpoints.close()
     return folder
+
+
+@pytest.fixture(scope="module")
+def lender(text_file, tmp_path_factory):
+    """The folder of a mixture of tokens."""
+    return saved_start(MIXTURE, text_file, tmp_path_factory.mktemp("lender") / "run")
 
 
 def oracle(folder: Path, **changes):
@@ -515,6 +519,24 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert object_of("inspect", lender, "--tokens", "50")["tokens"] == 50
     assert told("inspect", lender, "--tokens", "0") == "2: routelaws: --tokens 0 is out of range; use 1 or more\n"
     assert told("inspect", lender, "--text", tmp_path).endswith("name a text file\n")
+
+
+@of("evaluate", "--routing")
+def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
+    """That of the run itself gives its own loss; without gates a line says so; one of other shapes is an error."""
+    run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
+    told("inspect", run, "--tokens", "60", "--out", tmp_path / "a.npz")
+    found = object_of("evaluate", run, "--routing", tmp_path / "a.npz")
+    assert np.isclose(found["loss"], found["loss_own"], rtol=1e-6) and found["gates"] and found["tokens"] == 59
+    with np.load(tmp_path / "a.npz") as stored:
+        np.savez(tmp_path / "b.npz", token=stored["token"], expert=(stored["expert"] + 1) % 4)
+        np.savez(tmp_path / "c.npz", token=stored["token"], expert=stored["expert"] + 1)
+    said = told("evaluate", run, "--routing", tmp_path / "b.npz")
+    assert "with the experts of" in said and "has experts and no gates" in said
+    for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
+        assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
+    assert "give it alone" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
+    assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
 
 # Sweeps, with a trainer that writes down what a law says.

@@ -12,10 +12,11 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import findings as told
 from routelaws.accelerated.inspection.own_run import trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
+from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import write_trace
 from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.training.weights import SavedRun
-from routelaws.accelerated.transformer import apply
+from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
 
 from .test_training_routers import ROUTERS, from_mapping, make_run, tokens_of
@@ -190,3 +191,41 @@ def test_a_dense_run_has_no_router(small_fields, tmp_path):
     make_run({**small_fields, "steps": 4, "evaluations": 1}, tmp_path / "run").train()
     with pytest.raises(InputError, match="is dense and has no router; inspect a routed run"):
         trace_folder(tmp_path / "run", tokens=64)
+
+
+# Replay.
+
+
+def test_the_own_routing_replayed_gives_the_own_loss(run_of):
+    run = run_of(router="top_k", k=2)
+    trace = trace_run(run, ids_of(run, 100), "top_k")
+    found = replayed(run, trace.token, trace.expert, trace.gate)
+    assert found["loss"] == pytest.approx(found["loss_own"], rel=1e-6) and found["tokens"] == 99
+    padded = np.append(trace.token, np.zeros(13, np.int32))
+    mask = np.arange(112).reshape(7, 16) < 99
+    whole = loss(
+        run.params,
+        padded[np.arange(112).reshape(7, 16)[:, :1] + np.arange(17)],
+        run.config.model,
+        training=False,
+        mask=mask,
+    ).cross_entropy
+    assert found["loss_own"] == pytest.approx(float(whole), rel=1e-5)
+
+
+def test_stored_gates_and_experts_are_used(run_of):
+    """Gates of 0 silence the experts; experts that change places are found by ids that change with them."""
+    run = run_of(router="top_k", k=2)
+    trace = trace_run(run, ids_of(run, 64), "top_k")
+    own = replayed(run, trace.token, trace.expert, trace.gate)["loss"]
+    silent = jax.tree.map(np.copy, run.params)
+    silent["routed_ffn"]["down"][:] = 0
+    muted = replayed(run._replace(params=silent), trace.token, trace.expert, trace.gate)["loss"]
+    assert replayed(run, trace.token, trace.expert, 0 * trace.gate)["loss"] == pytest.approx(muted, rel=1e-6)
+    order = np.array([[2, 0, 3, 1]] * 2)
+    moved = run._replace(params=diagnostics.exchange_experts(run.params, order))
+    places = np.argsort(order, axis=1)
+    ids = np.stack([places[i][trace.expert[i]] for i in range(2)])
+    assert replayed(moved, trace.token, ids, trace.gate)["loss"] == pytest.approx(own, rel=1e-6)
+    assert abs(replayed(run, trace.token, ids, trace.gate)["loss"] - own) > 1e-5
+    assert abs(replayed(moved, trace.token, ids, None)["loss"] - own) > 1e-7  # gates of other experts
