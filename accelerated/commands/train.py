@@ -11,7 +11,6 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..training import hosts
-from ..training.allocator import compute_where_called, keep_freed_memory
 from ..training.board import Board
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from ..training.corpus import read_corpus
@@ -21,6 +20,7 @@ from ..training.run_folder import read_config
 from ..training.tokens import prepare_tokens
 from ..training.trunk import Trunk
 from ..training.watch import silent
+from ..training.workers import compute_where_called, keep_freed_memory
 from . import flags
 from .progress import Progress
 from .terminal import say

@@ -11,10 +11,10 @@ from routelaws.accelerated.training.workers import thread_environment
 
 CALLS = """
 import jax
-from routelaws.accelerated.training import allocator
-allocator.compute_where_called()
+from routelaws.accelerated.training import workers
+workers.compute_where_called()
 products = jax.jit(lambda a: jax.lax.fori_loop(0, 100, lambda i, b: a @ b, a)).lower(jax.numpy.ones((500, 500)))
-print(allocator.computes_where_called(), products.compile()(jax.numpy.ones((500, 500))).is_ready())
+print(workers.computes_where_called(), products.compile()(jax.numpy.ones((500, 500))).is_ready())
 """
 
 

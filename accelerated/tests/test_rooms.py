@@ -10,7 +10,7 @@ import pytest
 from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
-ROOMS = ("tables", "training", "results", "report", "commands")
+ROOMS = ("tables", "training", "results", "report", "inspection", "commands")
 """From the lowest to the highest. Below are the files that have a twin, and kernels; above is cli."""
 
 

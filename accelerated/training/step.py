@@ -16,10 +16,10 @@ from routelaws.reference.configuration import ModelConfig
 from ..attention_kernels import AttentionShape, Choice, choose
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
-from .allocator import computes_where_called
 from .configuration import TrainConfig
 from .mesh import Layout
 from .optimizer import optimizer, rates_of_steps
+from .workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
 """After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.
@@ -236,7 +236,7 @@ def _changed(
 def wait_for(metrics: StepMetrics, begun: float) -> None:
     """Wait for the end of a call that began at `begun` (`time.perf_counter`), and for its buffers to be freed.
 
-    Where threads of XLA's own begin calls (see `allocator.compute_where_called`), they say that the results are there,
+    Where threads of XLA's own begin calls (see `workers.compute_where_called`), they say that the results are there,
     and then free the temporary buffers. A call that begins in between takes a second set of them, which the process
     keeps from then on. There is no event to wait for: this sleeps. Beside much other work that may be too short, which
     costs memory and nothing else.

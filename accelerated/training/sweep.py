@@ -30,16 +30,18 @@ from ..files import locked, storage_errors
 from .configuration import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
-from .had_rows import checked_rows, keep_had, read_had
 from .loop import Run
 from .stopping import Resumable, asked, held
 from .sweep_folder import (
     check_collected,
     check_sweep_folder,
+    checked_rows,
     claim_sweep_folder,
     collect_rows,
     folder_of_run,
     is_finished,
+    keep_had,
+    read_had,
     session,
 )
 from .texts import open_text

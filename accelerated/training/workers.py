@@ -3,16 +3,29 @@
 A small model does not keep two threads busy, so two runs side by side on one thread each finish sooner than one after
 the other on two. The thread count of a run is fixed for another reason too: it is part of what makes its losses the
 same, bit for bit, whenever and beside whatever it is run.
+
+On glibc a process keeps the memory that the system gave it. XLA on CPU frees its buffers after every call. Returned to
+the system, they are faulted in again page by page at the next one, which can take as long as the computation.
 """
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import platform
+import sys
 import threading
 from multiprocessing import connection
 
-from .allocator import HUGE_PAGES, keep_freed_memory
 from .stopping import obey
+
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""The environment variable that gives a process pages of 2 MB; glibc 2.35 or newer reads it when a process starts."""
+
+_MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
+"""glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD. M_ARENA_MAX stays: threads with one arena wait for each other."""
+
+_ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
 
 _THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
 _SINGLE_THREAD_XLA = "--xla_cpu_multi_thread_eigen=false"
@@ -50,3 +63,30 @@ def start_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory; does nothing on other C libraries. Call before JAX starts its threads."""
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        for parameter, value in _MALLOPT.items():
+            libc.mallopt(parameter, value)
+
+
+def compute_where_called() -> None:
+    """Let XLA on CPU begin in the thread that calls it, in place of one of its own; call before JAX has any device.
+
+    Then all buffers of a call are freed when it returns. And glibc keeps memory of any size for the main thread, for
+    others only pieces of less than 64 MB: what is larger is mapped and faulted in anew by each call. JAX reads no
+    environment variable for this. Not for a mesh: processes that share one then wait for each other without end.
+    """
+    import jax
+
+    jax.config.update(_ASYNCHRONOUS, False)
+
+
+def computes_where_called() -> bool:
+    """Whether XLA on CPU has freed the buffers of a call when the call returns."""
+    import jax
+
+    return not jax.config.read(_ASYNCHRONOUS)

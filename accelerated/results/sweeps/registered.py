@@ -18,9 +18,8 @@ from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
 from ...tables.table import DENSE, select_rows
-from ...training.had_rows import read_had
 from ...training.result_rows import read_rows
-from ...training.sweep_folder import folder_of_run, read_plan
+from ...training.sweep_folder import folder_of_run, read_had, read_plan
 from ...wording import plural
 from ..encoding import dumps
 from ..fit import LEVEL, Fit
