@@ -20,11 +20,11 @@ def calling(function: Callable, **twins) -> Callable:
     for name in twins.keys() - _names(function.__code__):
         raise NameError(f"{function.__qualname__} uses no {name}")
     code, scope = function.__code__, {**function.__globals__, **twins}
-    found = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
-    found.__kwdefaults__ = function.__kwdefaults__
-    functools.update_wrapper(found, function)
-    found.__module__ = function.__module__.replace(".reference.", ".accelerated.")
-    return found
+    copy = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copy, function)
+    copy.__module__ = function.__module__.replace(".reference.", ".accelerated.")
+    return copy
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -151,20 +151,20 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
         kernel: a key of `KERNELS`.
         shape: what the model needs.
     """
-    given = _trial(shape)
-    wide = [array.astype(jnp.float32) for array in given]
+    inputs = _trial(shape)
+    wide = [array.astype(jnp.float32) for array in inputs]
     try:
-        found = _with_gradients(functools.partial(attend_by, kernel), given, shape.causal)
+        results = _with_gradients(functools.partial(attend_by, kernel), inputs, shape.causal)
     except InputError as error:
         return str(error)
     except Exception as error:  # libraries raise many types for an unsupported shape or device
         return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    own = _with_gradients(attend, given, shape.causal)
+    ours = _with_gradients(attend, inputs, shape.causal)
     with jax.default_matmul_precision("highest"):
         right = _with_gradients(attend, wide, shape.causal)
     least = ROUNDINGS * float(jnp.finfo(shape.dtype).eps)
     names = ("the result", *(f"the gradient of the {of}" for of in ("queries", "keys", "values", "relative keys")))
-    for name, *three in zip(names, found, own, right, strict=False):
+    for name, *three in zip(names, results, ours, right, strict=False):
         off, usual = (_distance(one, three[2]) for one in three[:2])
         if not off <= max(FURTHER * usual, least):
             return f"{name} is off by {off:.2g} of its norm, that of our own form by {usual:.2g}"

@@ -236,8 +236,8 @@ def sequence_loss(
     mask = None if mask is None else _real_tokens(mask, len(logits))
 
     def of_sequence(logits, expert, share, mask):
-        given = None if share is None else AuxiliaryLoss(None, share, None)
-        options = {"dialect": dialect, "score": score, "held": given, "expert_mask": expert_mask}
+        constant = None if share is None else AuxiliaryLoss(None, share, None)
+        options = {"dialect": dialect, "score": score, "held": constant, "expert_mask": expert_mask}
         if mask is None:
             return auxiliary_loss(logits, expert, **options), True
         real = mask.any()  # a sequence without a real token counts all tokens with logits 0; its loss is excluded
@@ -249,9 +249,9 @@ def sequence_loss(
         for value in (logits, expert, mask)
     )
     logits, expert, mask = parts
-    found, real = jax.vmap(of_sequence)(logits, expert, None if held is None else held.share, mask)
-    share, probability = (jnp.where(real[:, None], each, 0) for each in found[1:])
-    return AuxiliaryLoss(jnp.where(real, found.loss, 0).sum() / real.sum(), share, probability)
+    losses, real = jax.vmap(of_sequence)(logits, expert, None if held is None else held.share, mask)
+    share, probability = (jnp.where(real[:, None], each, 0) for each in losses[1:])
+    return AuxiliaryLoss(jnp.where(real, losses.loss, 0).sum() / real.sum(), share, probability)
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:

@@ -396,28 +396,30 @@ def routed_ffn(
         admitted, enough = _admitted_experts(expert_mask, num_experts)
         gate = _or_nan(gate, enough & admitted[expert])
         expert = jnp.where(admitted[expert], expert, num_experts)  # gets no slot
-    asked = _asked(mask, expert.shape)
-    if asked is not None:
-        gate = jnp.where(asked, gate, 0)
+    requests = _asked(mask, expert.shape)
+    if requests is not None:
+        gate = jnp.where(requests, gate, 0)
     slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
     by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
     if fewest == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
-        none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
-        return RoutedOutput(_run_by_rows(params, x, expert, gate, asked, activation), none)
+        none = (
+            jnp.zeros((), gate.dtype) if requests is None else jnp.where(requests.any(), 0, jnp.nan).astype(gate.dtype)
+        )
+        return RoutedOutput(_run_by_rows(params, x, expert, gate, requests, activation), none)
     capacity = slots
-    if asked is not None or traced:
-        num_real = num_tokens if asked is None else asked.any(axis=1).sum()
+    if requests is not None or traced:
+        num_real = num_tokens if requests is None else requests.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
     if by_rows or traced:  # a buffer with the slots that a single admitted expert would have is large
-        _, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
+        _, kept = _slots(_queue(expert, num_experts, requests), num_experts, slots, capacity, order, priority)
         output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:
-        placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
+        placement = _place(expert, num_experts, slots, capacity, order, priority, requests)
         kept = placement.kept
         output = _run_in_slots(params, x, expert, gate, placement, activation)
-    if asked is None:
+    if requests is None:
         return RoutedOutput(output, (~kept).mean(dtype=gate.dtype))
-    return RoutedOutput(output, ((asked & ~kept).sum() / asked.sum()).astype(gate.dtype))
+    return RoutedOutput(output, ((requests & ~kept).sum() / requests.sum()).astype(gate.dtype))
 
 
 def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> jax.Array:

@@ -110,9 +110,9 @@ def _finite(text: str) -> float:
 
 
 def _each_once(pairs: list[tuple]) -> dict:
-    found = {}
+    entries = {}
     for name, value in pairs:
-        if name in found:
+        if name in entries:
             raise ValueError(f"the key {shown(name)} is there twice")
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries

@@ -38,8 +38,8 @@ def input_gated_ffn(
     """
     _check_ffn(params, x, expert, gate)
     rows = (gate[:, :, None] * x[:, None, :]).astype(x.dtype).reshape(-1, x.shape[1])
-    one = jnp.ones((len(rows), 1), gate.dtype)
-    output = routed_ffn(params, rows, expert.reshape(-1, 1), one, activation=activation).output
+    ones = jnp.ones((len(rows), 1), gate.dtype)
+    output = routed_ffn(params, rows, expert.reshape(-1, 1), ones, activation=activation).output
     return output.reshape(*expert.shape, x.shape[1]).sum(axis=1)
 
 

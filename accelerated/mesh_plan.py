@@ -178,9 +178,9 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
     """Return all meshes of a number of devices that fit the model; without experts, that axis has size 1."""
     pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
-    found = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
-    found = [mesh for mesh in found if mesh.expert == 1 or config.num_routed]
-    return [mesh for mesh in found if why_not(config, mesh, batch_size) is None]
+    meshes = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
+    meshes = [mesh for mesh in meshes if mesh.expert == 1 or config.num_routed]
+    return [mesh for mesh in meshes if why_not(config, mesh, batch_size) is None]
 
 
 def _divisors(number: int) -> list[int]:
@@ -261,7 +261,7 @@ class _Piece(NamedTuple):
 
 def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
     """Return each parameter's part on a device."""
-    sizes, found = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
+    sizes, pieces = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
 
     def add(shapes, axes):
         if isinstance(shapes, dict):
@@ -272,10 +272,10 @@ def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
         summed = mesh.data if "expert" in axes else mesh.shards()
         cut = any(axis is None and size % summed == 0 for axis, size in zip(axes, shape, strict=True))
         count = math.prod(shape) // math.prod(sizes[axis] for axis in axes)
-        found.append(_Piece(count, axes, summed, summed if cut else 1))
+        pieces.append(_Piece(count, axes, summed, summed if cut else 1))
 
     add(parameter_shapes(config), parameter_axes(config))
-    return found
+    return pieces
 
 
 def _reduction(piece: _Piece, mesh: MeshShape) -> float:
@@ -371,7 +371,7 @@ def smallest_that_fits(
     most = batch_size * config.heads
     while (devices := 2 * devices) <= most:
         meshes = feasible_meshes(config, devices, batch_size)
-        found = best_plan([plan_device(config, mesh, batch_size, sequence_length, dtype) for mesh in meshes], memory)
-        if found is not None:
-            return found
+        best = best_plan([plan_device(config, mesh, batch_size, sequence_length, dtype) for mesh in meshes], memory)
+        if best is not None:
+            return best
     return None

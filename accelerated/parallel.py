@@ -225,11 +225,11 @@ def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", a
         return jax.vmap(run, axis_name=_DEVICES)(params, buffers)
     n = jax.lax.axis_size(axis_name)
     num_experts, capacity, d = buffers.shape
-    own = num_experts // n
-    arrived = all_to_all(buffers, axis_name=axis_name).reshape(n, own, capacity, d)
-    of_expert = jnp.swapaxes(arrived, 0, 1).reshape(own, n * capacity, d)
+    per_device = num_experts // n
+    arrived = all_to_all(buffers, axis_name=axis_name).reshape(n, per_device, capacity, d)
+    of_expert = jnp.swapaxes(arrived, 0, 1).reshape(per_device, n * capacity, d)
     outputs = expert_ffn(**_matrices(params), x=of_expert, activation=activation)
-    of_sender = jnp.swapaxes(outputs.reshape(own, n, capacity, d), 0, 1)
+    of_sender = jnp.swapaxes(outputs.reshape(per_device, n, capacity, d), 0, 1)
     return all_to_all(of_sender.reshape(num_experts, capacity, d), axis_name=axis_name)
 
 
@@ -307,29 +307,29 @@ def _on_one_of_many(
     """
     n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
-    asked = _asked(mask, expert.shape)
-    if asked is not None:
-        gate = jnp.where(asked, gate, 0)
+    requests = _asked(mask, expert.shape)
+    if requests is not None:
+        gate = jnp.where(requests, gate, 0)
     if order == "priority" and priority is None:
         priority = gate
     # PLACE
     in_group = num_tokens * (1 if over is None else jax.lax.axis_size(over))
     slots = expert_capacity(in_group, num_experts, k, capacity_factor)
     if slots == in_group:
-        kept = jnp.ones(expert.shape, bool) if asked is None else asked
+        kept = jnp.ones(expert.shape, bool) if requests is None else requests
     else:
-        kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over)
+        kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, requests, over)
     if slots == in_group or (ragged and over is not None):
-        own = len(params["up"])  # below: the largest number of rows that a device can receive
-        most = min(n * num_tokens * min(k, own), own * slots * (n if over is None else 1))
+        per_device = len(params["up"])  # below: the largest number of rows that a device can receive
+        most = min(n * num_tokens * min(k, per_device), per_device * slots * (n if over is None else 1))
         output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
     else:
         placement = dispatch(expert, num_experts, min(slots, num_tokens), mask=kept)
         buffers = jnp.take(x, placement.token, axis=0, mode="fill", fill_value=0)
         outputs = run_experts(params, buffers, activation=activation, axis_name=axis_name)
         output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
-    lost = ~kept if asked is None else asked & ~kept
-    whole = lost.size if asked is None else asked.sum()
+    lost = ~kept if requests is None else requests & ~kept
+    whole = lost.size if requests is None else requests.sum()
     return RoutedOutput(output, (_total(lost.sum(), over) / _total(whole, over)).astype(gate.dtype))
 
 
@@ -350,19 +350,21 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
 
 def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
     """Send every kept assignment to the device of its expert, and add up the returned outputs."""
-    own = len(params["up"])
-    device = expert // own  # [T, k]
+    per_device = len(params["up"])
+    device = expert // per_device  # [T, k]
     run = functools.partial(_run_received, params, activation)
     if ragged:
-        return _send_ragged(run, x, device, expert % own, gate, kept, axis_name, own, native, most)
-    return _send_padded(run, x, device, expert % own, gate, kept, axis_name, own)
+        return _send_ragged(run, x, device, expert % per_device, gate, kept, axis_name, per_device, native, most)
+    return _send_padded(run, x, device, expert % per_device, gate, kept, axis_name, per_device)
 
 
 def _run_received(params, activation, rows, ids):
     """Return the outputs of this device's experts `ids` for the received rows; 0 for rows without an expert."""
-    own = len(params["up"])
+    per_device = len(params["up"])
     ids, gate = ids[:, None], jnp.ones((len(rows), 1), rows.dtype)
-    return routed_ffn(params, rows, jnp.minimum(ids, own - 1), gate, mask=ids < own, activation=activation).output
+    return routed_ffn(
+        params, rows, jnp.minimum(ids, per_device - 1), gate, mask=ids < per_device, activation=activation
+    ).output
 
 
 def _send_padded(run, x, device, ids, gate, kept, axis_name, own):

@@ -46,11 +46,11 @@ def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
         >>> once([("Hash", ["too few rows"]), ("S-Base", ["too few rows", "one size"])])
         {'too few rows': ['Hash', 'S-Base'], 'one size': ['S-Base']}
     """
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for router, sentences in said:
         for sentence in sentences:
-            found.setdefault(sentence, []).append(router)
-    return found
+            places.setdefault(sentence, []).append(router)
+    return places
 
 
 def by_reason(reasons: dict[str, str]) -> dict[str, list[str]]:

@@ -87,8 +87,8 @@ def methods() -> dict:
         solve = jax.jit(lambda scores: balanced_assignment(scores, method=method))
 
         def run(scores):
-            found = solve(scores)
-            return Outcome(np.asarray(found.expert).reshape(len(scores), -1)[:, 0], None, np.asarray(found.prices))
+            runs = solve(scores)
+            return Outcome(np.asarray(runs.expert).reshape(len(scores), -1)[:, 0], None, np.asarray(runs.prices))
 
         return run
 
@@ -96,10 +96,10 @@ def methods() -> dict:
 
     def by_entropy(entropy, rounded):
         def run(scores):
-            found = solve_plan(scores, entropy)
-            prices = -entropy * np.asarray(found.column_potential)
-            note = f"{int(found.sweeps)} sweeps" + (f", {found.newton_steps} steps" if found.newton_steps else "")
-            plan = np.asarray(found.plan)
+            runs = solve_plan(scores, entropy)
+            prices = -entropy * np.asarray(runs.column_potential)
+            note = f"{int(runs.sweeps)} sweeps" + (f", {runs.newton_steps} steps" if runs.newton_steps else "")
+            plan = np.asarray(runs.plan)
             return Outcome(plan.argmax(axis=1), None, prices, note) if rounded else Outcome(None, plan, prices, note)
 
         return run
@@ -113,11 +113,11 @@ def methods() -> dict:
 
         return run
 
-    found = {"exact": assigned("host"), "auction": assigned("auction")}
+    runs = {"exact": assigned("host"), "auction": assigned("auction")}
     for entropy in ENTROPIES:
-        found[f"entropy {entropy:g}, argmax"] = by_entropy(entropy, True)
-        found[f"entropy {entropy:g}, plan"] = by_entropy(entropy, False)
-    return found | {f"quantile, {steps} steps": by_quantiles(steps) for steps in STEPS}
+        runs[f"entropy {entropy:g}, argmax"] = by_entropy(entropy, True)
+        runs[f"entropy {entropy:g}, plan"] = by_entropy(entropy, False)
+    return runs | {f"quantile, {steps} steps": by_quantiles(steps) for steps in STEPS}
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray) -> float:

@@ -55,7 +55,7 @@ def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
     from routelaws.accelerated.routed_block import hash_table
 
     random, shape = np.random.default_rng(seed), (config.vocab_size, config.choices)
-    given = {
+    numbers = {
         "random": lambda: {"uniforms": random.random(shape)},
         "multi": lambda: {"uniforms": random.random(shape)},
         "bigram": lambda: {"uniforms": random.random((2, config.vocab_size))},
@@ -63,7 +63,7 @@ def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
         "clustered": lambda: {"embeddings": random.standard_normal((config.vocab_size, DIMENSION))},
         "dispersed": lambda: {"embeddings": random.standard_normal((config.vocab_size, DIMENSION))},
     }.get(config.hash, dict)()
-    return np.asarray(hash_table(config, **given))
+    return np.asarray(hash_table(config, **numbers))
 
 
 def loads_of(table: np.ndarray, shares: np.ndarray, num_experts: int) -> np.ndarray:

@@ -207,8 +207,10 @@ def auxiliary_loss(
         admitted = _admitted_experts(expert_mask, num_experts)
         held = None if held is None else held._replace(share=held.share[admitted])
         options = dict(dialect=dialect, score=score, held=held)
-        found = auxiliary_loss(logits[:, admitted], _column_numbers(expert, admitted), **options)
-        return AuxiliaryLoss(found.loss, *(_among_all(values, admitted, num_experts) for values in found[1:]))
+        admitted_loss = auxiliary_loss(logits[:, admitted], _column_numbers(expert, admitted), **options)
+        return AuxiliaryLoss(
+            admitted_loss.loss, *(_among_all(values, admitted, num_experts) for values in admitted_loss[1:])
+        )
     probability = mean_probability(logits, score)
     num_experts = len(probability)
     if held is None:
@@ -270,9 +272,9 @@ def sequence_loss(
         if real[rows].any():
             held_here = None if held is None else held._replace(share=held.share[i])
             options = {"held": held_here, "mask": real[rows], "expert_mask": expert_mask}
-            found = auxiliary_loss(logits[rows], expert[rows], dialect=dialect, score=score, **options)
-            losses.append(found.loss)
-            share[i], probability[i] = found.share, found.probability
+            balance = auxiliary_loss(logits[rows], expert[rows], dialect=dialect, score=score, **options)
+            losses.append(balance.loss)
+            share[i], probability[i] = balance.share, balance.probability
     return AuxiliaryLoss(sum(losses) / len(losses), share, probability)
 
 

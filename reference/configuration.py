@@ -375,8 +375,8 @@ class ModelConfig:
     def given(self) -> dict:
         """Return the fields as arguments: None where a field has the value that None stands for."""
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: None if name in usual and usual[name] == value else value for name, value in values.items()}
 
     @property
     def record(self) -> Router:

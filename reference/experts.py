@@ -136,11 +136,11 @@ def dispatch(
     num_tokens, k = expert.shape
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
         raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
-    asked = _asked(mask, expert.shape)
+    requests = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
     asked_before = np.zeros(num_experts, dtype=np.int64)  # assignments that asked each expert so far
-    for t, choice in _queue(asked, order, priority):
+    for t, choice in _queue(requests, order, priority):
         e = expert[t, choice]
         slot[t, choice] = asked_before[e]
         if asked_before[e] < capacity:
@@ -343,23 +343,23 @@ def routed_ffn(
     if not expert.size:
         return RoutedOutput(np.zeros(x.shape), 0.0)
     num_experts = len(params["up"])
-    asked = _asked(mask, expert.shape)
+    requests = _asked(mask, expert.shape)
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, num_experts)
         params, num_experts = _matrices(params, admitted), len(admitted)
-        expert = _column_numbers(np.where(asked, expert, admitted[0]), admitted)
+        expert = _column_numbers(np.where(requests, expert, admitted[0]), admitted)
     # PLACE
-    num_real = int(asked.any(axis=1).sum())
+    num_real = int(requests.any(axis=1).sum())
     capacity = expert_capacity(num_real, num_experts, expert.shape[1], capacity_factor)
     if order == "priority" and priority is None:
         priority = gate
-    placement = dispatch(expert, num_experts, capacity, order=order, priority=priority, mask=asked)
+    placement = dispatch(expert, num_experts, capacity, order=order, priority=priority, mask=requests)
     padded = np.concatenate([x, np.zeros((1, x.shape[1]))])  # row T is the empty slot
     # RUN
     each = range(num_experts)
     outputs = [expert_ffn(**_matrices(params, e), x=padded[placement.token[e]], activation=activation) for e in each]
     # COMBINE
-    return RoutedOutput(combine(np.stack(outputs), expert, placement, gate), float((~placement.kept)[asked].mean()))
+    return RoutedOutput(combine(np.stack(outputs), expert, placement, gate), float((~placement.kept)[requests].mean()))
 
 
 def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray) -> None:

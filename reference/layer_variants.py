@@ -46,8 +46,8 @@ def input_gated_ffn(
     _check_ffn(params, x, expert, gate)
     result = np.zeros(x.shape)
     for t, choice in np.ndindex(expert.shape):
-        one = _matrices(params, expert[t, choice])
-        result[t] += expert_ffn(**one, x=gate[t, choice] * x[t], activation=activation)
+        matrices = _matrices(params, expert[t, choice])
+        result[t] += expert_ffn(**matrices, x=gate[t, choice] * x[t], activation=activation)
     return result
 
 
@@ -95,11 +95,11 @@ def null_expert_ffn(
         [6.75, 10.0]
     """
     null = expert >= len(params["up"])
-    found = RoutedOutput(np.zeros(x.shape), 0.0)
+    routed = RoutedOutput(np.zeros(x.shape), 0.0)
     if not null.all():
         real, options = np.where(null, 0, expert), {"order": order, "mask": ~null, "activation": activation}
-        found = routed_ffn(params, x, real, gate, capacity_factor, **options)
+        routed = routed_ffn(params, x, real, gate, capacity_factor, **options)
     if not identity:
-        return found
+        return routed
     share = np.where(null, gate, 0).sum(axis=1)  # [T]
-    return found._replace(output=found.output + share[:, None] * x)
+    return routed._replace(output=routed.output + share[:, None] * x)

@@ -204,12 +204,12 @@ def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") 
         [n, E, C, d], the outputs for each device.
     """
     n, num_experts = buffers.shape[:2]
-    own = num_experts // n
+    per_device = num_experts // n
     arrived = all_to_all(buffers)  # [n, E, C, d]: row j E/n + e came from device j for the e-th expert of this device
     outputs = np.zeros(buffers.shape)
     for i in range(n):
         for row in range(num_experts):
-            matrices = {name: params[name][i, row % own] for name in ("up", "down", "linear") if name in params}
+            matrices = {name: params[name][i, row % per_device] for name in ("up", "down", "linear") if name in params}
             outputs[i, row] = expert_ffn(**matrices, x=arrived[i, row], activation=activation)
     return all_to_all(outputs)
 
@@ -265,11 +265,11 @@ def routed_ffn_on_devices(
     num_experts = n * params["up"].shape[1]
     if not expert.size:
         return RoutedOutput(np.zeros(x.shape), np.zeros(n))
-    asked = np.ones(expert.shape, dtype=bool) if mask is None else mask
+    requests = np.ones(expert.shape, dtype=bool) if mask is None else mask
     if order == "priority" and priority is None:
         priority = gate
     # PLACE
-    kept = _kept(expert, num_experts, capacity_factor, group, order, priority, asked).reshape(expert.shape)
+    kept = _kept(expert, num_experts, capacity_factor, group, order, priority, requests).reshape(expert.shape)
     busy = [i for i in range(n) if kept[i].any()]  # `dispatch` needs at least one assignment
     placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
     x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T of zeros is an empty place
@@ -282,10 +282,10 @@ def routed_ffn_on_devices(
     output = np.zeros(x.shape)
     for i in busy:
         output[i] = combine(outputs[i], expert[i], placements[i], gate[i])
-    dropped = asked & ~kept
+    dropped = requests & ~kept
     if group == "global":
-        return RoutedOutput(output, np.full(n, dropped.sum() / asked.sum()))
-    return RoutedOutput(output, dropped.sum(axis=(1, 2)) / asked.sum(axis=(1, 2)))
+        return RoutedOutput(output, np.full(n, dropped.sum() / requests.sum()))
+    return RoutedOutput(output, dropped.sum(axis=(1, 2)) / requests.sum(axis=(1, 2)))
 
 
 def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
@@ -299,7 +299,7 @@ def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
     for i in range(len(expert)):
         num_real = int(asked[i].any(axis=1).sum())
         capacity = expert_capacity(num_real, num_experts, shape[2], capacity_factor)
-        own = None if priority is None else priority[i]
-        placement = dispatch(expert[i], num_experts, capacity, order=order, priority=own, mask=asked[i])
+        priorities = None if priority is None else priority[i]
+        placement = dispatch(expert[i], num_experts, capacity, order=order, priority=priorities, mask=asked[i])
         kept.append(placement.kept & asked[i])
     return np.stack(kept)

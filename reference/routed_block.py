@@ -352,22 +352,22 @@ def hash_table(
         raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
     if config.hash in ("modulo", "previous"):
         return hashes.modulo_table(config.vocab_size, experts, choices)
-    given = _numbers_for_table(config, uniforms, counts, embeddings)
+    numbers = _numbers_for_table(config, uniforms, counts, embeddings)
     if config.hash == "balanced":
-        return hashes.balanced_table(given, experts, choices)
+        return hashes.balanced_table(numbers, experts, choices)
     if config.hash == "random":
-        return hashes.random_table(given, experts)
+        return hashes.random_table(numbers, experts)
     if config.hash == "multi":
-        return hashes.multi_hash(_whole(given, config.experts), config.experts)
+        return hashes.multi_hash(_whole(numbers, config.experts), config.experts)
     if config.hash == "bigram":
-        return _whole(given, experts)
+        return _whole(numbers, experts)
     return _table_of_clusters(np.asarray(embeddings), config)
 
 
 def _numbers_for_table(config, uniforms, counts, embeddings):
     """Return the arrays that the hash needs; raise ValueError if one is missing or has another shape."""
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, config.choices)
-    given, shape = {
+    numbers, shape = {
         "random": (uniforms, of_choices),
         "multi": (uniforms, of_choices),
         "bigram": (uniforms, (2, *of_tokens)),
@@ -375,9 +375,9 @@ def _numbers_for_table(config, uniforms, counts, embeddings):
         "clustered": (embeddings, of_tokens),
         "dispersed": (embeddings, of_tokens),
     }[config.hash]
-    if given is None or np.shape(given)[: len(shape)] != shape:
-        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
-    return given
+    if numbers is None or np.shape(numbers)[: len(shape)] != shape:
+        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(numbers)}")
+    return numbers
 
 
 def _whole(uniforms, num_experts):

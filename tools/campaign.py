@@ -422,24 +422,24 @@ def main() -> int:
     flags.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
     flags.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after this long")
-    given = flags.parse_args()
+    options = flags.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="routelaws-campaign-"))
     prepare_environment(folder)
-    began, campaign = time.monotonic(), Campaign(folder, given.seed)
-    campaign.train_undisturbed(given.models)
-    if "job array" in given.kinds:
+    began, campaign = time.monotonic(), Campaign(folder, options.seed)
+    campaign.train_undisturbed(options.models)
+    if "job array" in options.kinds:
         campaign.train_undisturbed_sweep()
     print(f"undisturbed runs: {time.monotonic() - began:.0f} s; a full disk is {_full_disk(campaign)}", flush=True)
     done, failed = collections.Counter(), []
-    for number, kind in enumerate(order(given.kinds, given.runs, campaign.draw)):
-        if time.monotonic() - began > 60 * given.minutes:
+    for number, kind in enumerate(order(options.kinds, options.runs, campaign.draw)):
+        if time.monotonic() - began > 60 * options.minutes:
             break
         wrong = campaign.one(kind, number)
         done[kind] += 1
         if wrong:
             failed.append({"run": number, "kind": kind, "folder": str(folder / f"run-{number}"), "wrong": wrong})
-        print(f"{number + 1:4}/{given.runs}  {kind:20} {wrong or 'the same'}", flush=True)
-    report(done, failed, campaign, given, time.monotonic() - began)
+        print(f"{number + 1:4}/{options.runs}  {kind:20} {wrong or 'the same'}", flush=True)
+    report(done, failed, campaign, options, time.monotonic() - began)
     if not failed:
         shutil.rmtree(folder)
     return 1 if failed else 0

@@ -35,8 +35,8 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
     Raises:
         ValueError: the loops run, and the shapes are inconsistent.
     """
-    given = [projected] if relative is None else [projected, relative]
-    if not loops_run(ATTENTION, *given):
+    arrays = [projected] if relative is None else [projected, relative]
+    if not loops_run(ATTENTION, *arrays):
         return twin(projected, relative, heads, causal)
     sizes = sizes_of("attention", {"projected [b, S, 3 H c]": projected}, FLOATS, H=heads)
     width, length = heads * sizes["c"], sizes["S"]

@@ -136,9 +136,9 @@ def _outputs(twin, activation, keep, matrices, x, gate, queue):
         before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
         return twin(activation, matrices, x, gate, queue), before
 
-    given = matrices, x, gate, queue
-    output, before = lax.platform_dependent(*given, cpu=on_cpu, default=on_other)
-    return output, (given, before)
+    inputs = matrices, x, gate, queue
+    output, before = lax.platform_dependent(*inputs, cpu=on_cpu, default=on_other)
+    return output, (inputs, before)
 
 
 def _forward(twin, activation, matrices, x, gate, queue):

@@ -185,11 +185,11 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     scale = np.linalg.norm(J[:, free], axis=0)
     _, values, right = np.linalg.svd(J[:, free] / scale, full_matrices=False)
     kept = values > 1e-15 * values[0]
-    found = np.full((theta.size, theta.size), np.nan)
+    matrix = np.full((theta.size, theta.size), np.nan)
     with np.errstate(over="ignore", invalid="ignore"):  # of diverged coefficients
         root = turn[np.ix_(free, free)] @ (right[kept].T / values[kept] / scale[:, None])
-        found[np.ix_(free, free)] = variance * root @ root.T
-    return found
+        matrix[np.ix_(free, free)] = variance * root @ root.T
+    return matrix
 
 
 def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):

@@ -71,9 +71,9 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return the errors of the points `out` of one line."""
     offset = x - x.mean()
     unit = np.stack([np.full(x.size, 1 / math.sqrt(x.size)), offset / math.sqrt(float(offset @ offset))], axis=1)
-    found = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
-    if np.all(np.isfinite(found)):
-        return found
+    errors = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
+    if np.all(np.isfinite(errors)):
+        return errors
     at, level = x[~out].mean(), y[~out].mean()  # nearly one E left: straight from the points that remain
     offset = x[~out] - at
     # The offsets add up to a rounding, which the whole of y would multiply.

@@ -44,10 +44,10 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     data = jax.tree.map(lambda column: np.asarray(column, np.float64)[take], data)
     weight = (np.arange(filled) < rows).astype(np.float64)
     with jax.enable_x64(True):
-        found = _search(
+        result = _search(
             model, data, np.asarray(target, np.float64)[take], weight, np.asarray(starts, np.float64), delta
         )
-        parameters, objective, residual, jacobian = (np.asarray(value) for value in found)
+        parameters, objective, residual, jacobian = (np.asarray(value) for value in result)
     if not math.isfinite(objective):
         raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
     return Minimum(parameters, float(objective), residual[:rows], jacobian[:rows])

@@ -27,23 +27,23 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
 
     form = form() if callable(form) else form
     problem = _descent.problem_of(form, columns, loss, huber)
-    found = _descent.best_of(problem, _begin(form, problem, starts))
-    residual, turn = _descent.look(problem, found.theta)
+    best = _descent.best_of(problem, _begin(form, problem, starts))
+    residual, turn = _descent.look(problem, best.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
-    values = np.where(away, form.limits, _descent.coefficients(form, found.theta, problem.centres)[0])
+    values = np.where(away, form.limits, _descent.coefficients(form, best.theta, problem.centres)[0])
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
-    if not _descent.ended(problem, residual, turn, found.value):
+    if not _descent.ended(problem, residual, turn, best.value):
         status = "the search did not end"
     criterion = "half the sum of squared differences of ln losses"
     if huber is not None:
         criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
     rmsle = math.sqrt(float(residual @ residual) / residual.size) / math.log(10)
-    covariance = _descent.covariance(problem, found.theta)
+    covariance = _descent.covariance(problem, best.theta)
     return (
-        kind(*values.tolist()), found.value, rmsle, status, covariance, residual.size, criterion, found.starts,
-        found.reached,
+        kind(*values.tolist()), best.value, rmsle, status, covariance, residual.size, criterion, best.starts,
+        best.reached,
     )  # fmt: skip
 
 

@@ -69,9 +69,9 @@ def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndar
     exponents = np.setdiff1d(np.arange(unknowns), rows)
     shares = np.array(_smooth.share_out(len(law.terms), not law.terms[-1][1], log_loss))
     grid = np.stack([v.ravel() for v in np.meshgrid(*[law.guesses] * exponents.size, indexing="ij")], axis=1)
-    found = np.zeros((len(shares), len(grid), unknowns))
-    found[:, :, rows], found[:, :, exponents] = shares[:, None], grid[None]
-    return found.reshape(-1, unknowns)
+    starts = np.zeros((len(shares), len(grid), unknowns))
+    starts[:, :, rows], starts[:, :, exponents] = shares[:, None], grid[None]
+    return starts.reshape(-1, unknowns)
 
 
 fit_additive = calling(reference.fit_additive, _smooth=_smooth, _form=_form)

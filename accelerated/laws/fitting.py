@@ -121,8 +121,8 @@ def fit_weighted(
         raise InputError(f"weights has shape {weights.shape}; needed: [draws, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise InputError("weights: every entry has to be at least 0")
-    found = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
-    piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = found.T
+    fits = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
+    piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
     curves = np.stack(
@@ -217,13 +217,13 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
     """Return the fit to a checked table."""
     count = table.log_loss.size
     huber = None if huber is None else check_delta(huber, "in log10 units")
-    found = _best(table, huber, scan, starts)
-    piece, alpha, ratio, rest = int(found[0]), *found[1:4]
+    best = _best(table, huber, scan, starts)
+    piece, alpha, ratio, rest = int(best[0]), *best[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
     psi = expert_curve(table.extra[table.level], rise, bend, top)
     design = np.stack([np.ones(count), table.log_size, psi, psi * table.log_size], axis=1)
-    solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else found[5:]
+    solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else best[5:]
     residual = table.log_loss - design @ solution
     square = float(np.mean(residual**2))
     objective, criterion = square, "mean squared difference of log10 losses"

@@ -38,13 +38,13 @@ def _internal(values, centres: np.ndarray) -> np.ndarray:
     """Return θ of coefficients; see `_natural` of the reference."""
     E_start, E_max, c = values[8:]
     rest = 1 - E_start / E_max
-    s, found = math.log(E_start), []
+    s, theta = math.log(E_start), []
     for first in (0, 4):
         multiplier, power, gain, turn = values[first : first + 4]
         centre = centres[first // 4]
         log = math.log(multiplier) + power * centre + (gain + turn * centre) * s
-        found += [log, power + turn * s, gain + turn * centre, turn]
-    return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
+        theta += [log, power + turn * s, gain + turn * centre, turn]
+    return np.array([*theta, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
 
 
 def _starts(logs: np.ndarray, log_loss: np.ndarray) -> np.ndarray:

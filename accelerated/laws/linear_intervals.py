@@ -96,8 +96,8 @@ def bilinear_intervals(
     elif not steep:
         # With an interaction of 0 the best slope comes from the regression of the slope on c.
         low, high = (high if slope < c * slopes[0, 1] / slopes[1, 1] else -math.inf), math.inf
-    found = _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
-    return [*found, Range("N_cutoff", None, cutoff(fit.coefficients), _power(low + mean), _power(high + mean), "")]
+    ranges = _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
+    return [*ranges, Range("N_cutoff", None, cutoff(fit.coefficients), _power(low + mean), _power(high + mean), "")]
 
 
 def _of_covariance(

@@ -69,7 +69,7 @@ def fine_grained_optimum(
     a, alpha, b, beta, g, gamma, c = coefficients
     N_0 = float(fine_grained.fine_grained_parameters(1.0, expansion))
     F_0 = 12 * fine_grained.FLOPS_PER_PARAMETER / fine_grained.WIDTH_PER_BLOCK  # of d³
-    found = []
+    optima = []
     for granularity in granularities:
         router = fine_grained.ROUTER_FLOPS * expansion * granularity / fine_grained.WIDTH_PER_BLOCK
         first = (g * granularity**-gamma + a) * N_0**-alpha
@@ -79,8 +79,8 @@ def fine_grained_optimum(
             return first * math.exp(-3 * alpha * t) + b * math.exp(-beta * log_tokens) + c
 
         t = _lowest_point(loss, math.log(LEAST_WIDTH), max(math.log(flops) / 3, math.log(LEAST_WIDTH)))
-        found.append((loss(t), t, granularity))
-    least_loss, t, granularity = min(found)
+        optima.append((loss(t), t, granularity))
+    least_loss, t, granularity = min(optima)
     d = math.exp(t)
     tokens = flops / float(fine_grained.fine_grained_flops(d, expansion, granularity))
     size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
@@ -93,8 +93,8 @@ def _lowest_point(function: Callable, low: float, high: float) -> float:
 
     if not low < high:
         return low
-    found = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
-    return min((found.fun, found.x), (function(low), low), (function(high), high))[1]
+    minimum = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    return min((minimum.fun, minimum.x), (function(low), low), (function(high), high))[1]
 
 
 fine_grained_for_active = calling(reference.fine_grained_for_active, fine_grained_optimum=fine_grained_optimum)

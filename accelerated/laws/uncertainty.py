@@ -63,12 +63,12 @@ def profile_intervals(
     reduced = law_fit.reduce_rows(
         table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
     )
-    found = []
+    intervals = []
     for quantity in quantities:
         value, low, high = (_natural(table, quantity, end) for end in _ends(table, reduced, fit, quantity, limit))
         outside = reference._extrapolated(dense_parameters, num_experts, quantity, value)
-        found.append(Interval(quantity, value, low, high, level, outside))
-    return found
+        intervals.append(Interval(quantity, value, low, high, level, outside))
+    return intervals
 
 
 def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit: float) -> tuple[float, float, float]:
@@ -85,9 +85,9 @@ def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit:
     work = np.empty((6, 2 * table.extra.size))
     _, best, *ends = law_intervals.ends_at(problem, table.extra, constant, kind, at, beyond, *shape, limit, work)
     for side, sign in enumerate((1.0, -1.0)):
-        found = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
-        if found < law_intervals.OUTSIDE:  # else no shape of the scan is allowed, as where only the best one is
-            ends[side] = sign * min(found, sign * ends[side])
+        end = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
+        if end < law_intervals.OUTSIDE:  # else no shape of the scan is allowed, as where only the best one is
+            ends[side] = sign * min(end, sign * ends[side])
     return float(best), float(ends[0]), float(ends[1])
 
 

@@ -140,9 +140,9 @@ def balanced_assignment(
         expert = jnp.sort(expert, axis=1)
         order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
         expert = jnp.take_along_axis(expert, order, axis=1)
-    own = jnp.take_along_axis(clean, expert, axis=1)
+    chosen = jnp.take_along_axis(clean, expert, axis=1)
     expert = _padded_experts(expert, mask, admitted)
-    numbers = own.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, admitted)
+    numbers = chosen.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, admitted)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
 
 
@@ -237,12 +237,12 @@ def base_router(
 def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, axis_name, **options):
     """Return the experts [T, k] of these tokens in the whole group's balanced assignment, and whether it is valid."""
     if axis_name is None:
-        found = balanced_assignment(logits, k, mask=mask, **options)
-        return found.expert, jnp.isfinite(found.gap)
+        assignment = balanced_assignment(logits, k, mask=mask, **options)
+        return assignment.expert, jnp.isfinite(assignment.gap)
     scores = _gathered(jax.lax.stop_gradient(logits), axis_name)
     everyone = mask if mask is None else _gathered(_real_tokens(mask, len(logits)), axis_name)
-    found = balanced_assignment(scores, k, mask=everyone, **options)
-    return _own_rows(found.expert, len(logits), axis_name), jnp.isfinite(found.gap)
+    assignment = balanced_assignment(scores, k, mask=everyone, **options)
+    return _own_rows(assignment.expert, len(logits), axis_name), jnp.isfinite(assignment.gap)
 
 
 def _column(mask: jax.Array | None):

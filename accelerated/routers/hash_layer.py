@@ -320,8 +320,8 @@ def _pieces(embeddings, centres):
 
 
 def _nearest(embeddings, centres):
-    found = [distances.argmin(axis=1) for _, distances in _pieces(embeddings, centres)]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    nearest = [distances.argmin(axis=1) for _, distances in _pieces(embeddings, centres)]
+    return np.concatenate(nearest) if nearest else np.empty(0, np.int64)
 
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:

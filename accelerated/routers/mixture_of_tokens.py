@@ -219,8 +219,8 @@ def mixture_of_tokens(
     weights = mixing_weights(logits, temperature, one_hot=one_hot, **masks)  # [g, E]
     shares = weights
     if emit != "mixing" or emit_temperature is not None:
-        own = temperature if emit_temperature is None else emit_temperature
-        shares = emit_weights(logits, own, emit=emit, one_hot=one_hot, **masks)
+        emission = temperature if emit_temperature is None else emit_temperature
+        shares = emit_weights(logits, emission, emit=emit, one_hot=one_hot, **masks)
     taking = None if expert_mask is None else _admitted_experts(expert_mask, weights.shape[1])[0][:, None]
     mixtures = _among(jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x), taking, 0)  # MIX
     if axis_name is None:  # RUN

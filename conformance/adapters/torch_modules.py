@@ -50,8 +50,8 @@ def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> 
         routers = [value for value in parameters.values() if sorted(value.shape) == sorted((num_experts, d_model))]
         for value in routers:
             value.copy_(torch.eye(*value.shape))
-        found = _plant_stacked(parameters.values(), num_experts, d_model, d_ff) or _plant_single(layer, d_model, d_ff)
-    if not routers or not found:
+        planted = _plant_stacked(parameters.values(), num_experts, d_model, d_ff) or _plant_single(layer, d_model, d_ff)
+    if not routers or not planted:
         raise LookupError(f"no {'experts' if routers else 'router'} of {type(layer).__name__} found by shape")
     return layer.eval()
 

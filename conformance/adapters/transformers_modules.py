@@ -68,13 +68,13 @@ def _files() -> list[Path]:
 
 def names(pattern: str = r"\w*(?:Router|TopKGating|MoEV1Gate)") -> dict[str, str]:
     """Return {class: module} of the transformers classes whose name matches a pattern, from the sources."""
-    found = {}
+    classes = {}
     for path in _files():
         text = path.read_text(encoding="utf-8")
         if "outer" in text or "Gat" in text or "MLP" in text:
             for name in re.findall(rf"^class ({pattern})\(", text, re.M):
-                found[name] = f"transformers.models.{path.parent.name}.{path.stem}"
-    return found
+                classes[name] = f"transformers.models.{path.parent.name}.{path.stem}"
+    return classes
 
 
 def find(text: str):
@@ -133,12 +133,12 @@ def _configurations(library, kind) -> tuple:
         value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
     ]
     wanted = str(inspect.signature(kind).parameters.get("config"))
-    found = []
+    configurations = []
     for one in sorted(classes, key=lambda one: (one.__name__ not in wanted, "Text" not in one.__name__)):
         with contextlib.suppress(Exception):
             config = one()
-            found += [config] if any(hasattr(config, key) for key in EXPERTS) else []
-    return tuple(found)
+            configurations += [config] if any(hasattr(config, key) for key in EXPERTS) else []
+    return tuple(configurations)
 
 
 def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict, d_ff: int = 3):

@@ -173,8 +173,8 @@ def _dense_choice(f: Callable) -> Callable:
     """Return the gates of an expert-choice router as [T, E]."""
 
     def gates(z, c):
-        found = f(z, capacity_factor=c)
-        token, gate = (np.asarray(_field(found, *field)) for field in (("token", 0), ("gate", 1)))
+        choice = f(z, capacity_factor=c)
+        token, gate = (np.asarray(_field(choice, *field)) for field in (("token", 0), ("gate", 1)))
         result = np.zeros(z.shape)
         result[token, np.arange(len(token))[:, None]] = gate
         return result
@@ -251,8 +251,8 @@ def _takes(function: Callable, count: int) -> bool:
 def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
     """Call a function with copies; return an array, a string if it raises, or None if it is not implemented."""
     try:
-        found = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
-        return found if bare is None else bare(found)
+        answer = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+        return answer if bare is None else bare(answer)
     except NotImplementedError:
         return None
     except Exception as problem:  # every exception is an answer

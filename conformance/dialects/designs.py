@@ -183,20 +183,20 @@ def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
 def probes(seed: int = 0) -> list[Probe]:
     """Return the inputs for a verdict, smallest first within each kind."""
     random = np.random.default_rng(seed)
-    found = [Probe("plain", _lattice(random, T, E), k) for T, E, k in SHAPES]
+    inputs = [Probe("plain", _lattice(random, T, E), k) for T, E, k in SHAPES]
     ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]
-    found += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # closer than bfloat16 can tell
-    found += [Probe("plain", 64 + _lattice(random, T, E), k) for T, E, k in ones]
+    inputs += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # closer than bfloat16 can tell
+    inputs += [Probe("plain", 64 + _lattice(random, T, E), k) for T, E, k in ones]
     for T, E, k in ones:
-        found += [Probe("edge", z, k) for z in (_lattice(random, T, E) - 60, 60 * np.sign(_lattice(random, T, E)))]
-        found += [Probe("edge", 1250.0 * _lattice(random, T, E), k)]
-    found += [Probe("tie", np.array([row]), k) for row, k in (
+        inputs += [Probe("edge", z, k) for z in (_lattice(random, T, E) - 60, 60 * np.sign(_lattice(random, T, E)))]
+        inputs += [Probe("edge", 1250.0 * _lattice(random, T, E), k)]
+    inputs += [Probe("tie", np.array([row]), k) for row, k in (
         ([0.0, 0.0], 1), ([-0.0, 0.0], 1), ([1.0, 0.0, 1.0, 1.0], 2), ([0.5] * 8, 3), ([-0.0, 0.0, -0.0, 0.0], 2)
     )]  # fmt: skip
-    found += [Probe("tie", random.choice([-0.5, 0.0, 0.5], (6, 8)), 2)]
-    found += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 0.35) for T in (1, 6)]
-    found += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 2) for T in (1, 6)]
-    found += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
+    inputs += [Probe("tie", random.choice([-0.5, 0.0, 0.5], (6, 8)), 2)]
+    inputs += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 0.35) for T in (1, 6)]
+    inputs += [Probe("bias", _lattice(random, T, 8), 2, random.permutation(8) / 10 - 2) for T in (1, 6)]
+    inputs += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
     real = np.array([True, False, True, True, False, True, True])
-    found += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]
-    return found
+    inputs += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]
+    return inputs

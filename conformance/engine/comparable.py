@@ -18,14 +18,14 @@ OPTIONAL = {
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
     """Return a result for comparison: add missing fields, and order choices like the reference."""
-    given = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
+    named = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
     if not absent and stance is None:
         return result
-    wanted = public_functions()[path](**given)
+    wanted = public_functions()[path](**named)
     if absent:
         result = result._replace(**{name: getattr(wanted, name) for name in absent})
-    return result if stance is None else canonical(path, result, wanted, given, precision)
+    return result if stance is None else canonical(path, result, wanted, named, precision)
 
 
 def canonical(path: str, result, wanted, given: dict, precision: str):

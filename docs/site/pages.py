@@ -50,8 +50,8 @@ def guides(root: Path = ROOT) -> dict[str, list[str]]:
 def lab(root: Path = ROOT) -> list[str]:
     """Return the pages of the lab, its index first."""
     order = ("index", "routers", "law", "budget")
-    found = (root / "docs/site/lab").glob("*.md")
-    return [path.relative_to(root).as_posix() for path in sorted(found, key=lambda path: order.index(path.stem))]
+    pages = (root / "docs/site/lab").glob("*.md")
+    return [path.relative_to(root).as_posix() for path in sorted(pages, key=lambda path: order.index(path.stem))]
 
 
 def pages(root: Path = ROOT) -> dict[str, str]:
@@ -65,10 +65,10 @@ def pages(root: Path = ROOT) -> dict[str, str]:
 
 def title_of(path: Path) -> str:
     """Return the first heading of a Markdown file."""
-    found = TITLE.search(path.read_text(encoding="utf-8"))
-    if not found:
+    heading = TITLE.search(path.read_text(encoding="utf-8"))
+    if not heading:
         raise SystemExit(f"{path}: a page needs a title, a line that begins with '# '")
-    return found[1].strip()
+    return heading[1].strip()
 
 
 def first_sentence(path: Path) -> str:

@@ -294,7 +294,7 @@ def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]
         return math.nan, 1.0, math.inf
     both = rise + bend  # 1/E_start - 1/E_max
     if name == "E_start":
-        own = max(rise / both**2, 1.0)  # 1 up to rounding, on that edge
+        effective = max(rise / both**2, 1.0)  # 1 up to rounding, on that edge
     else:
-        own = rise / (both * bend) if bend > 0 else math.inf
-    return own, own, own
+        effective = rise / (both * bend) if bend > 0 else math.inf
+    return effective, effective, effective

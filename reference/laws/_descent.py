@@ -208,9 +208,9 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
     inverse = np.linalg.pinv(J / scale) / scale[:, None]
     with np.errstate(invalid="ignore"):  # inf - inf, of vanished coefficients
         change = turns(lambda t: form.natural(t, centres), theta)[np.ix_(free, free)]
-    found = np.full((theta.size, theta.size), np.nan)
-    found[np.ix_(free, free)] = variance * (change @ inverse) @ (change @ inverse).T
-    return found
+    matrix = np.full((theta.size, theta.size), np.nan)
+    matrix[np.ix_(free, free)] = variance * (change @ inverse) @ (change @ inverse).T
+    return matrix
 
 
 def turns(function: Callable, theta: np.ndarray) -> np.ndarray:

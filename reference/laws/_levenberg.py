@@ -54,11 +54,11 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
     Raises:
         ArithmeticError: no start has a finite sum.
     """
-    found = [descend(model, target, start, delta) for start in starts]
-    found = [item for item in found if math.isfinite(item.objective)]
-    if not found:
+    minima = [descend(model, target, start, delta) for start in starts]
+    minima = [item for item in minima if math.isfinite(item.objective)]
+    if not minima:
         raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
-    return min(found, key=lambda item: item.objective)
+    return min(minima, key=lambda item: item.objective)
 
 
 def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float) -> Minimum:

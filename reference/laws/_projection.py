@@ -220,10 +220,10 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
     # A point is low if neither neighbour is below; at an end of the line it is its own missing neighbour.
     left, right = [max(k - 1, 0) for k in range(SCAN)], [min(k + 1, SCAN - 1) for k in range(SCAN)]
     lows = [k for k in range(SCAN) if values[k] <= min(values[left[k]], values[right[k]])]
-    found = []
+    minima = []
     for k in sorted(lows, key=lambda k: values[k])[:CANDIDATES]:
-        found += [(values[k], points[k]), _narrow_down(function, points[left[k]], points[right[k]])]
-    return min(found)
+        minima += [(values[k], points[k]), _narrow_down(function, points[left[k]], points[right[k]])]
+    return min(minima)
 
 
 def _narrow_down(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:

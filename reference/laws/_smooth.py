@@ -51,24 +51,24 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
     starts = _begin(form, columns, centres, problem, starts)
-    found = _descent.best_of(problem, starts)
-    away = _descent.gone(problem, found.theta)
-    values = np.where(away, form.limits, form.natural(found.theta, centres))
-    J = problem.model(found.theta)[1][:, ~away]
+    best = _descent.best_of(problem, starts)
+    away = _descent.gone(problem, best.theta)
+    values = np.where(away, form.limits, form.natural(best.theta, centres))
+    J = problem.model(best.theta)[1][:, ~away]
     free = np.linalg.matrix_rank(J / np.linalg.norm(J, axis=0), tol=INDEPENDENT) == J.shape[1]
     status = "interior" if free else "not determined"
     if away.any():
         names = [name for name, out in zip(form.names, away, strict=True) if out]
         status = f"{', '.join(names)} left the law"
-    if not _descent.ended(problem, found.theta):
+    if not _descent.ended(problem, best.theta):
         status = "the search did not end"
-    residual = problem.model(found.theta)[0] - problem.log_loss
+    residual = problem.model(best.theta)[0] - problem.log_loss
     criterion = "half the sum of squared differences of ln losses"
     if huber is not None:
         criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
     return (
-        kind(*(float(value) for value in values)), found.value, math.sqrt(np.mean(residual**2)) / math.log(10), status,
-        _descent.covariance(problem, form, found.theta, centres), residual.size, criterion, found.starts, found.reached,
+        kind(*(float(value) for value in values)), best.value, math.sqrt(np.mean(residual**2)) / math.log(10), status,
+        _descent.covariance(problem, form, best.theta, centres), residual.size, criterion, best.starts, best.reached,
     )  # fmt: skip
 
 
@@ -87,24 +87,24 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if points is None:
-        asked = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
+        targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
     else:
-        asked = [("prediction", True, _prediction(form, centres, point)) for point in points]
+        targets = [("prediction", True, _prediction(form, centres, point)) for point in points]
     begin = [theta]
     for i in np.flatnonzero(away & np.array(form.positive)):
         target = _coefficient(form, centres, i)
         sign = -1 if form.limits[i] > 0 else 1  # away from the edge: from infinity downward, from 0 upward
         begin.append(_profile.far_end(problem, theta, target, quantile, sign))
-    found = []
-    for i, (name, positive, target) in enumerate(asked):
+    rows = []
+    for i, (name, positive, target) in enumerate(targets):
         value, low, high = _profile.profile(problem, begin, target, quantile)
         if positive:  # the profile is of the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
         if points is None and away[i]:
             value = form.limits[i]
-        found.append((name, value, low, high, level))
-    return found
+        rows.append((name, value, low, high, level))
+    return rows
 
 
 def _coefficient(form: Form, centres: np.ndarray, i: int):
@@ -168,9 +168,9 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
     logs = [np.log(np.array(part) / sum(part)) + log_loss.mean() for part in parts]
     if not floor:
         return logs
-    found = []
+    starts = []
     for log in logs:
         for share in (0.0, 0.2, 0.5, 0.8):  # of the floor
             log_floor = math.log(share) + log_loss.mean() if share > 0 else _descent.ABSENT
-            found.append(np.append(log + math.log(1 - share), log_floor))
-    return found
+            starts.append(np.append(log + math.log(1 - share), log_floor))
+    return starts

@@ -69,9 +69,9 @@ def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
 
 def fit_broken_record(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> AccuracyFit:
     """Return the fit of `broken.fit_broken` with the fields of every law."""
-    found = broken.fit_broken(flops, accuracy, huber)
-    predicted = broken.predict_broken(flops, found.coefficients)
-    return _record(found.coefficients, found.objective, found.rmse, found.criterion, predicted, flops)
+    fit = broken.fit_broken(flops, accuracy, huber)
+    predicted = broken.predict_broken(flops, fit.coefficients)
+    return _record(fit.coefficients, fit.objective, fit.rmse, fit.criterion, predicted, flops)
 
 
 def fit_stages_linear(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
@@ -86,8 +86,8 @@ def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarra
 
 def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
     """Return the fit of two stages in N and D, `two_stage.fit_two_stage_ratio`, with the fields of every law."""
-    found = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
-    return _stages(StagesRatioCoefficients, found, parameters, tokens)
+    fit = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
+    return _stages(StagesRatioCoefficients, fit, parameters, tokens)
 
 
 def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray:

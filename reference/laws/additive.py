@@ -208,8 +208,8 @@ def additive_intervals(
     """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)
-    found = _smooth.intervals(_form(law), columns, loss, huber, level, points)
-    return [AdditiveInterval(*each) for each in found]
+    rows = _smooth.intervals(_form(law), columns, loss, huber, level, points)
+    return [AdditiveInterval(*each) for each in rows]
 
 
 class _Unknowns:

@@ -53,22 +53,22 @@ def routed_intervals(
     Raises:
         ValueError: as `profile_intervals`.
     """
-    asked = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, asked, level)]
+    quantities = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
+    return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
 
 
 def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
     """Return b + c log10 N at each size of the rows. Arguments as `routed_intervals`."""
-    asked = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, asked, level)]
+    quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
+    return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
 
 
 def routed_prediction(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
     """Return the loss at one point (N, E). Other arguments as `routed_intervals`."""
-    asked = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
-    law, run = profile_intervals(*columns, loss, asked, level)
+    quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
+    law, run = profile_intervals(*columns, loss, quantities, level)
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
 
 
@@ -81,9 +81,9 @@ def routed_by_size(
     """
     if np.unique(columns[0]).size < 3:
         return None
-    asked = [Quantity("prediction", N=float(at[0]), E=float(at[1]))]
-    [found] = jackknife(*columns, loss, columns[0], asked, level).intervals
-    return found.low, found.high
+    quantities = [Quantity("prediction", N=float(at[0]), E=float(at[1]))]
+    [interval] = jackknife(*columns, loss, columns[0], quantities, level).intervals
+    return interval.low, interval.high
 
 
 def routed_dense_equivalent(
@@ -92,9 +92,9 @@ def routed_dense_equivalent(
     """Return the size of the dense model with the loss of (N, E); None at E = 1. Otherwise as `routed_intervals`."""
     if not at[1] > 1:
         return None
-    asked = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [found] = profile_intervals(*columns, loss, asked, level)
-    return range_of(found)
+    quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
+    [interval] = profile_intervals(*columns, loss, quantities, level)
+    return range_of(interval)
 
 
 def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
@@ -116,9 +116,9 @@ def utilisation_intervals(
     Raises:
         ValueError: as `profile_intervals` and `scaled_columns`.
     """
-    asked = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
+    quantities = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
-    for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, asked, level):
+    for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, quantities, level):
         found = range_of(interval)
         unit = fit.curve.unit if found.name in ("E_start", "E_max") else 1.0
         ends = (found.value * unit, found.low * unit, found.high * unit)
@@ -130,9 +130,9 @@ def utilisation_slopes(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
     """Return b + c log10 F at the least, the median and the largest F. Arguments as `utilisation_intervals`."""
-    asked = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
+    quantities = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
     scaled = scaled_columns(fit.curve, *columns)
-    return [range_of(interval) for interval in profile_intervals(*scaled, loss, asked, level)]
+    return [range_of(interval) for interval in profile_intervals(*scaled, loss, quantities, level)]
 
 
 def utilisation_prediction(

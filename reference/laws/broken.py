@@ -119,15 +119,15 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
         )
     centre = float(np.log(flops).mean())
     x = np.log(flops) - centre
-    found = search(_model(x), accuracy, _starts(x, accuracy), delta)
-    a, b, c0, log_break, log_width, c1 = found.parameters
+    best = search(_model(x), accuracy, _starts(x, accuracy), delta)
+    a, b, c0, log_break, log_width, c1 = best.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
     with np.errstate(over="ignore", invalid="ignore"):  # for a diverged break
         level, d1, f1 = np.exp([c0 * centre, log_break + centre, log_width])
         values = a, b * level, c0, d1, f1, c1
     criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"
-    rmse = float(np.sqrt(np.mean(found.residual**2)))
-    return BrokenFit(BrokenCoefficients(*(float(v) for v in values)), found.objective, rmse, flops.size, criterion)
+    rmse = float(np.sqrt(np.mean(best.residual**2)))
+    return BrokenFit(BrokenCoefficients(*(float(v) for v in values)), best.objective, rmse, flops.size, criterion)
 
 
 def _curve(x: np.ndarray, c0: float, log_break: float, log_width: float, c1: float):

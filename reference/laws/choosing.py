@@ -162,15 +162,15 @@ def resampled_losses(
         >>> found.round(6).tolist() == [predict_loss(*points, law).round(6).tolist()]
         True
     """
-    found = np.full((len(weights), np.size(points[0])), np.nan)
-    given = law.given(*columns)
+    predictions = np.full((len(weights), np.size(points[0])), np.nan)
+    constants = law.given(*columns)
     for i, counts in enumerate(np.asarray(weights, dtype=np.int64)):
         try:
-            fit = law.fit(*(np.repeat(column, counts) for column in columns), np.repeat(loss, counts), **given)
-            found[i] = law.predict(fit, *points)
+            fit = law.fit(*(np.repeat(column, counts) for column in columns), np.repeat(loss, counts), **constants)
+            predictions[i] = law.predict(fit, *points)
         except ValueError:
             continue
-    return found
+    return predictions
 
 
 def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:

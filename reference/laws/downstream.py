@@ -277,15 +277,15 @@ def _features(form: type, logs: tuple[np.ndarray, ...]) -> np.ndarray:
 
     The other laws have one "term": the right side of their equation in ln(-ln Q').
     """
-    one, zero = np.ones_like(logs[0]), np.zeros_like(logs[0])
+    ones, zero = np.ones_like(logs[0]), np.zeros_like(logs[0])
     if form is DirectCoefficients:
-        terms = [[one, -logs[0]]]
+        terms = [[ones, -logs[0]]]
     elif form is RatioCoefficients:
-        terms = [[one, -logs[0], zero, zero], [zero, zero, one, -logs[1]]]
+        terms = [[ones, -logs[0], zero, zero], [zero, zero, ones, -logs[1]]]
     elif form is CeilingCoefficients:
-        terms = [[one, -logs[0], zero], [zero, zero, one]]
+        terms = [[ones, -logs[0], zero], [zero, zero, ones]]
     else:
-        terms = [[one, logs[0], logs[1], logs[0] * logs[1]]]
+        terms = [[ones, logs[0], logs[1], logs[0] * logs[1]]]
     return np.stack([np.stack(term, axis=-1) for term in terms], axis=-2)
 
 

@@ -74,23 +74,23 @@ def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber:
         raise InputError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
     centre = np.array([log.mean() for log in logs])
     features = _features(form, tuple(log - c for log, c in zip(logs, centre, strict=True)))
-    found = search(power_terms(features), target, _starts(form, float(target.mean())), delta)
+    best = search(power_terms(features), target, _starts(form, float(target.mean())), delta)
     move = _from_the_middle(form, centre)
-    values, spread = move @ found.parameters, move @ covariance(found, delta) @ move.T
+    values, spread = move @ best.parameters, move @ covariance(best, delta) @ move.T
     status: Status = "interior" if values[1] > 0 else "accuracy does not rise"
-    if _least_share(features, found) < _VANISHED:
+    if _least_share(features, best) < _VANISHED:
         status = "one term vanishes"
     if form is CeilingCoefficients:
         line = search(power_terms(features[:, :1, :2]), target, np.array([[target.mean(), 0.1]]), delta)
-        if line.objective <= found.objective * (1 + _AS_GOOD) + _ROUNDING * target.size:
-            found, status = line, "no ceiling is seen"
+        if line.objective <= best.objective * (1 + _AS_GOOD) + _ROUNDING * target.size:
+            best, status = line, "no ceiling is seen"
             values = np.append(move[:2, :2] @ line.parameters, -np.inf)
             spread = np.full((3, 3), np.nan)
             spread[:2, :2] = move[:2, :2] @ covariance(line, delta) @ move[:2, :2].T
     factors = [name in ("A", "B", "E") for name in form._fields]
     with np.errstate(over="ignore"):
         coefficients = form(*(float(v) for v in np.where(factors, np.exp(values), values)))
-    return _report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
+    return _report(coefficients, best.objective, best.residual, target, status, spread, used, delta, guess_rate)
 
 
 def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:

@@ -188,12 +188,12 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
             return residual_sum(rows, rise, bend)
         return _huber.solve(rows, rise, bend, huber)[0]
 
-    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]  # t, w, value
+    minima = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]  # t, w, value
     floor = rows.log_loss.size * RESOLUTION**2  # rounding of the criterion; matters for noise-free tables only
     if huber is not None:
         floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
-    lowest = min(value for _, _, _, value in found)
-    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)  # the smallest piece
+    lowest = min(value for _, _, _, value in minima)
+    status, t, w, _ = next(piece for piece in minima if piece[3] <= lowest * (1 + _TIE) + floor)  # the smallest piece
     return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
 
 

@@ -166,8 +166,8 @@ def compare_forms(
                 raise InputError(f"column {name} is missing; the {law.name} law takes {', '.join(law.columns)}")
     results = []
     for division in (np.arange(np.size(loss)), np.asarray(groups)):
-        found = [leave_one_group_out(law, [columns[name] for name in law.columns], loss, division) for law in laws]
-        results.append(_scores([law.name for law in laws], found, division))
+        errors = [leave_one_group_out(law, [columns[name] for name in law.columns], loss, division) for law in laws]
+        results.append(_scores([law.name for law in laws], errors, division))
     return Comparison(*results)
 
 

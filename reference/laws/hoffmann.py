@@ -277,11 +277,11 @@ def _internal_kaplan(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarra
 
 def _starts_kaplan(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
     """Return 36 starts: in the middle of the table the two terms share L^(1/α_D)."""
-    found = []
+    starts = []
     for alpha_D, ratio in itertools.product((0.05, 0.1, 0.2, 0.4), (0.3, 0.7, 1.5)):
         for first, second in _smooth.share_out(2, False, log_loss / alpha_D):
-            found.append((ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second))
-    return np.array(found)
+            starts.append((ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second))
+    return np.array(starts)
 
 
 _KAPLAN = Form(

@@ -164,11 +164,13 @@ def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float
 
 def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
     """Return the fit without each value of the first column; None if the other rows do not determine the law."""
-    given, folds = law.given(*columns), []
+    constants, folds = law.given(*columns), []
     for value in np.unique(columns[0]):
         kept = columns[0] != value
         try:
-            folds.append(law.fit(*(column[kept] for column in columns), loss[kept], **given) if kept.any() else None)
+            folds.append(
+                law.fit(*(column[kept] for column in columns), loss[kept], **constants) if kept.any() else None
+            )
         except ValueError:
             folds.append(None)
     return folds

@@ -281,7 +281,7 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
 def _bind(columns: tuple, centres: np.ndarray):
     """Return θ -> ln L̂ and J, with θ in the order of `_natural`."""
     n, d = (np.log(column) - centre for column, centre in zip(columns[:2], centres, strict=True))
-    x, one = columns[2] - 1.0, np.ones(n.size)
+    x, ones = columns[2] - 1.0, np.ones(n.size)
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         first, second, (log_rise, log_bend, log_c) = theta[:4], theta[4:8], theta[8:]
@@ -289,9 +289,9 @@ def _bind(columns: tuple, centres: np.ndarray):
         psi = np.log1p(rise * x / (1 + bend * x))
         by_rise = rise * x / (1 + bend * x + rise * x)
         by_bend = -by_rise * bend * x / (1 + bend * x)
-        in_size = np.stack([one, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
-        in_data = np.stack([one, d, psi, psi * d], axis=1)
-        predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * one], axis=1))
+        in_size = np.stack([ones, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
+        in_data = np.stack([ones, d, psi, psi * d], axis=1)
+        predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * ones], axis=1))
         # How much each term changes with ψ is δ + γ n, and ω + ζ d.
         with_psi = shares[:, 0] * (first[2] + first[3] * n) + shares[:, 1] * (second[2] + second[3] * d)
         by_shape = with_psi[:, None] * np.stack([by_rise, by_bend], axis=1)
@@ -310,24 +310,24 @@ def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
     rise, bend = np.exp(theta[8:10])
     both = rise + bend  # 1/E_start - 1/E_max
     E_start = rise / both**2
-    s, found = np.log(E_start), []
+    s, coefficients = np.log(E_start), []
     for (level, power, gain, turn), centre in zip((theta[:4], theta[4:8]), centres, strict=True):
         log = level - gain * s - power * centre + turn * s * centre
-        found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
+        coefficients += [np.exp(log), power - turn * s, gain - turn * centre, turn]
     with np.errstate(over="ignore", divide="ignore"):  # a vanished E_max
         E_max = rise / (both * bend)
-    return np.array([*found, E_start, E_max, np.exp(theta[10])])
+    return np.array([*coefficients, E_start, E_max, np.exp(theta[10])])
 
 
 def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return θ of coefficients, the inverse of `_natural`."""
     E_start, E_max, c = coefficients[8:]
     rest = 1 - E_start / E_max
-    s, found = math.log(E_start), []
+    s, theta = math.log(E_start), []
     for (multiplier, power, gain, turn), centre in zip((coefficients[:4], coefficients[4:8]), centres, strict=True):
         power, gain = power + turn * s, gain + turn * centre
-        found += [math.log(multiplier) + gain * s + power * centre - turn * s * centre, power, gain, turn]
-    return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
+        theta += [math.log(multiplier) + gain * s + power * centre - turn * s * centre, power, gain, turn]
+    return np.array([*theta, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
 
 
 def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
@@ -336,12 +336,12 @@ def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.nda
     With `ABSENT` for ln bend the search stays at E_max = ∞, an edge as c = 0 is.
     """
     top = (columns[2] - 1.0).max()
-    found = []
+    starts = []
     for shares in _smooth.share_out(3, True, log_loss):
         for power, bend in itertools.product((-0.15, -0.4), (math.log(1.0 / top), ABSENT)):
             shape = [math.log(0.5), bend]
-            found.append([shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, *shape, shares[2]])
-    return np.array(found)
+            starts.append([shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, *shape, shares[2]])
+    return np.array(starts)
 
 
 _LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}

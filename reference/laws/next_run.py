@@ -87,14 +87,14 @@ def next_runs(
     """
     columns, loss = [np.asarray(column, dtype=np.float64) for column in columns], np.asarray(loss, dtype=np.float64)
     fit = law.fit(*columns, loss, **law.given(*columns))
-    found = []
+    runs = []
     for candidate in candidates:
         point = [np.array([value], dtype=np.float64) for value in candidate]
         more = [np.append(column, value) for column, value in zip(columns, point, strict=True)]
         with_it = np.append(loss, law.predict(fit, *point))
         refit = law.fit(*more, with_it, **law.given(*more))
-        found.append(NextRun(tuple(map(float, candidate)), *interval_of(law, refit, more, with_it, asked, level)))
-    return sorted(found, key=lambda run: run.width)
+        runs.append(NextRun(tuple(map(float, candidate)), *interval_of(law, refit, more, with_it, asked, level)))
+    return sorted(runs, key=lambda run: run.width)
 
 
 def interval_of(

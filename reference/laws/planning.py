@@ -172,8 +172,8 @@ def fine_grained_optimum(
         raise InputError(
             f"flops is {flops:g}; one token of a model of width {LEAST_WIDTH:g} takes {least:g} in training"
         )
-    found = [_best_width(flops, expansion, coefficients, granularity) for granularity in granularities]
-    return min(found, key=lambda best: best.loss)
+    optima = [_best_width(flops, expansion, coefficients, granularity) for granularity in granularities]
+    return min(optima, key=lambda best: best.loss)
 
 
 def _best_width(
@@ -212,8 +212,8 @@ def fine_grained_for_active(
     low, high = math.log(1e9), math.log(1e35)
     while high - low > 1e-7:
         middle = (low + high) / 2
-        found = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
-        if found.active_parameters < active:
+        optimum = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
+        if optimum.active_parameters < active:
             low = middle
         else:
             high = middle
@@ -277,15 +277,15 @@ def joint_optima(
     Raises:
         ValueError: the budget is out of its range, or no model fits it.
     """
-    found, complaint = [], None
+    optima, complaint = [], None
     for count in expert_counts:
         try:
-            found.append(joint_optimum(budget, count, coefficients, vocab_size))
+            optima.append(joint_optimum(budget, count, coefficients, vocab_size))
         except ValueError as error:
             complaint = error
-    if not found:
+    if not optima:
         raise complaint or ValueError("expert_counts is empty; needed: at least one")
-    return sorted(found, key=lambda best: best.loss)
+    return sorted(optima, key=lambda best: best.loss)
 
 
 def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:

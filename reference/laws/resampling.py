@@ -159,10 +159,10 @@ def bootstrap(
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
     weights = _check_weights(weights, columns[0].size).astype(np.int64)
     fits = [_fit_or_none(*(np.repeat(column, line) for column in columns)) for line in weights]
-    found = [each for each in fits if each is not None]
+    determined = [each for each in fits if each is not None]
     intervals, undefined = [], []
     for quantity in quantities:
-        values = np.array([_value(each, quantity) for each in found])
+        values = np.array([_value(each, quantity) for each in determined])
         known = np.sort(values[~np.isnan(values)])
         low, high = math.nan, math.nan
         if known.size:
@@ -170,7 +170,9 @@ def bootstrap(
             low, high = float(known[skipped]), float(known[known.size - 1 - skipped])
         intervals.append(_interval(columns, quantity, _value(fit, quantity), low, high, level))
         undefined.append(values.size - known.size)
-    return Bootstrap(intervals, undefined, dict(Counter(each.status for each in found)), len(fits) - len(found))
+    return Bootstrap(
+        intervals, undefined, dict(Counter(each.status for each in determined)), len(fits) - len(determined)
+    )
 
 
 def _fit_or_none(*columns: np.ndarray) -> RoutedFit | None:

@@ -37,11 +37,11 @@ def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | No
         ValueError: as `fit`.
     """
     if huber is None:
-        found = fit(*columns_and_loss, None)
-        return found._replace(objective=found.rmsle**2, criterion=CRITERION)
-    found = fit(*columns_and_loss, huber * _LOG_10)
+        best = fit(*columns_and_loss, None)
+        return best._replace(objective=best.rmsle**2, criterion=CRITERION)
+    best = fit(*columns_and_loss, huber * _LOG_10)
     criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
-    return found._replace(objective=found.objective / _LOG_10**2, criterion=criterion)
+    return best._replace(objective=best.objective / _LOG_10**2, criterion=criterion)
 
 
 def smooth_ranges(
@@ -56,10 +56,10 @@ def smooth_ranges(
         columns, loss: the table of the fit.
         level: confidence level, between 0 and 1.
     """
-    found = intervals(*columns, loss, None, level)
+    rows = intervals(*columns, loss, None, level)
     return [
         Range(each.name, None, value, each.low, each.high, words(each.name in positive, value, each.low, each.high))
-        for value, each in zip(fit.coefficients, found, strict=True)
+        for value, each in zip(fit.coefficients, rows, strict=True)
     ]
 
 
@@ -75,13 +75,13 @@ def smooth_prediction(
         intervals, fit, columns, loss, level: as `smooth_ranges`.
         at: the columns of the law at the point.
     """
-    [found] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
+    [row] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
     rows, unknowns = np.size(loss), len(fit.coefficients)
     scatter = fit.rmsle * _LOG_10 * math.sqrt(rows / (rows - unknowns))
     more = student_quantile(level, rows - unknowns) * scatter
-    low = math.exp(-math.hypot(math.log(found.value / found.low), more)) if found.low > 0 else 0.0
-    high = math.exp(math.hypot(math.log(found.high / found.value), more)) if found.high < math.inf else math.inf
-    return Predicted(found.value, (found.low, found.high), (found.value * low, found.value * high))
+    low = math.exp(-math.hypot(math.log(row.value / row.low), more)) if row.low > 0 else 0.0
+    high = math.exp(math.hypot(math.log(row.high / row.value), more)) if row.high < math.inf else math.inf
+    return Predicted(row.value, (row.low, row.high), (row.value * low, row.value * high))
 
 
 def words(positive: bool, value: float, low: float, high: float) -> str:

@@ -261,8 +261,8 @@ def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at:
     """Return profile intervals of the coefficients, or of L at the points `at` = (P [m], D [m], S [m])."""
     columns = tuple(np.asarray(v, dtype=np.float64) for v in (total_parameters, tokens, 1 - _check_sparsity(sparsity)))
     points = None if at is None else _smooth.points_of(SPARSITY.columns, (*at[:2], 1 - _check_sparsity(at[2])))
-    found = _smooth.intervals(_form(), columns, np.asarray(loss, dtype=np.float64), huber, level, points)
-    return [AdditiveInterval(*each) for each in found]
+    rows = _smooth.intervals(_form(), columns, np.asarray(loss, dtype=np.float64), huber, level, points)
+    return [AdditiveInterval(*each) for each in rows]
 
 
 def _form() -> Form:

@@ -126,12 +126,12 @@ def fit_two_stage_ratio(
     columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
-    one, zero = np.ones_like(log_size), np.zeros_like(log_size)
+    ones, zero = np.ones_like(log_size), np.zeros_like(log_size)
     # The factors of (ln A, α, ln B, β, ln E) in the logarithm of each term; A and B in the middle of the table.
     terms = (
-        [one, centre[0] - log_size, zero, zero, zero],
-        [zero, zero, one, centre[1] - log_tokens, zero],
-        [zero, zero, zero, zero, one],
+        [ones, centre[0] - log_size, zero, zero, zero],
+        [zero, zero, ones, centre[1] - log_tokens, zero],
+        [zero, zero, zero, zero, ones],
     )
     features = np.stack([np.stack(term, axis=1) for term in terms], axis=1)  # [n, 3, 5]
     level = log_loss.mean()

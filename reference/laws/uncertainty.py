@@ -162,12 +162,12 @@ def profile_intervals(
     quantile = student_quantile(level, rows.log_loss.size - _COEFFICIENTS)
     fit = fit_routed(dense_parameters, num_experts, loss)
     limit = fit.objective * rows.log_loss.size * (1 + quantile**2 / (rows.log_loss.size - _COEFFICIENTS))
-    found = []
+    intervals = []
     for quantity in quantities:
         value, low, high = union(rows, quantity, fit, limit)
         outside = _extrapolated(dense_parameters, num_experts, quantity, value)
-        found.append(Interval(quantity, value, low, high, level, outside))
-    return found
+        intervals.append(Interval(quantity, value, low, high, level, outside))
+    return intervals
 
 
 def verdict(interval: Interval) -> str:
@@ -372,10 +372,10 @@ def _check_sizes(at) -> np.ndarray:
 
 def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float) -> list[np.ndarray]:
     """Return the values, the low ends and the high ends of quantities, and which N lies outside the table; [m] each."""
-    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    intervals = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
     least, most = np.min(dense_parameters), np.max(dense_parameters)
-    outside = np.array([not least <= item.quantity.N <= most for item in found], dtype=bool)
-    ends = np.array([(item.value, item.low, item.high) for item in found], dtype=np.float64).reshape(-1, 3)
+    outside = np.array([not least <= item.quantity.N <= most for item in intervals], dtype=bool)
+    ends = np.array([(item.value, item.low, item.high) for item in intervals], dtype=np.float64).reshape(-1, 3)
     return [ends[:, 0], ends[:, 1], ends[:, 2], outside]
 
 

@@ -129,15 +129,15 @@ def balanced_assignment(
     if expert_mask is not None:
         num_experts = np.shape(scores)[1]
         admitted = _admitted_experts(expert_mask, num_experts, k)
-        found = balanced_assignment(np.asarray(scores)[:, admitted], k, mask=mask)
-        prices = _among_all(found.prices, admitted, num_experts)
-        return found._replace(expert=admitted[found.expert], prices=prices)
+        assignment = balanced_assignment(np.asarray(scores)[:, admitted], k, mask=mask)
+        prices = _among_all(assignment.prices, admitted, num_experts)
+        return assignment._replace(expert=admitted[assignment.expert], prices=prices)
     if mask is not None:
         real = _real_tokens(mask, len(scores))
-        found = balanced_assignment(np.asarray(scores)[real], k)
+        assignment = balanced_assignment(np.asarray(scores)[real], k)
         expert = np.tile(np.arange(k), (len(scores), 1))
-        expert[real] = found.expert
-        return found._replace(expert=expert)
+        expert[real] = assignment.expert
+        return assignment._replace(expert=expert)
     scores = check_finite("scores", scores)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
@@ -283,7 +283,7 @@ def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
 
 def _loads(holds: list[set], num_experts: int) -> list[int]:
     """Return [E], how many tokens each expert has."""
-    return [sum(e in own for own in holds) for e in range(num_experts)]
+    return [sum(e in experts for experts in holds) for e in range(num_experts)]
 
 
 def _cheapest_moves(values: list, holds: list[set]) -> dict:
@@ -293,9 +293,9 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
     A pair is missing if no token can make this move: every token at i is also at j.
     """
     moves = {}
-    for t, (value, own) in enumerate(zip(values, holds, strict=True)):
-        others = set(range(len(value))) - own
-        for i, j in product(own, others):
+    for t, (value, experts) in enumerate(zip(values, holds, strict=True)):
+        others = set(range(len(value))) - experts
+        for i, j in product(experts, others):
             loss = value[i] - value[j]
             if (i, j) not in moves or loss < moves[i, j][0]:
                 moves[i, j] = loss, t
@@ -343,4 +343,4 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
 
 def _total(values: list, holds: list[set]) -> int:
     """Return the sum of the scores of all assignments."""
-    return sum(value[e] for value, own in zip(values, holds, strict=True) for e in own)
+    return sum(value[e] for value, experts in zip(values, holds, strict=True) for e in experts)

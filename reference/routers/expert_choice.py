@@ -125,14 +125,14 @@ def _choice_of_real(logits, capacity_factor, score, held, mask):
     if held is not None:
         number = np.cumsum(mask) - 1  # [T], from token real[i] to i
         held = ExpertChoice(number[held.token[:, :taken]], None, held.experts_per_token[mask])
-    found = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
-    chosen = real[found.token]  # [E, taken]
+    choice = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
+    chosen = real[choice.token]  # [E, taken]
     token = np.repeat(chosen[:, :1], columns, axis=1)  # the columns past `taken` repeat the first token, with gate 0
     token[:, :taken] = chosen
     gate = np.zeros((num_experts, columns))
-    gate[:, :taken] = found.gate
+    gate[:, :taken] = choice.gate
     experts_per_token = np.zeros(num_tokens, dtype=np.int64)
-    experts_per_token[mask] = found.experts_per_token
+    experts_per_token[mask] = choice.experts_per_token
     return ExpertChoice(token, gate, experts_per_token)
 
 

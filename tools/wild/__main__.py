@@ -59,12 +59,12 @@ def main(arguments: list[str]) -> int:
     old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
-    asked = {library: ask(library, cache) for library in libraries}
-    kept = [row for row in old if not asked.get(row["library"])]
-    rows = sorted(kept + [row for own in asked.values() for row in own], key=lambda r: (r["library"], r["function"]))
+    answers = {library: ask(library, cache) for library in libraries}
+    kept = [row for row in old if not answers.get(row["library"])]
+    rows = sorted(kept + [row for own in answers.values() for row in own], key=lambda r: (r["library"], r["function"]))
     RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page.write(rows, page.changes(old, rows) if asked else None)
-    return 0 if all(asked.values()) else 1
+    page.write(rows, page.changes(old, rows) if answers else None)
+    return 0 if all(answers.values()) else 1
 
 
 if __name__ == "__main__":

@@ -102,13 +102,13 @@ def circulant(num_experts: int = 8, copies: int = 4):
 
 
 def balance(namespace) -> dict:
-    found, z = {}, circulant()
+    values, z = {}, circulant()
     for k in (1, 2, 4):
         experts = np.argsort(-z, axis=1, kind="stable")[:, :k].copy()
         with contextlib.suppress(Exception):
             loss = namespace.auxiliary_loss(convert(namespace, z), convert(namespace, experts))["loss"]
-            found[str(k)] = round(float(as_numpy(loss)), 6)
-    return found
+            values[str(k)] = round(float(as_numpy(loss)), 6)
+    return values
 
 
 def balance_gradient(namespace):

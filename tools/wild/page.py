@@ -49,11 +49,11 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 def verdict(row: dict) -> str:
     """Return the verdict on a row: the suite's, or defect where many tokens show one that a few probes missed."""
-    found = row.get("top_k_router", {})
+    choice = row.get("top_k_router", {})
     idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
-    if (row.get("repeats") or 1) < 1 or idle or found.get("detail", "").startswith("raised "):
+    if (row.get("repeats") or 1) < 1 or idle or choice.get("detail", "").startswith("raised "):
         return "defect"
-    return READ.get(row["function"], ("", "", ""))[0] or found.get("verdict", "not askable")
+    return READ.get(row["function"], ("", "", ""))[0] or choice.get("verdict", "not askable")
 
 
 def counts(rows: list[dict]) -> str:
@@ -79,16 +79,16 @@ def scoreboard(rows: list[dict]) -> str:
 
 
 def cells(row: dict) -> list[str]:
-    found = row.get("top_k_router", {})
+    choice = row.get("top_k_router", {})
     balance = row.get("balance") or {}
     padding = row.get("padding")
     _, design, difference = READ.get(row["function"], ("", "", ""))
     steady = row.get("repeats") == 1 and row["library"] != "torchtitan"  # its float32 needs a GPU's autocast
     return [
         verdict(row),
-        design or found.get("dialect", ""),
-        difference or first_difference(found),
-        (found.get("facts") or {}).get("ties", ""),
+        design or choice.get("dialect", ""),
+        difference or first_difference(choice),
+        (choice.get("facts") or {}).get("ties", ""),
         " / ".join(f"{balance[k]:g}" for k in balance),
         "" if padding is None else "left out" if abs(padding - 1) < 1e-3 else f"counts, {padding:.3g} times",
         share(row.get("bfloat16")) if steady else "",
