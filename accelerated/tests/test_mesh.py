@@ -31,6 +31,7 @@ ROUTERS = {
         "k": 2, "bias_rate": 0.01, "balance_weight": 0.1, "z_weight": 0.1, "capacity_factor": 1.0,
         "drop_order": "priority", "shared_experts": 1, "router_bias": True, "gate_scale": 2.5,
     },
+    "expert_choice": {},
     "mixture_of_tokens": {"learned_temperature": True, "emit": "experts"},
 }  # fmt: skip
 """Each router with options that make its gradients differ where a group, a capacity or a weight is wrong."""

@@ -29,6 +29,7 @@ from routelaws.conformance.engine.harness import (
 from routelaws.conformance.suite.strategies import missing_routers
 from routelaws.reference import configuration, routed_block
 from routelaws.reference import transformer as reference
+from routelaws.reference.routers.records import EXAMPLES, RECORDS
 
 MODEL_FUNCTIONS = (
     "routed_block.routed_block",
@@ -764,6 +765,16 @@ def test_an_option_that_a_router_does_not_have_is_named(backend, router):
                 continue
             with pytest.raises(ValueError, match=rf"\b{option}\b"):
                 module.ModelConfig(**fields)
+
+
+@pytest.mark.asks(because="a configuration is no function")
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_a_record_fits_a_model(record):
+    fields = {field.name for field in dataclasses.fields(configuration.ModelConfig)}
+    assert set(record.options) <= fields and len(set(record.options)) == len(record.options)
+    model = configuration.ModelConfig(**SMALL | EXAMPLES[record.name])
+    for name in ("capacity_factor", "gate", "router_scale"):
+        assert getattr(model, name) == getattr(record, name)
 
 
 @pytest.mark.asks(because="a configuration is no function")
