@@ -1,6 +1,7 @@
 """Functions of the reference that call fast twins."""
 
 import functools
+import importlib
 import types
 from collections.abc import Callable
 
@@ -25,6 +26,16 @@ def calling(function: Callable, **twins) -> Callable:
     functools.update_wrapper(copy, function)
     copy.__module__ = function.__module__.replace(".reference.", ".accelerated.")
     return copy
+
+
+class Later:
+    """A module that is imported when a name of it is first used."""
+
+    def __init__(self, module: str):
+        self._module = module
+
+    def __getattr__(self, name: str):
+        return getattr(importlib.import_module(self._module), name)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -114,8 +114,8 @@ def _split(arguments: list[str]):
     """Split the arguments into the limits on tables (as a context) and the command with its flags."""
     limits = contextlib.nullcontext()
     if arguments and arguments[0].startswith("--limit"):
-        from .commands.limits import take_limits
-        from .tables.limits import limited
+        from .commands.flags import take_limits
+        from .tables.schema import limited
 
         found, arguments = take_limits(arguments)
         limits = limited(found)

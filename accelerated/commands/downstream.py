@@ -5,13 +5,12 @@ from pathlib import Path
 import tyro
 
 from ..results.blocks import show
-from ..results.comparisons.downstream import check_numbers, compare_laws, rate_remarks
-from ..results.comparisons.downstream_text import study_blocks
+from ..results.comparisons.downstream import check_numbers, compare_laws, rate_remarks, study_blocks
 from ..results.encoding import dumps, plain
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 from ..tables.units import flops_of
-from .working import Working
+from .terminal import Working
 
 
 def downstream(

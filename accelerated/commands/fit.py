@@ -8,11 +8,10 @@ import tyro
 from ..results.accuracy_rows import Choice
 from ..results.blocks import show
 from ..results.encoding import dumps
-from ..results.fit_text import fits_blocks
 from ..results.rows import law_of
-from ..results.runs import fit_table, with_options
+from ..results.runs import fit_table, fits_blocks, with_options
 from .flags import refuse
-from .working import Working
+from .terminal import Working
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import math
 import os
 import re
 import typing
@@ -12,7 +13,9 @@ import typing
 import tyro
 
 from ..errors import InputError
-from ..tables.schema import BLANK, to_numbers
+from ..tables.reading import LIMITS
+from ..tables.schema import BLANK, RANGES, range_of, shorten, to_numbers
+from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
 _NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.*: needed: a (?:whole )?number.*)"
@@ -60,7 +63,7 @@ def run(function, command: str, arguments: list[str]):
                 _deferred(function),
                 args=_joined(arguments, function),
                 prog=f"routelaws {command}",
-                description=_summary(function),
+                description=function.__doc__.partition("\n")[0],
             )
     except SystemExit as exit_:
         if not exit_.code:
@@ -121,11 +124,6 @@ def _wide(wanted: bool):
         os.environ.pop("COLUMNS", None)
         if before is not None:
             os.environ["COLUMNS"] = before
-
-
-def _summary(function) -> str:
-    """Return the first line of what a function says of itself."""
-    return function.__doc__.partition("\n")[0]
 
 
 def _deferred(function):
@@ -216,3 +214,36 @@ def value_of(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.partition("=")[2]
     return None
+
+
+FLAG = "--limit"
+
+
+def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
+    """Return the limits that stand before the command, and the command with its flags.
+
+    Raises:
+        InputError: one has no such form, or no such name.
+    """
+    limits = {}
+    while arguments and arguments[0].partition("=")[0] == FLAG:
+        word, *arguments = arguments
+        if word == FLAG:
+            word, arguments = f"{FLAG}={arguments[0] if arguments else ''}", arguments[1:]
+        name, _, text = word.removeprefix(f"{FLAG}=").partition("=")
+        limits[name] = _limit(name, text)
+    return limits, arguments
+
+
+def _limit(name: str, text: str) -> float:
+    """Return one limit; InputError where it is none."""
+    allowed = range_of(name)
+    if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
+        columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))
+        raise InputError(
+            f"{FLAG} {shorten(name)}: no such limit; needed: NAME=NUMBER, of {', '.join(LIMITS)}, {columns}"
+        )
+    [number], [wrong] = to_numbers([text], BYTES if name in LIMITS else UNITS_OF.get(name))
+    if wrong or not number > 0:
+        raise InputError(f"{FLAG} {name}={shorten(text)}: needed: a number above 0")
+    return float(number)

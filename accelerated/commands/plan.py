@@ -1,15 +1,17 @@
 """What `routelaws plan` does: rank the models that a budget pays for, or with --next the runs that could be added."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import tyro
 
 from ..errors import InputError
+from ..files import write_atomically
 from ..laws.catalogue import Law
 from ..laws.planning import Budget
-from ..results.blocks import show
+from ..results.blocks import Heading, markdown, show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
 from ..results.planning.next_run import NextRuns, next_blocks
@@ -20,7 +22,7 @@ from ..results.runs import LOSS, Runs, read
 from ..tables.released import released_table
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
-from .working import Working
+from .terminal import Working
 
 DTYPE = "bf16"
 """The default type of the numbers of parameters and cache."""
@@ -65,21 +67,19 @@ class FitFlags:
     """The law and the runs to fit it to.
 
     Attributes:
-        table: The same as tables without a flag.
         law: The law to fit to the table, see `routelaws fit`.
         loss: Column of the loss.
         rows: See `routelaws fit`.
     """
 
-    table: tuple[Path, ...] = ()
     law: str = "routed-bounded"
     loss: str = LOSS
     rows: str | None = None
 
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
-        """Return the runs of the tables; of the released one, which is taken where none is named, the paper's rows."""
-        rows = self.rows if self.table else rows_of_released(law, self.rows)
-        return read(tables).where(rows).of_loss(self.loss)
+        """Return the runs of the tables; without any, those of the released one, by default the paper's rows."""
+        rows = self.rows if tables else rows_of_released(law, self.rows)
+        return read(tables or (released_table(),)).where(rows).of_loss(self.loss)
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,16 @@ def plan(
     """
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
-    fit = replace(fit, table=(*tables, *fit.table))
     if next_run.next is not None:
         _refuse_budget(budget, resamples, out, published)
-        found = _next_runs(fit, next_run, budget.flops, level)
+        found = _next_runs(fit, tables, next_run, budget.flops, level)
         blocks = next_blocks(found, top)
     else:
         refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it works only with --next")
-        found = _ranked(fit, budget, published, level, resamples)
+        found = _ranked(fit, tables, budget, published, level, resamples)
         blocks = plan_blocks(found, top)
     if out is not None:
-        _write(found, out)
+        write_plan(found, out)
     print(dumps(found.to_dict())) if json else show(blocks)
 
 
@@ -154,7 +153,9 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
         raise InputError("--no-published: --next uses only the table; leave it out")
 
 
-def _ranked(fit: FitFlags, flags: BudgetFlags, published: bool, level: float, resamples: int | None) -> Plan:
+def _ranked(
+    fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
+) -> Plan:
     """Return the plan; by printed coefficients alone where no table is named and the released one is not here."""
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
@@ -162,16 +163,16 @@ def _ranked(fit: FitFlags, flags: BudgetFlags, published: bool, level: float, re
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         law = law_of(fit.law, "plan")
         try:
-            tables = fit.table or (released_table(),)
+            runs = fit.runs(law, tables)
         except InputError as error:
-            if not published:
+            if tables or not published:
                 raise
             remarks = [f"without the released table: {error}"]
             return plan_of(budget, tokens, level, published_rankings(budget, tokens), "", fit.loss, remarks)
-        return fit.runs(law, tables).plan(budget, tokens, law, level, resamples, published)
+        return runs.plan(budget, tokens, law, level, resamples, published)
 
 
-def _next_runs(fit: FitFlags, asked: NextFlags, flops: str | None, level: float) -> NextRuns:
+def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops: str | None, level: float) -> NextRuns:
     size = None if asked.n is None else parameters_of(asked.n)
     most = math.inf if flops is None else flops_of(flops)
     check_level(level)
@@ -179,15 +180,33 @@ def _next_runs(fit: FitFlags, asked: NextFlags, flops: str | None, level: float)
         raise InputError(f"--experts {asked.experts} is out of range; use 1 or more")
     with Working("fitting the law and ranking the runs that could be added"):
         law = law_of(fit.law, "plan --next")
-        runs = fit.runs(law, fit.table or (released_table(),))
-        return runs.next_run(asked.next, size, asked.experts, asked.router, law, level, most)
+        return fit.runs(law, tables).next_run(asked.next, size, asked.experts, asked.router, law, level, most)
 
 
-def _write(plan: Plan, folder: Path) -> None:
-    """Write plan.md, plan.json and the figure; InputError where the folder cannot be made."""
-    from ..report.plan_report import write_plan
+FRONTIER = (
+    "The least loss of each router's options at other numbers of FLOPs, the rest of the budget as above. Dashed: the "
+    "option lies beyond the runs of its law. The upright line is the budget."
+)
 
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Write plan.md, plan.json and frontier.png/.svg into a folder, made if missing; InputError where it cannot be."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    from ..report.figures.style import COLOURS, MORE_COLOURS, STYLE, save_figure
+
+    routers = dict.fromkeys(line.model.router for ranking in plan.rankings for line in ranking.lines)
+    others = [router for router in routers if router not in COLOURS]
+    image = "![The least loss against FLOPs, a panel for each data set](frontier.png)"
+    blocks = [Heading("Which model to train", 1), *plan_blocks(plan, None), Heading("Frontier"), image, FRONTIER]
     try:
-        write_plan(plan, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):
+            figure = plan.plot(COLOURS | dict(zip(others, cycle(MORE_COLOURS), strict=False)))
+            save_figure(figure, folder / "frontier")
+            pyplot.close(figure)
+        write_atomically(folder / "plan.md", markdown(blocks))
+        write_atomically(folder / "plan.json", dumps(plan.to_dict(), indent=1) + "\n")
     except OSError as error:
         raise InputError(f"--out {folder}: {error.strerror or error}") from None

@@ -11,8 +11,7 @@ from ..laws.catalogue import Law
 from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL, check_huber
-from ..results.fit_text import prediction_blocks, published_blocks
-from ..results.prediction import input_of, point_of, predict_all, predict_published
+from ..results.prediction import input_of, point_of, predict_all, predict_published, prediction_blocks, published_blocks
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import fit_table, with_options
 from ..tables.released import released_table
@@ -20,7 +19,7 @@ from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
 from .fit import FitFlags
 from .flags import check_level, refuse
-from .working import Working
+from .terminal import Working
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ import tyro
 
 from ..errors import InputError
 from ..files import storage_errors
-from ..report.run_table import run_table
 from ..report.sweep_report import write_report
-from ..results.sweeps.run_pairs import beside
+from ..results.sweeps.run_pairs import beside, run_table
 from ..training.sweep_folder import check_collected, check_plan, collect_rows
-from .working import Working
+from .terminal import Working
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:

@@ -7,7 +7,10 @@ import matplotlib  # noqa: F401
 import tyro
 
 from ..errors import printable
-from ..report.engine import check_huber, write_reproduction
+from ..laws.catalogue import LAWS
+from ..report.engine import write_reproduction
+from ..results.comparisons.forms import BOUNDED
+from ..results.fit import check_huber
 from ..tables.released import released_table
 from .terminal import remark
 
@@ -36,7 +39,7 @@ def reproduce(
         huber: Also fit the law by the sum of Huber terms with this delta (in log10 units), beside least squares.
         full: Write every table, not only the answer, its figures and the cautions.
     """
-    check_huber(huber)  # before a table is fetched
+    check_huber(LAWS[BOUNDED], huber)  # before a table is fetched
     if not tables:
         tables = (released_table(),)
     print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark, full))))

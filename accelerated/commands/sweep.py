@@ -11,8 +11,8 @@ import tyro
 
 from ..errors import InputError, printable
 from ..report.sweep_report import write_report
+from ..results.sweeps.findings import learning, not_learned_sentence
 from ..results.sweeps.folder import read_sweep
-from ..results.sweeps.learning import learning, not_learned_sentence
 from ..results.sweeps.registered import check_untouched, held_out, register
 from ..training.board import Board
 from ..training.grid import MOST_RUNS, Grid, read_grid

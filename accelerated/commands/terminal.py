@@ -1,8 +1,13 @@
 """What commands print besides tables: names in it, whatever characters they have, stay on their line."""
 
 import sys
+import threading
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..errors import in_line
+from ..results.blocks import Terminal
 
 
 def say(line: str) -> None:
@@ -13,3 +18,45 @@ def say(line: str) -> None:
 def remark(line: str) -> None:
     """Print a line that is no result on standard error, at once."""
     print(in_line(line), file=sys.stderr, flush=True)
+
+
+PATIENCE = 1.0
+"""Seconds before anything is shown: most fits take less."""
+
+
+class Working:
+    """A line on standard error while the block below `with` runs; call it with words to say what is done now.
+
+    Args:
+        what: is done first.
+        console: where to show it; standard error if None.
+        patience: seconds before it is shown.
+    """
+
+    def __init__(self, what: str, console: Console | None = None, patience: float = PATIENCE):
+        console = console or Terminal(stderr=True)
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        self.line = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.task = self.line.add_task(what)
+        self.timer = threading.Timer(patience, self._show)
+        self.lock, self.over = threading.Lock(), False
+
+    def __enter__(self):
+        self.timer.daemon = True
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        with self.lock:  # it may be about to be shown
+            self.over = True
+            self.line.stop()
+
+    def __call__(self, what: str) -> None:
+        """Say what is done now."""
+        self.line.update(self.task, description=what)
+
+    def _show(self) -> None:
+        with self.lock:
+            if not self.over:
+                self.line.start()

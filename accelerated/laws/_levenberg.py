@@ -9,12 +9,14 @@ use this search and the laws of the loss use `_descent.py`.
 import functools
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.laws import _levenberg as reference
 from routelaws.reference.laws._levenberg import Minimum
+
+from .._calling import Later
+
+jax, jnp = Later("jax"), Later("jax.numpy")  # no other law has to wait for it
 
 ROUNDS = 400
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
@@ -44,7 +46,7 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     data = jax.tree.map(lambda column: np.asarray(column, np.float64)[take], data)
     weight = (np.arange(filled) < rows).astype(np.float64)
     with jax.enable_x64(True):
-        result = _search(
+        result = _compiled()(
             model, data, np.asarray(target, np.float64)[take], weight, np.asarray(starts, np.float64), delta
         )
         parameters, objective, residual, jacobian = (np.asarray(value) for value in result)
@@ -62,7 +64,11 @@ def _log_sum(parameters, features):
     return jax.nn.logsumexp(features @ parameters, axis=1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.cache
+def _compiled():
+    return jax.jit(_search, static_argnums=0)
+
+
 def _search(model, data, target, weight, starts, delta):
     """Return the parameters, the sum, the residuals and the derivatives of the best start."""
 

@@ -4,14 +4,15 @@ Imported from `routelaws.reference.laws.broken`. The search differs: one compile
 derivatives from JAX (`_levenberg.py`). Its first call takes some seconds to compile.
 """
 
-import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.laws import broken as reference
 from routelaws.reference.laws.broken import *  # noqa: F403 - what follows replaces its name
 
-from .._calling import calling
+from .._calling import Later, calling
 from ._levenberg import search
+
+jnp = Later("jax.numpy")
 
 
 def _accuracies(theta, x):

@@ -18,10 +18,10 @@ from routelaws.reference.laws._projection import ROUTED_WORDS, Words, check_rang
 from routelaws.reference.laws.fitting import *  # noqa: F403 - records, statuses and prediction
 from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
 from routelaws.reference.laws.routed import RoutedCoefficients
+from routelaws.reference.notation import check_finite
 
 from ..errors import InputError
 from ..kernels import law_fit, law_huber
-from ..notation import check_finite
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",

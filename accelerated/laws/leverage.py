@@ -7,7 +7,6 @@ point of a coarse scan.
 import math
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from routelaws.reference.laws import leverage as reference
 from routelaws.reference.laws.leverage import *  # noqa: F403 - what follows replaces its name
@@ -19,6 +18,7 @@ _GRID = 49
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, str]:
     """Return the A_start with the least squares, and whether it is at an end of its range."""
+    from scipy.optimize import minimize_scalar
 
     def squares(log_start: float) -> float:
         return reference._squares(columns, math.exp(log_start), limit)

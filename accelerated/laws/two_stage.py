@@ -4,14 +4,15 @@ Imported from `routelaws.reference.laws.two_stage`. The search differs: one comp
 fit (`_levenberg.py`). Its first call takes some seconds to compile.
 """
 
-import jax
 import numpy as np
 
 from routelaws.reference.laws import two_stage as reference
 from routelaws.reference.laws.two_stage import *  # noqa: F403 - what follows replaces its name
 
-from .._calling import calling
+from .._calling import Later, calling
 from ._levenberg import power_terms, search
+
+jax = Later("jax")
 
 
 def _accuracies(theta, loss):

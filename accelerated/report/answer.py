@@ -1,8 +1,7 @@
 """What came out, in sentences: each finding of a report with its numbers, and the gains by the law as a table."""
 
-from ..results.blocks import Block, Table
-from ..results.cautions import how_far_off
-from ..results.numbers import count, counts_span, figure, range_of, span, two_digits
+from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
+from ..results.misfit import how_far_off
 from ..wording import plural
 from .outline import Report, capital, loss_name, names, router_name
 

@@ -15,13 +15,15 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
+from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
+from ..results.comparisons.forms import BOUNDED
 from ..results.encoding import dumps
-from ..results.fit import MOST_HUBER
+from ..results.fit import check_huber
 from ..results.reproduction.gather import gather
 from ..results.reproduction.table import Table, open_runs
-from ..tables.several import named
+from ..tables.table import named
 from . import fit_sections, law_sections, run_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
@@ -90,7 +92,7 @@ def write_reproduction(
     Raises:
         InputError: the table is wrong, huber is not above 0, or the folder cannot be written.
     """
-    check_huber(huber)
+    check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
     Table(opened)  # raises what is wrong with it before a folder is made
@@ -103,12 +105,6 @@ def write_reproduction(
         return write_files(folder, "results.json", advised(results), markdown(results, drawn, full=full))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
-
-
-def check_huber(huber: float | None) -> None:
-    """Raise InputError unless --huber is a delta of Huber's terms, or not given."""
-    if huber is not None and not 0 < huber <= MOST_HUBER:
-        raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}, in log10 units")
 
 
 def markdown(

@@ -1,8 +1,7 @@
 """The sections of a report on what the fitted laws say: slopes, gains, worth, misses, forms of law, other texts."""
 
-from ..results.blocks import Block, Heading, Table
-from ..results.cautions import CLEAR, NO_FLOOR, how_far_off
-from ..results.numbers import count, counts_span, figure, span
+from ..results.blocks import Block, Heading, Table, count, counts_span, figure, span
+from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
 from .law_sections import NAMES, value_of
@@ -192,7 +191,11 @@ def forms_section(report: Report) -> list[Block]:
     )
     rows = [
         [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
-        + [cell for out in ("leave_one_out", "leave_one_size_out") for cell in _score(each[out])]
+        + [
+            cell
+            for out in ("leave_one_out", "leave_one_size_out")
+            for cell in (figure(each[out]["rmsle"], ".5f"), each[out]["verdict"])
+        ]
         for each in forms
     ]
     heads = ["router", "form", "RMSLE of the fit", "one run left out", "against the best", "one size left out"]
@@ -211,10 +214,6 @@ def forms_section(report: Report) -> list[Block]:
         "*Worse* means by more than one standard error of the paired difference of squared errors; it is an "
         f"indication, no test. All errors are RMSLE of the rows left out, in log10.{unfitted}",
     ]
-
-
-def _score(score: dict) -> list[str]:
-    return [figure(score["rmsle"], ".5f"), score["verdict"]]
 
 
 def texts_section(report: Report) -> list[Block]:

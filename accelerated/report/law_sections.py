@@ -1,8 +1,7 @@
 """The sections of a report on the law in N and E: its constants, what the runs leave open, how well both are known."""
 
-from ..results.blocks import Block, Heading, Table
+from ..results.blocks import Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
-from ..results.numbers import constant, constant_span, count, figure, rough_span
 from ..wording import once, plural
 from .outline import Report, bullets, missing, router_name, status, who
 

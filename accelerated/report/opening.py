@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ..errors import in_line
-from ..results.blocks import Block, Heading
-from ..results.numbers import duration, range_of
+from ..results.blocks import Block, Heading, duration, range_of
 from ..wording import once, plural
 from .answer import findings, gains
 from .outline import Report, bullets, capital, loss_name, names, who

@@ -1,7 +1,6 @@
 """The sections of a report on runs held against each other: routers, experts per token, routed blocks, compute."""
 
-from ..results.blocks import Block, Heading, Table
-from ..results.numbers import figure, share, span
+from ..results.blocks import Block, Heading, Table, figure, share, span
 from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table

@@ -1,7 +1,6 @@
 """The sections that only a sweep has: routed against dense runs, registered predictions, training, and the routers."""
 
-from ..results.blocks import Block, Heading, Table
-from ..results.numbers import figure, percent, range_of, significant
+from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant
 from ..wording import plural
 from .outline import Report, listed, names, router_name
 

@@ -3,9 +3,8 @@
 import shlex
 
 from ..errors import printable
-from ..results.blocks import Block, Heading, Table
+from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
 from ..results.encoding import constants
-from ..results.numbers import count, counts_span, figure, range_of, two_digits
 from ..wording import plural
 from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
@@ -252,7 +251,8 @@ def more_section(report: Report) -> list[Block]:
     table = ", every evaluation in [results.csv](results.csv)" if sweep else ""
     lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), unrounded{table}.")
     if not report.full:
-        figures = [f"[{name}](figures/{name}.svg)" for name in report.drawn if name not in _on_the_page(report)]
+        shown = ("loss", "training" if sweep else "pairs")
+        figures = [f"[{name}](figures/{name}.svg)" for name in report.drawn if name not in shown]
         lines += [f"**More figures:** {listed(figures)}."] if figures else []
         command = "routelaws report --full FOLDER" if sweep else "routelaws reproduce --full"
         lines.append(
@@ -262,10 +262,6 @@ def more_section(report: Report) -> list[Block]:
     if sweep:
         lines.append(f"**To repeat it:** `{_command(sweep)}`. {how_done(sweep)}")
     return [Heading("More"), *bullets(lines)]
-
-
-def _on_the_page(report: Report) -> tuple[str, ...]:
-    return ("loss", "training") if report.sweep else ("loss", "pairs")
 
 
 def _command(sweep: dict) -> str:

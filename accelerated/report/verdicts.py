@@ -1,7 +1,6 @@
 """Why the verdict on a recommendation of the paper is what it is, and by which rule: sentences from its evidence."""
 
-from ..results.blocks import Block, Table
-from ..results.numbers import count, figure, span
+from ..results.blocks import Block, Table, count, figure, span
 from .outline import listed, names, router_name
 
 CANNOT = "cannot be said"
@@ -84,10 +83,6 @@ def _k(evidence: dict) -> str:
     return "; ".join(said)
 
 
-def _router(evidence: dict) -> str:
-    return "; ".join(map(_against, evidence["against"]))
-
-
 def _against(entry: dict) -> str:
     ends = "" if entry["low"] is None else f" ({span(entry, '+.2f')})"
     sizes = f" and with its interval at {entry['lower_sizes']} of {entry['sizes']} sizes" if entry["sizes"] else ""
@@ -110,4 +105,10 @@ def _frequency(evidence: dict) -> str:
     return "; ".join(said)
 
 
-_BECAUSE = {"size": _size, "experts": _experts, "k": _k, "router": _router, "frequency": _frequency}
+_BECAUSE = {
+    "size": _size,
+    "experts": _experts,
+    "k": _k,
+    "router": lambda evidence: "; ".join(map(_against, evidence["against"])),
+    "frequency": _frequency,
+}

@@ -12,7 +12,7 @@ runs.next_run("slope", router="S-Base")         # which run to add
 
 from routelaws.reference._lazy import lazy
 
-_MODULES = ("blocks", "cautions", "encoding", "fit", "numbers", "planning", "prediction", "runs")
+_MODULES = ("blocks", "encoding", "fit", "misfit", "planning", "prediction", "runs")
 _NAMES = {
     "runs": ("Budget", "Fits", "NextRuns", "Plan", "Runs", "read"),
     "fit": ("Fit",),

@@ -17,14 +17,15 @@ from routelaws.reference.laws.downstream import LEAST_GAIN
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..tables.accuracies import Accuracies, loss_name, read_accuracies, read_guess_rates
+from ..tables.columns import Leverages, read_leverages
 from ..tables.conditions import row_mask
 from ..tables.guess_rates import guess_rate
-from ..tables.leverages import Leverages, read_leverages
 from ..tables.released import data_folder, released_table
-from ..tables.several import read_tables, table_path
-from ..tables.table import DENSE, RouterRows, select_rows
+from ..tables.schema import DENSE
+from ..tables.selection import RouterRows, select_rows
+from ..tables.table import read_tables, table_path
 from ..wording import plural
-from .cautions import left_out_lines
+from .row_differences import left_out_lines
 from .rows import COLUMNS, Rows, column_remarks, training_flops
 
 SOME = 0.1

@@ -1,17 +1,160 @@
-"""A text as lines and tables, with its three outputs: a terminal, Markdown, and HTML.
+"""How results are written: numbers, and lines and tables with three outputs, a terminal, Markdown and HTML.
 
 A table that is wider than the terminal is printed in parts, each with the first columns again. Only columns of words
 are wrapped: no number is cut or broken over two lines.
 """
 
 import html
+import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 
 from ..errors import in_line
+
+LARGE = 1e6
+"""From here on a number is written with three digits and an exponent."""
+
+
+def count(value: float | None) -> str:
+    """Return a number of parameters with three digits: 27.3M, 1.31B, 783B."""
+    if value is None or math.isnan(value):
+        return "not found"
+    if math.isinf(value):
+        return "∞"
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}" if value < 999.5 * size else f"{value:.2e}"
+    return f"{value:.3g}"
+
+
+def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
+    """Return a number in a format; `missing` where there is none. From LARGE on it has an exponent."""
+    if value is None or math.isnan(value):
+        return missing
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    text = format(value, form if form.endswith("g") or abs(value) < LARGE else ".3g")
+    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign where nothing but zeros is shown
+
+
+def two_digits(value: float | None) -> str:
+    """Return a number with two digits, and one of 100 or more as a whole number instead of an exponent.
+
+    Example:
+        >>> two_digits(0.1234), two_digits(43.2), two_digits(111.6)
+        ('0.12', '43', '112')
+    """
+    return figure(value, ".2g" if value is None or not value >= 99.5 else ",.0f")
+
+
+def experts(value: float | None, digits: int = 3) -> str:
+    """Return a number of experts with so many digits, written out below a billion.
+
+    Example:
+        >>> experts(238.72), experts(33314.2), experts(1.234e12)
+        ('239', '33300', '1.23e+12')
+    """
+    if value is None or not math.isfinite(value):
+        return figure(value, "g")
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.10g}" if rounded < 1e9 else f"{rounded:.{digits}g}"
+
+
+def span(ends, form: str = ".4g") -> str:
+    """Return an interval, given as [low, high], as a record, or as an entry that has both."""
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{figure(low, form)} to {figure(high, form)}"
+
+
+def counts_span(ends) -> str:
+    """Return an interval of parameter counts."""
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{count(low)} to {count(high)}"
+
+
+def _ends(ends) -> tuple:
+    if isinstance(ends, dict):
+        low, high = ends["low"], ends["high"]
+    else:
+        low, high = (ends.low, ends.high) if hasattr(ends, "low") else ends
+    known = not (low is None or high is None or math.isnan(low) or math.isnan(high))
+    return (low, high) if known else (None, None)
+
+
+def constant(value: float, name: str) -> str:
+    """Return a constant of the law."""
+    if name == "N_cutoff":
+        return count(value)
+    return experts(value, 4) if name.startswith("E_") else figure(value, ".4f")
+
+
+def constant_span(ends, name: str) -> str:
+    """Return the interval of a constant of the law."""
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{constant(low, name)} to {constant(high, name)}"
+
+
+def rough_span(ends, name: str) -> str:
+    """Return an interval that is itself rough: numbers of experts with three digits."""
+    low, high = _ends(ends)
+    if low is None or not name.startswith("E_"):
+        return constant_span(ends, name)
+    return f"{experts(low)} to {experts(high)}"
+
+
+def range_of(values: list, form: str = ",", unit: str = "") -> str:
+    """Return one value, or the two ends of several."""
+    return " to ".join(f"{format(value, form)}{unit}" for value in values)
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """Return a positive number with so many digits, written out unless it is very large or small."""
+    if not 1e-4 <= value < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return np.format_float_positional(value, precision=digits, unique=False, fractional=False, trim="-").rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def log_percent(log_change: float | None) -> float | None:
+    """Return what a change of log10 L means in percent of L."""
+    return None if log_change is None else 100 * (ten_to(log_change) - 1)
+
+
+def ten_to(exponent: float) -> float:
+    """Return 10 to the power of a number; inf beyond the largest float, where Python's own power raises."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.power(10.0, exponent))
+
+
+def percent(value: float, form: str = "g") -> str:
+    """Return 0.95 as 95 %."""
+    return f"{figure(100 * value, form)} %"
+
+
+def share(value: float) -> str:
+    """Return 0.25 as 1/4 where it is one over a whole number."""
+    over = round(1 / value)
+    return ("1" if over == 1 else f"1/{over}") if abs(value * over - 1) < 0.01 else f"{value:g}"
+
+
+def exponent(value: float) -> str:
+    """Return a large number as 1e21 rather than 1e+21."""
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:.2e}".replace("e+", "e").replace(".00e", "e").replace("0e", "e")
+
 
 WORDS = 12
 """Characters to which a column of words may shrink before a table is split."""

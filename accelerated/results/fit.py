@@ -23,16 +23,21 @@ from ..laws.catalogue import LAWS, Law
 from ..laws.catalogue import Fit as LawFit
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..tables.schema import DENSE
-from ..tables.table import RouterRows
+from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
-from .blocks import text, to_html
-from .cautions import difference_words, warnings
+from .blocks import Block, Notes, Table, figure, span, text, to_html
 from .encoding import fit_dict, plain
-from .fit_text import fit_blocks
-from .misfit import Misfit, is_determined, is_known, misfit_of, sizes_of, steepness
+from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
-from .row_differences import Shorter, proportional_tokens, row_differences, row_doubts, shorter_runs
+from .row_differences import (
+    difference_words,
+    left_out_lines,
+    proportional_tokens,
+    row_differences,
+    row_doubts,
+    shorter_runs,
+)
 from .rows import Rows
 
 LEVEL = 0.95
@@ -40,6 +45,12 @@ LEVEL = 0.95
 
 SIZE = "dense_parameters"
 """The column of laws whose slopes are at sizes N."""
+
+NOT_DETERMINED = (
+    "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
+    " run away together (the intervals of its slopes say so). A coefficient that stands here all the same has a closed"
+    " interval of its own, and predictions inside the data stand"
+)
 
 MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
@@ -156,8 +167,9 @@ class Fit:
         if self.rows.runs is None:
             return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
         differing = row_differences(self.law, self.rows) + row_doubts(self.rows.runs, self.rows.loss) + design
+        shorter = [] if "tokens" in self.law.columns else shorter_runs(self.rows.runs.frame)
         huber = {"huber": self.huber is not None, "takes_huber": self.law.takes_huber}
-        return [*self.rows.remarks, *warnings(differing, _shorter(self), self.misfit, self.rmsle, **huber)]
+        return [*self.rows.remarks, *warnings(differing, shorter, self.misfit, self.rmsle, **huber)]
 
     def is_found(self, name: str, value: float) -> bool:
         """Return whether a coefficient or a cut-off was found: the rows determine it, and it is not at an edge.
@@ -222,6 +234,87 @@ class Fit:
         return to_html(fit_blocks(self))
 
 
+def fit_blocks(fit) -> list[Block]:
+    """Return one `Fit`: its coefficients and slopes, where it misses, and which runs are left out."""
+    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
+    if not fit.determined:
+        blocks.append(f"{fit.name}: {NOT_DETERMINED}.")
+    if fit.slopes:
+        blocks.append(_slopes_table(fit))
+    lines = [] if fit.misfit is None else misfit_lines(fit.misfit)
+    lines += left_out_lines(fit.rows.left_out)
+    return [*blocks, Notes(lines)] if lines else blocks
+
+
+def _title(fit) -> str:
+    """Return what a fit is of, how many rows it has, and where its optimum lies."""
+    title, rows = f"{fit.name}: {fit.best.rows} rows", fit.rows
+    if missing := rows.measured.size - fit.best.rows:
+        title += f" ({missing} more are too near guessing, or 1)"
+    if rows.blank:
+        title += f" ({rows.blank} more are blank)"
+    if "guess_rate" in rows.options:
+        title += f", guessing is right in {rows.options['guess_rate']:g}"
+    return f"{title}, optimum: {fit.status}"
+
+
+def _coefficients_table(fit) -> Table:
+    """Return a table of one fit: what was found, its interval, what that is worth, and the errors."""
+    worded = any(item.words for item in fit.intervals)
+    heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["the data"] * worded
+    heads += ["by least squares"] * (fit.least_squares is not None)
+    rows = [
+        [f"{item.name} at N = {item.at:,.0f}", figure(item.value), span(item)]
+        for item in fit.intervals
+        if item.at is not None
+    ]
+    values = {name: float(value) for name, value in fit.coefficients.items() if np.ndim(value) == 0}
+    for name, value in (values | dict([fit.cutoff] if fit.cutoff else [])).items():
+        own = fit.interval(name)
+        row = [name, figure(value) if fit.is_found(name, value) else "not determined"]
+        if fit.intervals:
+            row.append("" if own is None else span(own))
+        if worded:
+            row.append("" if own is None else own.words)
+        if fit.least_squares is not None and name in values:
+            row.append(figure(float(getattr(fit.least_squares.coefficients, name))))
+        rows.append(row)
+    return Table(heads, rows, _title(fit), words=(heads.index("the data"),) if worded else ())
+
+
+def _error_words(fit) -> str:
+    """Return the errors of a fit as a line."""
+    beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
+    (kind, own), *others = errors_of(fit).items()
+    return f"{kind} {own}{beside}" + "".join(f"; {name} {error}" for name, error in others)
+
+
+def errors_of(fit) -> dict[str, str]:
+    """Return the errors of a fit, of its rows and of what is left out in turn, under the names of a reader."""
+    kind = "RMSE" if fit.law.measured == "accuracy" else "RMSLE"
+    digits = ".4f" if fit.rows.runs is None else ".5f"
+    found = {kind: figure(fit.best.rmse if kind == "RMSE" else fit.rmsle, digits)}
+    if fit.rows.runs is None:
+        kinds = {f"each {fit.law.columns[0]} left out in turn": fit.held_out}
+    else:
+        kinds = {"leave one out": fit.held_out, "leave one size out": fit.held_out_size}
+    return found | {name: _held_out_cell(each, digits) for name, each in kinds.items() if each is not None}
+
+
+def _held_out_cell(held_out: HeldOut, digits: str) -> str:
+    """Return the error on rows that were left out, and how many of them a fit without them cannot predict."""
+    missing = held_out.errors.size - held_out.predicted
+    note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
+    return figure(held_out.rmsle, digits) + note
+
+
+def _slopes_table(fit) -> Table:
+    """Return a table of the slopes at the sizes of the rows."""
+    rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
+    heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "the data"]
+    return Table(heads, rows, f"{fit.name}: change of log10 L per tenfold effective experts", words=(3,))
+
+
 def check_huber(law: Law, huber: float | None) -> None:
     """Raise InputError where --huber is no delta, or is asked of a law that is fitted by least squares alone."""
     if huber is None:
@@ -243,10 +336,6 @@ def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) 
     if missing:
         raise ValueError(f"the fit of the law {law.name} has no {missing[0]}; needed: {', '.join(LawFit._fields)}")
     return fit
-
-
-def _shorter(fit: Fit) -> list[Shorter]:
-    return [] if "tokens" in fit.law.columns else shorter_runs(fit.rows.runs.frame)
 
 
 def _optimum_words(fit: Fit) -> list[str]:

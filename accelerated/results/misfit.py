@@ -9,6 +9,7 @@
     ALL        `misfit_of`     all of these, of a `Fit`
     KNOWN      `is_determined` whether the rows determine the law, and `is_known` each of its coefficients
     RISE       `rise`          whether larger models are worse by the law, so that no dense size stands for a loss
+    WORDS      `misfit_lines`  these for a reader, and `warnings`: what can make a fit wrong without showing
 
 A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
 tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one of an
@@ -23,8 +24,10 @@ import numpy as np
 
 from routelaws.reference.laws.intervals import Range
 
-from ..tables.schema import run_names
-from .row_differences import row_differences
+from ..laws.catalogue import Law
+from ..tables.schema import called, run_names
+from .blocks import figure, log_percent
+from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
 FAR = 6.0
 """Beyond how many robust standard deviations of the misses a run is named."""
@@ -45,6 +48,16 @@ OUTLIER = 4.0
 
 UNCERTAIN = 10.0
 """How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
+
+
+CLEAR = 0.05
+"""Below this p of a test a caution reports a bend or a misfit."""
+
+NO_FLOOR = (
+    "This law has no irreducible loss: far above the fitted sizes it falls towards 0, so it predicts too low a loss"
+    " there."
+)
+"""True of every law that is a sum of logarithms (those without `Law.has_floor`) and falls with N; our words."""
 
 
 class SizeMiss(NamedTuple):
@@ -328,3 +341,96 @@ def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
     residual = np.abs(np.log10(law.predict(fit, *columns) / loss))
     near = residual <= max(OUTLIER * 1.4826 * float(np.median(residual)), 1e-9)
     return law.slopes(fit, [column[near] for column in columns], loss[near], level)
+
+
+def warnings(
+    differences: Sequence[Difference],
+    shorter: Sequence[Shorter],
+    misfit: Misfit | None,
+    rmsle: float | None,
+    huber: bool = False,
+    takes_huber: bool = True,
+) -> list[str]:
+    """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows.
+
+    With `huber` the fit is by a sum of Huber terms, which single runs do not decide; without `takes_huber` the law has
+    no such fit, and is not advised.
+    """
+    said = [difference_words(entry) for entry in differences]
+    if shorter:
+        runs = first_words(
+            [f"{called(run.hyper_id, run.run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", "
+        )
+        ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
+        said.append(f"{ends} before most others of the same size: hyper_id {runs}; check whether they are unfinished")
+    if misfit is not None and misfit.rise is not None:
+        said.append(_rise_words(misfit.rise))
+    if misfit is not None and misfit.outliers:
+        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber, takes_huber))
+    return said
+
+
+def misfit_lines(misfit: Misfit) -> list[str]:
+    """Return how a law misses its own rows: by size, bent or not, against seeds, and at the largest size."""
+    sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
+    lines = [f"measured loss against the law, mean at each N: {sizes}"]
+    if misfit.bend is not None:
+        test = misfit.bend.test
+        way = "above" if misfit.bend.value > 0 else "below"
+        lines.append(
+            f"the misses bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, and"
+            " beyond them the law keeps missing"
+            if test.p < CLEAR
+            else f"the misses show no bend with log N (p = {test.p:.2g})"
+        )
+    if misfit.seeds is not None:
+        chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
+        lines.append(
+            f"points miss the law by more than repeated runs of one point scatter {chance}: the form of the law causes"
+            " part of the miss"
+            if misfit.seeds.p < CLEAR
+            else f"points miss the law by no more than repeated runs of one point scatter {chance}"
+        )
+    if misfit.largest is not None:
+        lines.append(
+            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts it"
+            f" {how_far_off(misfit.largest.miss)}"
+        )
+    return lines
+
+
+def how_far_off(miss: float) -> str:
+    """Return by how much a law predicts a size too low or too high, from the miss there in log10."""
+    off = log_percent(miss)
+    if abs(off) < 0.05:
+        return "to within 0.05 %"
+    return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+
+
+def has_no_floor(law: Law, misfits: Sequence[Misfit]) -> bool:
+    """Return whether `NO_FLOOR` is true of one fit of a law at least."""
+    return not law.has_floor and any(misfit.rise is None for misfit in misfits)
+
+
+def _rise_words(rise: Rise) -> str:
+    at = "" if rise.experts is None else f"at E = {rise.experts:g} "
+    small, large = (f"{loss:.5g} (N = {size:,.0f})" for size, loss in zip(rise.sizes, rise.losses, strict=True))
+    return (
+        f"this law predicts no gain from larger models: {at}its loss goes from {small} to {large}; check that the"
+        " larger models were trained long enough, at a good learning rate"
+    )
+
+
+def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
+    said = [
+        f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, by the law {'of the others ' * run.by_others}"
+        f"{run.law:.4g}"
+        for run in far
+    ]
+    text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({first_words(said)})"
+    if without is not None:
+        text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
+        if without < rmsle / 2 and not huber:
+            advice = "see routelaws fit --huber" if takes_huber else "filter with --rows"
+            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: {advice}"
+    return text

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .numbers import exponent
+from .blocks import exponent
 
 LABELS = {
     "dense_parameters": "N, dense parameters", "num_experts": "E, experts", "tokens": "D, training tokens",

@@ -10,11 +10,11 @@ from routelaws.reference.laws.intervals import Range
 
 from ..errors import InputError
 from ..laws.catalogue import Law
-from ..wording import by_reason, in_short
-from .blocks import text, to_html
-from .cautions import CLEAR, how_far_off
+from ..wording import by_reason, in_short, once
+from .blocks import Block, Table, figure, span, text, to_html
 from .encoding import head_of, interval, named, plain, unknown
-from .fit_text import prediction_blocks, published_blocks
+from .misfit import CLEAR, NO_FLOOR, has_no_floor, how_far_off
+from .row_differences import left_out_lines
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -30,6 +30,12 @@ LETTERS = {
 """What a column of a law is called in words; its own name if it is not here."""
 
 NOT_SURROUNDED = "no runs surround this point, although each of its numbers is within their range: an extrapolation"
+
+
+BY_SIZE = "By size allows for errors that runs of one size share; the others take errors as independent."
+
+NAMES = 7
+"""Routers or tasks that a line names; of more, the first six and how many there are besides."""
 
 
 class Prediction(NamedTuple):
@@ -332,3 +338,86 @@ def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     target = np.append((np.log10(np.array(at)) - centre[:, 0]) / spread[:, 0], 1.0)
     found = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
     return bool(found.status == 0)
+
+
+def prediction_blocks(found) -> list[Block]:
+    """Return what `routelaws predict` prints of `Predictions`."""
+    fits, predictions = found.fits, found.predictions
+    if fits.loss:
+        blocks: list[Block] = [f"law {fits.law.name}, {fits.loss}, at {found.where}", *fits.remarks]
+    else:
+        blocks = [*law_lines(fits), *fits.remarks, f"at {found.where}"]
+    blocks.append(_predictions_table(found))
+    if any(each.by_size for each in predictions):
+        blocks.append(BY_SIZE)
+    for each in predictions:
+        if each.dense:
+            worth = f"worth a dense model of N = {figure(each.dense.value, '.3g')} ({span(each.dense, '.3g')})"
+            blocks.append(f"{each.fit.name}: {worth}")
+    blocks += floor_lines(fits.law, [each.fit for each in predictions])
+    left_out = once((each.fit.name, left_out_lines(each.fit.rows.left_out)) for each in predictions)
+    blocks += [f"{in_short(names, NAMES)}: {line}" for line, names in left_out.items()]
+    return blocks + warning_lines(found.not_fitted, once((each.fit.name, each.cautions) for each in predictions))
+
+
+def _predictions_table(found) -> Table:
+    """Return the predictions as a table; those by Huber's sum have no intervals, and least squares beside them."""
+    fits, predictions = found.fits, found.predictions
+    first, measured = ("router", "loss") if fits.loss else ("fit of", fits.law.measured)
+    if any(each.least_squares is not None for each in predictions):
+        heads = [first, "rows", f"{measured} by Huber's sum", "by least squares"]
+        rows = [
+            [each.fit.name, str(each.fit.best.rows), f"{each.value:.4f}", figure(each.least_squares, ".4f")]
+            for each in predictions
+        ]
+        return Table(heads, rows)
+    level, sizes = f"{100 * found.level:g} %", any(each.by_size for each in predictions)
+    heads = [first, "rows", measured, f"{level}, the law", *[f"{level}, by size"] * sizes, f"{level}, one more run"]
+    rows = []
+    for each in predictions:
+        ends = [each.law, *[each.by_size] * sizes, each.run]
+        cells = ["" if item is None else span(item, ".4f") for item in ends]
+        rows.append([each.fit.name, str(each.fit.best.rows), f"{each.value:.4f}", *cells])
+    return Table(heads, rows)
+
+
+def published_blocks(found) -> list[Block]:
+    """Return what `routelaws predict` prints of a `PublishedPrediction`."""
+    law, printed = found.law, found.law.published[found.name]
+    where = ", ".join(f"{column} = {value:,.6g}" for column, value in found.at.items())
+    return [
+        f"law {law.name}: {law.formula}",
+        f"printed coefficients {found.name}: {printed.source}; how well attested: {printed.attested}",
+        f"{law.measured} {found.value:.4f} at {where}; no interval, since the runs behind the coefficients are not at "
+        "hand",
+    ]
+
+
+def law_lines(fits) -> list[str]:
+    """Return which law it is, how it is fitted, and, of laws that are not of the loss, the printed coefficients."""
+    law, criterion = fits.law, fits[0].best.criterion
+    if fits.loss:
+        return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
+    return [f"law {law.name}, of {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
+
+
+def _printed_lines(law: Law) -> list[str]:
+    lines = []
+    for name, printed in law.published.items():
+        values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
+        lines.append(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}")
+    return lines
+
+
+def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
+    """Return a line for each reason why a router has no fit, and for each caution, with the routers it concerns."""
+    lines = [
+        f"warning ({in_short(names, NAMES)}): not fitted, and left out here: {reason}"
+        for reason, names in by_reason(not_fitted).items()
+    ]
+    return lines + [f"warning ({in_short(names, NAMES)}): {caution}" for caution, names in cautions.items()]
+
+
+def floor_lines(law, fits) -> list[str]:
+    misfits = [fit.misfit for fit in fits if fit.misfit is not None]
+    return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

@@ -12,16 +12,19 @@ It puts whatever these change into N, E or chance, and its own residuals need no
     EPOCHS    a run has seen its text more often than does no harm: `row_doubts`
     BUDGETS   models of several sizes have one budget, of which a law in compute alone takes all: `budgets`
     DESIGN    the tokens follow from the size, so that the terms of a law in both look alike: `proportional_tokens`
+    WORDS     each of these as a sentence, `difference_words`, and the runs that are left out, `left_out_lines`
 
 What counts as different is our choice, with each number below.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import in_line
+from ..tables.agreement import column_or_nan, training_tokens
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -32,7 +35,7 @@ from ..tables.schema import (
     run_names,
     to_numbers,
 )
-from .rows import column_or_nan, training_tokens
+from ..wording import plural
 
 SAME = 1.02
 """Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
@@ -60,6 +63,10 @@ SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameter
 
 ROUTED = ("k", "routing_frequency", "granularity", "routing_options")
 """Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
+
+
+SHOWN = 6
+"""Groups or runs that are listed; of more, the first."""
 
 
 class Difference(NamedTuple):
@@ -279,3 +286,99 @@ def row_differences(law, rows) -> list[Difference]:
     frame = rows.runs.frame
     found = differences(frame, law.axes == "compute", law.columns)
     return found + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
+
+
+def left_out_lines(left_out: Sequence[dict]) -> list[str]:
+    """Return one line for each reason for which runs were left out, with the first of them."""
+    reasons: dict[str, list[str]] = {}
+    for run in left_out:
+        reasons.setdefault(run["reason"], []).append(called(run["hyper_id"], run.get("run")))
+    return [f"left out: hyper_id {first_words(runs, ', ')}: {reason}" for reason, runs in reasons.items()]
+
+
+def difference_words(entry: Difference) -> str:
+    """Return what rows differ in, the groups, and how to choose."""
+    if entry.where in _DOUBTS:
+        return _DOUBTS[entry.where](entry)
+    of_tokens = entry.column == "tokens"
+    groups = first_words([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
+    if of_tokens and entry.where == "sizes":
+        return (
+            f"neither the training tokens nor the tokens per parameter are constant across sizes ({groups}):"
+            " the law attributes their effect to N"
+        )
+    what = "training tokens" if of_tokens else entry.column
+    return f"{entry.where} differ in {what}, which this law ignores ({groups}); filter with --rows"
+
+
+def _units_words(entry: Difference) -> str:
+    return (
+        f"{entry.column} is not a loss in nats per token ({entry.groups[0][0]}); for a perplexity see routelaws convert"
+        " --loss-unit"
+    )
+
+
+def _small_losses_words(entry: Difference) -> str:
+    return (
+        f"{entry.column} is too small for a loss in nats per token ({entry.groups[0][0]}); check that it is"
+        " an unscaled loss"
+    )
+
+
+def _cut_words(entry: Difference) -> str:
+    runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
+    return (
+        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}): if the learning rate decays, the loss"
+        " there differs from a full run of this budget; do not filter --rows by step"
+    )
+
+
+def _epochs_words(entry: Difference) -> str:
+    kind = entry.where.split()[2]
+    runs = f"1 {kind} run has" if len(entry.groups) == 1 else f"{len(entry.groups)} {kind} runs have"
+    return (
+        f"{runs} more than {entry.numbers['most']:g} passes over the text (hyper_id {_runs(entry)}): repeated text"
+        " teaches less than new text, which this law ignores; exclude these runs with --rows"
+    )
+
+
+def _budgets_words(entry: Difference) -> str:
+    text = (
+        f"models of several sizes have the same budget ({_runs(entry)}): the law fits all of them, not only the"
+        " best of each budget"
+    )
+    best = entry.numbers["best"]
+    return f'{text}; select the best with --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text
+
+
+def _design_words(entry: Difference) -> str:
+    ((ratios, rows),), power, condition = entry.groups, entry.numbers["power"], entry.numbers["condition"]
+    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} for each parameter)", ""
+    if power != 1:
+        text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
+    number = "" if condition is None else f", condition number about 1/(alpha - {times}beta)² = {condition:.2g}"
+    return (
+        f"{text}: the terms in N and in the tokens look alike, and their coefficients are ill-conditioned{number}; add"
+        " runs of one size with other tokens"
+    )
+
+
+def _runs(entry: Difference) -> str:
+    return first_words([words for words, _ in entry.groups])
+
+
+_DOUBTS = {
+    "units": _units_words,
+    "small losses": _small_losses_words,
+    "cut": _cut_words,
+    "epochs of routed runs": _epochs_words,
+    "epochs of dense runs": _epochs_words,
+    "budgets": _budgets_words,
+    "design": _design_words,
+}
+"""The sentences of what is no difference between rows, by `Difference.where`."""
+
+
+def first_words(words: list[str], between: str = "; ") -> str:
+    """Return the first words of a list, and dots for the rest."""
+    return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])

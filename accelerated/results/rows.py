@@ -17,9 +17,9 @@ from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
-from ..tables.agreement import known_steps
+from ..tables.agreement import column_or_nan, or_one, tokens_per_step, training_steps, training_tokens
 from ..tables.schema import RELEASED_COLUMNS, to_numbers
-from ..tables.table import RouterRows
+from ..tables.selection import RouterRows
 
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
@@ -136,7 +136,7 @@ def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
     asked = {
         ESTIMATED: ("flops", counted_flops, frames),
         TAKEN: ("teraflops", tokens_per_step, own),
-        PIECES: ("active_parameters", _vocabulary, own),
+        PIECES: ("active_parameters", functools.partial(column_or_nan, name="vocab_size"), own),
     }
     return [
         remark
@@ -175,28 +175,6 @@ def _compute(frame):
     return compute_columns(
         *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), taken_per_step(frame)
     )
-
-
-def column_or_nan(frame, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN where the table has none: [n]."""
-    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
-
-
-def training_steps(frame) -> np.ndarray:
-    """Return the training steps of each row, NaN where unknown: [n] float64."""
-    return known_steps(column_or_nan(frame, "step"), column_or_nan(frame, "tokens"))
-
-
-def training_tokens(frame) -> np.ndarray:
-    """Return the training tokens of each row, NaN where unknown: [n] float64."""
-    tokens = column_or_nan(frame, "tokens")
-    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
-
-
-def tokens_per_step(frame) -> np.ndarray:
-    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
-    batch = column_or_nan(frame, "batch_size") * column_or_nan(frame, "sequence_length")
-    return np.where(np.isnan(batch), column_or_nan(frame, "tokens") / training_steps(frame), batch)
 
 
 def taken_per_step(frame) -> np.ndarray:
@@ -240,32 +218,17 @@ def training_flops(frame) -> np.ndarray:
     return flops
 
 
-def _sparsity(frame) -> np.ndarray:
-    """Return S = 1 - k/E, 0 for a dense model."""
-    return 1 - or_one(frame, "k") / _numbers(frame, "num_experts")
-
-
-def _vocabulary(frame) -> np.ndarray:
-    """Return V of each row, NaN where blank: [n]."""
-    return _numbers(frame, "vocab_size") if "vocab_size" in frame else np.full(len(frame), np.nan)
-
-
 def _active(frame) -> np.ndarray:
     """Return N with the embedding and the unembedding, V d each, as the joint law counts it."""
-    vocabulary = np.nan_to_num(_vocabulary(frame), nan=float(TABLE_VOCAB_SIZE))
+    vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     if "d_model" not in frame:
         raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
     return _numbers(frame, "dense_parameter_count") + 2 * vocabulary * _numbers(frame, "d_model")
 
 
-def or_one(frame, name: str) -> np.ndarray:
-    """Return a column such as k or G, [n]; 1 where the table does not say."""
-    return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
-
-
 COLUMNS: dict[str, str | Callable] = {
     "flops": training_flops,
-    "sparsity": _sparsity,
+    "sparsity": lambda frame: 1 - or_one(frame, "k") / _numbers(frame, "num_experts"),
     "dense_parameters": "dense_parameter_count",
     "active_parameters": _active,
     "tokens": training_tokens,

@@ -6,7 +6,6 @@ Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
 Runs.plan         the models that a budget pays for -> `Plan`
 Runs.next_run     the runs that could be added -> `NextRuns`
 fit_table         any law, to tables of runs, accuracies or leverages -> `Fits`
-fit_groups        a law of accuracy or of leverage, one for each task or router -> `Fits`
 """
 
 import math
@@ -18,21 +17,19 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.planning import Budget
 from ..tables.schema import DENSE
-from ..tables.selection import last_evaluations
-from ..tables.several import named, naming, read_tables
-from ..tables.table import RouterRows, of_router, select_rows
+from ..tables.selection import RouterRows, last_evaluations, of_router, select_rows
+from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .accuracy_rows import Choice, read_groups
-from .blocks import text, to_html
+from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, check_huber, fit_each, fit_some, fit_with_intervals
-from .fit_text import fits_blocks
+from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_each, fit_some, fit_with_intervals
 from .planning.next_run import FLAGS, NextRuns, propose
 from .planning.plan import Plan, plan_of
 from .planning.rankings import check_resamples, published_rankings, table_ranking
 from .plotting import plot_fits
-from .prediction import Predictions, point_of, predict_all
-from .rows import Rows, column_remarks, law_of, rows_of_runs
+from .prediction import Predictions, floor_lines, law_lines, point_of, predict_all, warning_lines
+from .rows import column_remarks, law_of, rows_of_runs
 
 LOSS = "loss_validation"
 """The column of the loss, unless another is asked for."""
@@ -225,6 +222,18 @@ class Runs:
         return f"Runs: {plural(len(self), 'run')} of {named(self.paths)} ({routers}){chosen}, {self.loss}"
 
 
+WORDS = (
+    "pinned down: the interval is narrower than half of the value (for E_start, E_max, cut-offs: its ends are within a"
+    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: a statement about"
+    " sizes or experts outside the table."
+)
+
+AT_ONE = "b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes"
+
+WHOLE = 3
+"""Tasks that are printed with every interval; of more, one line each."""
+
+
 class Fits(Sequence):
     """The fits of one law to the routers of a table, or to the tasks of one.
 
@@ -287,39 +296,29 @@ class Fits(Sequence):
         return to_html(fits_blocks(self))
 
 
-def fit_groups(
-    law: Law,
-    groups: list[Rows],
-    reasons: dict[str, str],
-    remarks: list[str],
-    path: Path,
-    level: float = LEVEL,
-    huber: float | None = None,
-    tell: Callable | None = None,
-) -> Fits:
-    """Fit a law of accuracy or of leverage to each group of rows.
+def fits_blocks(fits) -> list[Block]:
+    """Return what `routelaws fit` prints of a `Fits`."""
+    law = fits.law
+    blocks = [*law_lines(fits), *fits.remarks]
+    if law.measured == "accuracy" and len(fits) > WHOLE:
+        blocks += [_lines_table(fits), "intervals: --json, or one task at a time with --task"]
+    else:
+        blocks += [block for fit in fits for block in fit_blocks(fit)]
+    blocks += warning_lines(fits.not_fitted, fits.cautions)
+    if any(item.words for fit in fits for item in fit.intervals) and fits.loss:
+        blocks.append(WORDS)
+    if any(fit.slopes for fit in fits):
+        blocks.append(AT_ONE)
+    return blocks + floor_lines(law, fits)
 
-    Args:
-        law: of the catalogue.
-        groups, reasons, remarks: of `accuracy_rows.read_groups`.
-        path: of the table, for messages.
-        level, huber, tell: as `Runs.fit`.
 
-    Raises:
-        InputError: no group could be fitted, with the reason of each.
-    """
-    check_huber(law, huber)
-    fits, reasons = [], dict(reasons)
-    for number, rows in enumerate(groups, 1):
-        if tell is not None:
-            tell(f"fitting {rows.label}, {number} of {len(groups)}")
-        try:
-            fits.append(fit_with_intervals(rows, law, level, huber))
-        except ValueError as error:
-            reasons[rows.label] = str(error)
-    if not fits:
-        raise InputError(*(f"{named(path)}: {in_short(of, 7)}: {reason}" for reason, of in by_reason(reasons).items()))
-    return Fits(law, fits, reasons, remarks, named(path))
+def _lines_table(fits) -> Table:
+    """Return a table of one line for each fit."""
+    rows = []
+    for fit in fits:
+        values = [figure(value, ".3g") for value in fit.coefficients.values()]
+        rows.append([fit.name, str(fit.best.rows), *values, *errors_of(fit).values()])
+    return Table(["fit of", "rows", *fits[0].coefficients, *errors_of(fits[0])], rows, "best fits")
 
 
 def fit_table(
@@ -340,7 +339,7 @@ def fit_table(
         level, huber, router, tell: as `Runs.fit`.
 
     Raises:
-        InputError: as `Runs.fit` and `fit_groups`; no table is named, or several where one is needed.
+        InputError: as `Runs.fit`; no table is named, or several where one is needed; no task or router could be fitted.
     """
     if not paths:
         raise InputError("a results table, or the folder of a run or sweep, is needed")
@@ -349,7 +348,19 @@ def fit_table(
         return runs.fit(law, router, level, huber, tell, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one")
-    return fit_groups(law, *read_groups(law, paths[0], choice), paths[0], level, huber, tell)
+    check_huber(law, huber)
+    groups, reasons, remarks = read_groups(law, paths[0], choice)
+    fits, where = [], named(paths)
+    for number, rows in enumerate(groups, 1):
+        if tell is not None:
+            tell(f"fitting {rows.label}, {number} of {len(groups)}")
+        try:
+            fits.append(fit_with_intervals(rows, law, level, huber))
+        except ValueError as error:
+            reasons[rows.label] = str(error)
+    if not fits:
+        raise InputError(*(f"{where}: {in_short(of, 7)}: {reason}" for reason, of in by_reason(reasons).items()))
+    return Fits(law, fits, reasons, remarks, where)
 
 
 def with_options(law: Law, options: dict | None) -> Law:

@@ -28,8 +28,8 @@ from ..files import write_atomically
 from ..wording import in_short, plural
 from .cells import harmless, printable_cells
 from .columns import CheckedColumns
-from .reading import read_blocks, read_cells, take_apart
-from .schema import Problems, shorten, to_numbers
+from .reading import read_cells
+from .schema import shorten, to_numbers
 
 LEAST_PERCENT = 5.0
 """Above which a number is an accuracy in percent and no slip in a share, such as 1.2. Our choice."""
@@ -80,22 +80,14 @@ def read_guess_rates(path) -> dict[str, float]:
     Raises:
         InputError: the file cannot be read, or a rate is not at least 0 and below 1.
     """
-    problems, rates = Problems(path), {}
-
-    def take(block):
-        cells, rows = take_apart(block, problems)
-        for name in ("task", "random_accuracy"):
-            if name not in cells.columns:
-                raise InputError(f"{path}: has no column {name}; there: {', '.join(cells.columns)}")
-        columns = CheckedColumns(path, cells.columns, cells.rows)
-        values = columns.number("random_accuracy", least=0.0, most=1.0)
-        columns.raise_if_any()
-        rates.update(zip(cells.columns["task"], values.tolist(), strict=True))
-        return rows
-
-    read_blocks(path, take)
-    problems.raise_if_any()
-    return rates
+    rows, cells = read_cells(path)
+    for name in ("task", "random_accuracy"):
+        if name not in cells:
+            raise InputError(f"{path}: has no column {name}; there: {', '.join(cells)}")
+    columns = CheckedColumns(path, cells, rows)
+    values = columns.number("random_accuracy", least=0.0, most=1.0)
+    columns.raise_if_any()
+    return dict(zip(cells["task"], values.tolist(), strict=True))
 
 
 def loss_name(table: Accuracies, loss: str | None = None) -> str:

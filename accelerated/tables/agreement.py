@@ -61,27 +61,15 @@ class Numbers:
 
     def __call__(self, name: str) -> np.ndarray:
         """Return a column, [n] float64; all NaN where there is none."""
-        if name in self.frame:
-            return self.frame[name].to_numpy(dtype=np.float64)
-        return np.full(len(self.frame), np.nan)
-
-    def or_one(self, name: str) -> np.ndarray:
-        """Return a column, 1 where blank."""
-        return np.nan_to_num(self(name), nan=1.0)
-
-    def steps(self) -> np.ndarray:
-        """Return the steps, NaN where unknown."""
-        return known_steps(self("step"), self("tokens"))
+        return column_or_nan(self.frame, name)
 
     def tokens_per_step(self) -> np.ndarray:
-        """Return batch_size * sequence_length; where one is blank, the tokens of each step so far."""
-        product = self("batch_size") * self("sequence_length")
-        return np.where(np.isnan(product), self("tokens") / self.steps(), product)
+        """Return the tokens of a step."""
+        return tokens_per_step(self.frame)
 
     def tokens(self) -> np.ndarray:
-        """Return the training tokens, from the steps where there is no such column."""
-        tokens = self("tokens")
-        return np.where(np.isnan(tokens), self.steps() * self.tokens_per_step(), tokens)
+        """Return the training tokens."""
+        return training_tokens(self.frame)
 
     def shared(self) -> np.ndarray:
         """Return the shared experts of each row, at most as wide as a dense FFN; 0 where routing_options names none."""
@@ -94,7 +82,7 @@ class Numbers:
         """Return the least and the most FLOPs of a forward pass for one token: 2 N, and with k experts, the output
         layer and attention, for a width that is guessed from N where the table does not have it."""
         size, width = self("dense_parameter_count"), self("d_model")
-        experts = (self.or_one("k") + self.shared()) * self.or_one("flop_increase")
+        experts = (or_one(self.frame, "k") + self.shared()) * or_one(self.frame, "flop_increase")
         active = np.fmin(size * experts, self("total_parameter_count"))
         width = np.where(np.isnan(width), np.cbrt(20 * size), width)
         vocabulary = np.nan_to_num(self("vocab_size"), nan=LARGEST_VOCABULARY)
@@ -112,9 +100,32 @@ class Numbers:
         return counts[runs.groupby(there, dropna=False, sort=False).ngroup().to_numpy()][run]
 
 
-def known_steps(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return steps [n], NaN for 0 and 1, and for the tokens: `convert` writes these where it knows no steps."""
+def column_or_nan(frame, name: str) -> np.ndarray:
+    """Return a column of numbers, NaN where the table has none: [n]."""
+    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
+
+
+def or_one(frame, name: str) -> np.ndarray:
+    """Return a column such as k or G, [n]; 1 where the table does not say."""
+    return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
+
+
+def training_steps(frame) -> np.ndarray:
+    """Return the training steps of each row, [n]; NaN where unknown: `convert` then writes 0, 1, or the tokens."""
+    steps, tokens = column_or_nan(frame, "step"), column_or_nan(frame, "tokens")
     return np.where((steps > 1) & (steps != np.round(tokens)), steps, np.nan)
+
+
+def training_tokens(frame) -> np.ndarray:
+    """Return the training tokens of each row, NaN where unknown: [n] float64."""
+    tokens = column_or_nan(frame, "tokens")
+    return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
+
+
+def tokens_per_step(frame) -> np.ndarray:
+    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
+    batch = column_or_nan(frame, "batch_size") * column_or_nan(frame, "sequence_length")
+    return np.where(np.isnan(batch), column_or_nan(frame, "tokens") / training_steps(frame), batch)
 
 
 def _counted(name: str, row: dict) -> float:
@@ -209,7 +220,7 @@ def _units(column: str, numerator: bool = True) -> dict[str, float]:
 
 
 def _tokens(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    product = numbers.steps() * numbers("batch_size") * numbers("sequence_length")
+    product = training_steps(numbers.frame) * numbers("batch_size") * numbers("sequence_length")
     return product, product
 
 
@@ -258,7 +269,7 @@ def _size_of(label: str) -> float:
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return P by N, E and the shared experts, where the shape does not give it."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
-    return size, size * (numbers("num_experts") + numbers.shared()) * numbers.or_one("flop_increase")
+    return size, size * (numbers("num_experts") + numbers.shared()) * or_one(numbers.frame, "flop_increase")
 
 
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:

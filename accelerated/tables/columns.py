@@ -1,9 +1,11 @@
 """Columns of a table of measurements, read as texts or numbers, with every wrong cell named in one message."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from .reading import read_cells
 from .schema import Problems, to_numbers
 from .units import SIZES, UNITS_OF
 
@@ -65,3 +67,30 @@ def size_label(parameters: int) -> str:
             value = parameters / size
             return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
     return str(parameters)
+
+
+NEEDED = ("activation", "tian_granularity", "flops", "leverage")
+
+
+class Leverages(NamedTuple):
+    """The rows of a table, [n] each."""
+
+    activation: np.ndarray
+    tian_granularity: np.ndarray
+    flops: np.ndarray
+    leverage: np.ndarray
+
+
+def read_leverages(path) -> Leverages | None:
+    """Read a table of leverages; None where the table has no column leverage.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing, or a cell is no number above 0.
+    """
+    rows, cells = read_cells(path)
+    if "leverage" not in cells:
+        return None
+    columns = CheckedColumns(path, cells, rows)
+    found = Leverages(*(columns.number(name, above=0.0) for name in NEEDED))
+    columns.raise_if_any()
+    return found

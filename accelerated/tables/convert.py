@@ -41,9 +41,8 @@ from .deriving import derive, replace_cells, to_nats
 from .headers import apply_headers
 from .log import RUN
 from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, range_of, to_numbers
-from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
-from .table import CONVERTED, read_table
+from .table import CONVERTED, SOURCE, listed, read_table, span
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """What a loss may be given in: nats or bits per token, or their perplexity."""

@@ -31,7 +31,7 @@ from .identity import marks_of, name_column, shown, told_apart
 from .log import STEP, Log, latest_branch, restart_remarks, whole_text
 from .reading import is_json, read_cells
 from .schema import BLANK, Problems, shorten, to_numbers
-from .several import table_path
+from .table import table_path
 
 SCALARS = ["Wall time", "Step", "Value"]
 """The header of a metric that was downloaded from TensorBoard."""

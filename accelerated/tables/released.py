@@ -7,18 +7,130 @@ used without a network, if it is the right one. Where a repository holds many sm
 
 import csv
 import hashlib
+import io
 import os
+import posixpath
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ..caches import user_cache
 from ..errors import InputError
 from ..files import write_atomically
-from .overtraining import downstream_tasks, overtraining_runs
+from ..json_files import NUMBER, misfit, parse_json
+
+_RUN = ("params", "params_no_embed", "tokens", "chinchilla_multiplier")
+
+RUN = {
+    "name": str,
+    "dataset_name": str,
+    "hyperparameters": dict.fromkeys(_RUN, NUMBER),
+    "results": [{"loss": NUMBER, "val_data": [str]}],
+}
+SCORES = {"eval_metrics": {"icl": {"*": NUMBER}}}
+"""The forms of the two files of a model."""
+
+
+def overtraining_runs(archive: Path) -> bytes:
+    """Return the table of runs, made of an archive (.tar.gz) of the repository.
+
+    Raises:
+        InputError: the archive cannot be read, or a file or an entry of it is missing.
+    """
+    rows, tasks = [], {}
+    with _Archive(archive) as files:
+        for path in files.matching("exp_data/models/", ".json"):
+            run = files.json(path, RUN)
+            scores = files.json(f"exp_data/evals/evaluation_{run['name']}_heavy.json", SCORES)["eval_metrics"]["icl"]
+            tasks |= dict.fromkeys(scores)
+            losses = {f"loss_{_text_of(result)}": result["loss"] for result in run["results"]}
+            given = {key: run["hyperparameters"][key] for key in _RUN}
+            row = {"run": run["name"], "training_set": run["dataset_name"]} | given | losses
+            rows.append(row | {f"acc_{task}": score for task, score in scores.items()})
+    rows.sort(key=lambda row: (row["training_set"], row["params"], row["tokens"]))
+    losses = sorted({column for row in rows for column in row if column.startswith("loss_")})
+    return _packed(("run", "training_set", *_RUN, *losses, *(f"acc_{task}" for task in tasks)), rows)
+
+
+def downstream_tasks(archive: Path) -> bytes:
+    """Return the table of tasks, made of the same archive; a random baseline in per cent becomes an accuracy.
+
+    Raises:
+        InputError: as `overtraining_runs`.
+    """
+    with _Archive(archive) as files:
+        path = "exp_data/eval_metadata.csv"
+        given = list(csv.DictReader(io.StringIO(files.text(path))))
+    rows = [
+        {
+            "task": _entry(path, row, "Eval Task"),
+            "task_type": _entry(path, row, "Task Type"),
+            "num_examples": _entry(path, row, "#datapoints"),
+            "random_accuracy": float(_entry(path, row, "Random baseline")) / 100,
+        }
+        for row in given
+    ]
+    return _packed(("task", "task_type", "num_examples", "random_accuracy"), rows)
+
+
+class _Archive:
+    """The files of a repository in an archive, whose paths all begin with a folder of its own."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __enter__(self):
+        try:
+            self.tar = tarfile.open(self.path)
+            self.members = {member.name.partition("/")[2]: member for member in self.tar if member.isfile()}
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise InputError(f"{self.path}: is no archive that can be read ({error})") from None
+        return self
+
+    def __exit__(self, *error):
+        self.tar.close()
+
+    def matching(self, folder: str, ending: str) -> list[str]:
+        found = sorted(name for name in self.members if name.startswith(folder) and name.endswith(ending))
+        if not found:
+            raise InputError(f"{self.path}: holds no {folder}*{ending}")
+        return found
+
+    def text(self, name: str) -> str:
+        if name not in self.members:
+            raise InputError(f"{self.path}: holds no {name}")
+        return self.tar.extractfile(self.members[name]).read().decode("utf-8")
+
+    def json(self, name: str, form: dict) -> dict:
+        try:
+            content = parse_json(self.text(name), infinite=True)
+        except ValueError as error:
+            raise InputError(f"{self.path}: {name}: is no JSON ({error})") from None
+        if wrong := misfit(content, form):
+            raise InputError(f"{self.path}: {name}: {wrong}")
+        return content
+
+
+def _entry(path: str, row: dict, key: str):
+    """Return an entry of a row; InputError where it is missing."""
+    if row.get(key) is None:
+        raise InputError(f"{path}: has no entry {key}")
+    return row[key]
+
+
+def _text_of(result: dict) -> str:
+    """Return the name of the text that a loss is of: the folder of its shards."""
+    return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
+
+
+def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([row.get(column, "") for column in columns] for row in rows)
+    return text.getvalue().encode()
 
 
 class Released(NamedTuple):
@@ -51,30 +163,9 @@ TABLES = {
         "MIT",
         downstream_tasks,
     ),
-    "svg_extracted_data.csv": Released(
-        "https://raw.githubusercontent.com/epoch-research/analyzing-chinchilla/"
-        "92258837425e1b5f2851d624287f0120583a3d0e/data/svg_extracted_data.csv",
-        "193478df4e90f040016431996c45682659306840ecdadf83cfb9cd5ca0aa1b30",
-        "none is stated: to be read, not passed on",
-    ),
 }
 """The tables that can be fetched, by the name of their file: 5,799 evaluations of the 223 runs of Clark et al.; losses
-and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies; 245 dense runs of Hoffmann et al.,
-read from a figure by Besiroglu et al. (`hoffmann_points`)."""
-
-POINTS = "svg_extracted_data.csv"
-TIDY_POINTS = "chinchilla_points.csv", "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281"
-"""The three columns of POINTS that are used, under names without spaces: a file that is taken in its place."""
-
-COLUMNS_OF_POINTS = (("params", "Model Size"), ("training_flops", "Training FLOP"), ("loss", "loss"))
-
-
-class Points(NamedTuple):
-    """Dense runs as points of a law in N and D, the largest losses last."""
-
-    dense_parameters: np.ndarray  # [n] N, embeddings counted
-    tokens: np.ndarray  # [n] D = FLOPs / 6N
-    loss: np.ndarray  # [n] nats per token
+and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
 
 
 def released_table(name: str = "curves.csv.gz") -> Path:
@@ -101,30 +192,6 @@ def released_table(name: str = "curves.csv.gz") -> Path:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; ROUTELAWS_DATA can name another folder") from None
     return path
-
-
-def hoffmann_points(leave_out: int = 5) -> Points:
-    """Return the runs of Hoffmann et al. that Besiroglu et al. read from a figure.
-
-    Args:
-        leave_out: so many of the largest losses are left out, 5 in the fit of Besiroglu et al.
-
-    Raises:
-        InputError: as `released_table`, or the file lacks a column.
-    """
-    path = data_folder() / TIDY_POINTS[0]
-    if path.exists():
-        _check_content(path, TIDY_POINTS[1])
-    else:
-        path = released_table(POINTS)
-    with open(path, newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    names = [ours if ours in rows[0] else theirs for ours, theirs in COLUMNS_OF_POINTS]
-    if missing := [name for name in names if name not in rows[0]]:
-        raise InputError(f"{path}: column {missing[0]} is missing; needed: {', '.join(names)}")
-    values = np.array([[float(row[name]) for name in names] for row in rows if all(row[name] for name in names)])
-    size, flops, loss = values[np.argsort(values[:, 2], kind="stable")[: len(values) - leave_out]].T
-    return Points(size, flops / (6 * size), loss)
 
 
 def data_folder() -> Path:

@@ -5,8 +5,10 @@ a table is put right in one go. `Problems` collects them; `check_runs` finds wha
 contradict their router_type, and runs whose rows contradict each other.
 """
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,6 @@ import numpy as np
 from routelaws.reference.accounting import ROUTER_TYPES
 
 from ..errors import InputError
-from .limits import limit_of
 from .units import MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, amount
 
 RELEASED_COLUMNS = (
@@ -74,6 +75,26 @@ _WHOLE_LIMIT = 2.0**53  # beyond it float64 no longer tells whole numbers apart,
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE | re.ASCII)
 
 
+_CHANGED: dict[str, float] = {}
+
+
+def limit_of(name: str, default: float) -> float:
+    """Return the limit of this name: a column of a results table, or one of `reading.LIMITS`."""
+    return _CHANGED.get(name, default)
+
+
+@contextlib.contextmanager
+def limited(limits: dict[str, float]) -> Iterator[None]:
+    """Change limits while the block below `with` runs; those that are not named stay."""
+    before = dict(_CHANGED)
+    _CHANGED.update(limits)
+    try:
+        yield
+    finally:
+        _CHANGED.clear()
+        _CHANGED.update(before)
+
+
 class Range(NamedTuple):
     """What the numbers of a column may be."""
 
@@ -83,7 +104,7 @@ class Range(NamedTuple):
     high: float = math.inf
     whole: bool = False
     infinite: bool = False  # infinity is in
-    limit: float = math.inf  # a larger number is taken for a slip; see `limits.py`
+    limit: float = math.inf  # a larger number is taken for a slip; see `limit_of`
 
 
 def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range:

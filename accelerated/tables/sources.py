@@ -12,7 +12,7 @@ from .exports import read_piece
 from .log import RUN, STEP, Log, as_cells, put_together
 from .reading import read_cells
 from .schema import RELEASED_COLUMNS
-from .several import SOURCE, named
+from .table import SOURCE, named
 
 
 class Source(NamedTuple):
@@ -33,18 +33,14 @@ def sources_of(paths: list) -> list[Source]:
         raise InputError(f"{twice}: is given twice")
     pieces = [(path, read_piece(path)) for path in paths]
     logs = [(path, piece) for path, piece in pieces if isinstance(piece, Log)]
-    sources = []
+    sources, names = [], [path for path, _ in logs]
+    called = named(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
     for path, piece in pieces:
         if not isinstance(piece, Log):
             sources.append(Source(str(path), piece.cells, None, piece.remarks + _unfinished(piece.cells)))
         elif path == logs[0][0]:
-            sources.append(_as_source(put_together(*zip(*logs, strict=True)), _called([path for path, _ in logs])))
+            sources.append(_as_source(put_together(*zip(*logs, strict=True)), called))
     return sources
-
-
-def _called(paths: list) -> str:
-    """Return what messages call a log."""
-    return named(paths) if len(paths) <= 3 else f"{paths[0]} and {len(paths) - 1} more"
 
 
 def _as_source(log: Log, name: str) -> Source:

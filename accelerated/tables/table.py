@@ -1,27 +1,27 @@
-"""The results table: reading one and checking it. The rows that a law is fitted to are chosen in `selection.py`.
+"""The results table: reading one, or several as one, and checking it. `selection.py` chooses the rows of a law.
 
 One row is one evaluation of one training run. The released table of Clark et al. 2022 has the 22 columns of
 RELEASED_COLUMNS; our own training writes those and then OWN_COLUMNS, so that both kinds concatenate. A table of a
 user's own needs only NEEDED_COLUMNS and a loss column.
 """
 
+import contextlib
 import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError, printable
-from ..wording import LONGEST_NAME
+from ..wording import LONGEST_NAME, in_short
 from .agreement import compare
 from .cells import printable_cells
-from .reading import Block, Cells, is_json, read_blocks, take_apart
+from .reading import Cells, Text, is_json, read_text, take_apart
 from .schema import (
     BLANK,
-    DENSE,
     NAME_COLUMNS,
     NEEDED_COLUMNS,
-    OWN_COLUMNS,
-    RELEASED_COLUMNS,
     TEXT_COLUMNS,
     Problems,
     check_runs,
@@ -30,14 +30,7 @@ from .schema import (
     to_numbers,
     with_numbers,
 )
-from .selection import RouterRows, of_router, select_rows
 from .units import UNITS_OF
-
-__all__ = [
-    "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "of_router",
-    "read_table", "select_rows",
-]  # fmt: skip
-
 
 _PRINTED = (*TEXT_COLUMNS, *NAME_COLUMNS)
 """Columns of text that reports and messages print."""
@@ -54,8 +47,8 @@ def read_table(path):
     """Read a results table and check every value in it.
 
     Args:
-        path: the file: CSV, or JSON lines if it is named `.jsonl`; packed with gzip if it is named `.gz` besides. It is
-            read block by block: ten million rows of ten columns took 17 seconds and 2.5 GB.
+        path: the file: CSV, or JSON lines if it is named `.jsonl`; packed with gzip if it is named `.gz` besides.
+            Ten million rows of ten columns take 4 GB of memory.
 
     Returns:
         A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Columns that
@@ -71,24 +64,18 @@ def read_table(path):
 
 
 def _read(path, *, careful: bool = False):
-    """Read a table; where `careful` is on, every block is taken cell by cell, with the same result."""
-    problems, parts, names, objects = Problems(path), [], {}, 0
-
-    def take(block: Block) -> int:
-        nonlocal objects
-        if block.names and not parts:
-            _check_columns(path, block.names)
-        part, count = None if careful else _fast_part(block), 0
-        if part is None:
-            cells, count = take_apart(block, problems)
-            names.update(cells.columns)
-            objects += len(cells.rows)
-            part = _careful_part(cells, problems)
-        parts.append(part)
-        return count or len(part.rows)
-
-    read_blocks(path, take)
-    if is_json(path) and objects:
+    """Read a table; where `careful` is on, it is taken apart cell by cell, with the same result."""
+    text, problems = read_text(path), Problems(path)
+    if text.names:
+        _check_columns(path, text.names)
+    plain = None if careful else _plain_part(text)
+    if plain is not None:
+        return with_numbers(_checked(path, [plain], problems))
+    parts, names, count = [], {}, 0
+    for cells in take_apart(text, problems):
+        names, count = names | dict.fromkeys(cells.columns), count + len(cells.rows)
+        parts.append(_careful_part(cells, problems))
+    if is_json(path) and count:
         _check_columns(path, names)
     return with_numbers(_checked(path, parts, problems))
 
@@ -99,7 +86,7 @@ def _checked(path, parts: list[_Part], problems: Problems):
     Raises:
         InputError: there are no rows, values were wrong, or runs contradict each other.
     """
-    rows = np.concatenate([part.rows for part in parts])
+    rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
     if not len(rows):
         problems.raise_if_any()
         raise InputError(f"{path}: no rows below the header")
@@ -129,30 +116,27 @@ def _check_columns(path, names) -> None:
         raise InputError(f"{path}: no column starts with loss_; needed: at least one, such as loss_validation")
 
 
-def _fast_part(block: Block) -> _Part | None:
-    """Return the rows and columns of a block read by pandas' parser; None if anything in it asks for a closer look."""
-    data, width = block.text.encode(), len(block.names)
-    if not block.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), width):
+def _plain_part(text: Text) -> _Part | None:
+    """Return the rows and columns of a table read by pandas' parser; None if anything in it asks for a closer look."""
+    data = text.rows.encode()
+    if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
     import pandas
 
-    numbers = [name for name in block.names if range_of(name)]
+    numbers = [name for name in text.names if range_of(name)]
     try:
-        frame = _parsed(data, block.names, numbers)
+        columns = dict(_parsed(data, text.names, numbers))
     except ValueError:
         return None
-    columns = {name: frame.pop(name).array for name in block.names}
-    for name in numbers:
-        columns[name] = np.array(columns[name])
-        if any(mask.any() for mask, _ in outside(name, columns[name])):
-            return None
+    if any(mask.any() for name in numbers for mask, _ in outside(name, columns[name].to_numpy())):
+        return None
     routers = pandas.unique(columns["router_type"])
     if any(router != router.strip() or router in BLANK or len(router) > LONGEST_NAME for router in routers):
         return None
-    texts = (text for name in _PRINTED if name in columns for text in pandas.unique(columns[name]))
-    if not all(map(str.isprintable, texts)):
+    printed = (cell for name in _PRINTED if name in columns for cell in pandas.unique(columns[name]))
+    if not all(map(str.isprintable, printed)):
         return None
-    return _Part(np.arange(block.first, block.first + len(frame)), _with_whole(columns))
+    return _Part(np.arange(1, 1 + len(columns["router_type"])), _with_whole(columns))
 
 
 def _parsed(data: bytes, names: list[str], numbers: list[str]):
@@ -185,6 +169,8 @@ def _even(data: np.ndarray, width: int) -> bool:
 
 def _careful_part(cells: Cells, problems: Problems) -> _Part:
     """Return the rows and columns of cells, without the rows that have a problem; every problem is noted."""
+    import pandas
+
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
     good = np.ones(len(rows), dtype=bool)
     absent = {name: [""] * len(rows) for name in NEEDED_COLUMNS if name not in cells.columns}  # of these JSON lines
@@ -204,15 +190,9 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
         for mask, needed in checks:
             problems.add_each(mask, rows, name, raw.__getitem__, needed)
             good &= ~mask
-    columns = {name: values[good] if range_of(name) else _texts(values[good]) for name, values in columns.items()}
+    columns = {name: values[good] for name, values in columns.items()}
+    columns |= {name: pandas.Series(cells, dtype=str).array for name, cells in columns.items() if not range_of(name)}
     return _Part(rows[good], _with_whole(columns))
-
-
-def _texts(values):
-    """Return text as pandas holds it."""
-    import pandas
-
-    return pandas.Series(values, dtype=str).array
 
 
 def _with_whole(columns: dict) -> dict:
@@ -221,17 +201,14 @@ def _with_whole(columns: dict) -> dict:
 
 
 def _joined(parts: list[_Part]):
-    """Return the columns of all parts as one frame; each part lets go of a column as soon as it is in the frame."""
+    """Return the columns of all parts as one frame; what one of them lacks is blank in its rows."""
     import pandas
 
-    def missing(name, rows):
-        return np.full(len(rows), np.nan) if range_of(name) else _texts(np.full(len(rows), "", dtype=object))
-
-    joined = {}
-    for name in dict.fromkeys(name for part in parts for name in part.columns):
-        pieces = [p.columns.pop(name) if name in p.columns else missing(name, p.rows) for p in parts]
-        joined[name] = pandas.concat([pandas.Series(piece, copy=False) for piece in pieces], ignore_index=True)
-    return pandas.DataFrame(joined, copy=False)
+    frames = [pandas.DataFrame(part.columns, copy=False) for part in parts]
+    if len(frames) == 1:
+        return frames[0]
+    joined = pandas.concat(frames, ignore_index=True)
+    return joined.fillna({name: "" for name in joined if not range_of(name)})
 
 
 def _repeats(rows: np.ndarray) -> str:
@@ -240,3 +217,91 @@ def _repeats(rows: np.ndarray) -> str:
     if len(rows) == 1:
         return f"left out: row {listed}, which repeats an earlier row cell by cell"
     return f"left out: {len(rows)} rows that each repeat an earlier row cell by cell: {listed}"
+
+
+SOURCE = "source"
+"""Column that says which file a row is from, where there are several."""
+
+
+def table_path(path) -> Path:
+    """Return the table that a path means: the file itself, or `results.csv` of a folder.
+
+    Raises:
+        InputError: a folder without one.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    if not (path / "results.csv").is_file():
+        raise InputError(f"{path}: is a folder without results.csv, so it holds no finished run or sweep")
+    return path / "results.csv"
+
+
+def read_tables(paths):
+    """Read one table, or several as one.
+
+    Args:
+        paths: a file or folder, or several; a folder stands for its `results.csv`.
+
+    Returns:
+        As `read_table`. Of several, hyper_id is numbered anew, table by table, and the column `source` holds the path
+        as it was given. A column that a table lacks is blank in its rows.
+
+    Raises:
+        InputError: as `read_table`; a path is given twice.
+    """
+    paths = listed(paths)
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice}: is given twice")
+    frames = [read_table(table_path(path)) for path in paths]
+    return frames[0] if len(frames) == 1 else _numbered_anew(paths, frames)
+
+
+def named(paths) -> str:
+    """Return the paths of tables as a message shows them, the first of many."""
+    return in_short(listed(paths))
+
+
+@contextlib.contextmanager
+def naming(paths) -> Iterator[None]:
+    """Put the paths of the tables before each line of what is raised inside, as an InputError.
+
+    Raises:
+        InputError: whatever ValueError is raised inside.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(*(f"{named(paths)}: {line}" for line in str(error).split("\n"))) from None
+
+
+def listed(paths) -> list:
+    """Return one path, or several, as a list."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def _numbered_anew(paths: Sequence, frames: list):
+    """Return the tables as one, with their runs numbered anew."""
+    import pandas
+
+    remarks, first = [], 0
+    for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
+        codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
+        remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
+        remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} is numbered {span(first, first + len(runs) - 1)}")
+        frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: printable(str(path))})
+        frames[i].attrs = {}
+        first += len(runs)
+    joined = pandas.concat(frames, ignore_index=True)
+    for name in joined.columns:
+        if not range_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
+            joined[name] = joined[name].fillna("").astype(str)
+    joined = with_numbers(joined)
+    joined.attrs["remarks"] = remarks
+    return joined
+
+
+def span(first: int, last: int) -> str:
+    """Return numbers from the first to the last as a message shows them."""
+    return f"{first}" if first == last else f"{first} to {last}"

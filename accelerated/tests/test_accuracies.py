@@ -13,7 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.accuracies import read_accuracies, read_guess_rates
 from routelaws.accelerated.tables.guess_rates import GUESS_RATES, guess_rate
-from routelaws.accelerated.tables.overtraining import downstream_tasks, overtraining_runs
+from routelaws.accelerated.tables.released import downstream_tasks, overtraining_runs
 
 LONG = """,tokens,benchmark,metric_type,score,tpr
 0,2.0e9,arc_easy,acc,0.40,20.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.report import plan_report
+from routelaws.accelerated.report.figures import style
 from routelaws.accelerated.results.comparisons import downstream
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.conformance.plain.laws import Bounded
@@ -125,7 +125,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_laws_of_a_table(approved, said, name, monkeypatch):
-    monkeypatch.setattr(plan_report, "save_figure", lambda *_: None)  # that it is there see `test_flags.py`
+    monkeypatch.setattr(style, "save_figure", lambda *_: None)  # that it is there see `test_flags.py`
     text = said(*FITS[name])
     if "--out" in FITS[name]:
         text += f"[plan.md]\n{Path('plan/plan.md').read_text(encoding='utf-8')}"

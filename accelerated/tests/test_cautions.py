@@ -10,21 +10,22 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.results import cautions
 from routelaws.accelerated.results.misfit import (
     Misfit,
     bend_in_size,
     beyond_seeds,
     by_size,
+    how_far_off,
     largest_size,
+    misfit_lines,
     outliers,
+    warnings,
 )
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.table import open_runs
-from routelaws.accelerated.results.row_differences import differences, shorter_runs
+from routelaws.accelerated.results.row_differences import differences, left_out_lines, shorter_runs
 from routelaws.accelerated.results.runs import read
-from routelaws.accelerated.tables.released import hoffmann_points
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -180,7 +181,7 @@ def said(frame, folder) -> str:
     [fit] = found["fits"]
     bent = ["bend"] if fit["misfit"]["bend"]["p"] < 1e-3 else []
     left = [f"{each['router']}: {each['reason']}" for each in found["not_fitted"]]
-    return "\n".join([*fit["cautions"], *bent, *left, *cautions.left_out_lines(fit["left_out"])])
+    return "\n".join([*fit["cautions"], *bent, *left, *left_out_lines(fit["left_out"])])
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -353,12 +354,10 @@ def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
     """The paper's rows of nothing; the 240 points of Hoffmann et al. of one run, and of no design."""
     curves = released_file("curves.csv.gz")
     assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
-    released_file("chinchilla_points.csv")
-    points = hoffmann_points()
-    frame = pandas.DataFrame({"hyper_id": range(points.loss.size), "step": 1, "router_type": "Dense", "num_experts": 1})
-    frame = frame.assign(
-        dense_parameter_count=points.dense_parameters, tokens=points.tokens, loss_validation=points.loss
-    )
+    points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss")[:240]
+    frame = pandas.DataFrame({"hyper_id": range(240), "step": 1, "router_type": "Dense", "num_experts": 1})
+    sizes, flops, losses = points[["params", "training_flops", "loss"]].to_numpy().T
+    frame = frame.assign(dense_parameter_count=sizes, tokens=flops / (6 * sizes), loss_validation=losses)
     said = warned(frame, tmp_path, "hoffmann")
     assert len(said) <= 1 and all("far from the law" in text for text in said)
 
@@ -431,7 +430,7 @@ def test_a_run_that_ends_early_is_held_against_its_own_size():
     assert shorter_runs(frame) == [(3, 400, 900, ""), (14, 2000, 5000, ""), (18, 300, 900, "")]
     named = frame.assign(run=[f"model {i}" for i in range(19)])
     assert shorter_runs(named)[0] == (3, 400, 900, "model 3")
-    assert "hyper_id 3 'model 3' (step 400 of 900)" in cautions.warnings([], shorter_runs(named), None, None)[0]
+    assert "hyper_id 3 'model 3' (step 400 of 900)" in warnings([], shorter_runs(named), None, None)[0]
 
 
 def test_the_bend_by_hand():
@@ -468,7 +467,7 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
             by_size(size, each), bend_in_size(size, each, design, 2), beyond_seeds(points, each, 2),
             largest_size(size, -each), [], None,
         )  # fmt: skip
-        sizes, bend, seeds, largest = cautions.misfit_lines(found)
+        sizes, bend, seeds, largest = misfit_lines(found)
         signs = [word[0] for word in re.findall(r": ([+-][\d.]+) %", sizes)]
         assert signs == (["+", "-", "+"] if way > 0 else ["-", "+", "-"])
         words = f"the smallest and the largest sizes lie {above} the law"
@@ -526,7 +525,7 @@ def test_a_law_is_too_low_for_a_size_that_it_predicts_below_what_was_measured():
     size = np.array([1e7, 1e8, 1e9, 1e9])
     for off, words in ((-0.01, "2.3 % too low"), (0.01, "2.3 % too high")):
         found = largest_size(size, np.array([0.5, 0.5, off, off]))
-        assert (found.size, found.rows) == (1e9, 2) and cautions.how_far_off(found.miss) == words
+        assert (found.size, found.rows) == (1e9, 2) and how_far_off(found.miss) == words
 
 
 def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
@@ -548,8 +547,8 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
 def test_of_many_runs_that_are_left_out_the_first_are_named():
     """Six of a reason, with their names where the table has some, and dots where there are more."""
     runs = [{"hyper_id": i, "reason": "wide"} for i in range(7)] + [{"hyper_id": 9, "reason": "blank", "run": "mine"}]
-    assert cautions.left_out_lines([*runs[:6], runs[7]]) == [
+    assert left_out_lines([*runs[:6], runs[7]]) == [
         "left out: hyper_id 0, 1, 2, 3, 4, 5: wide",
         "left out: hyper_id 9 'mine': blank",
     ]
-    assert cautions.left_out_lines(runs)[0] == "left out: hyper_id 0, 1, 2, 3, 4, 5, ...: wide"
+    assert left_out_lines(runs)[0] == "left out: hyper_id 0, 1, 2, 3, 4, 5, ...: wide"

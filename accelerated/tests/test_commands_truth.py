@@ -19,11 +19,11 @@ from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.fit_text import fits_blocks, prediction_blocks
+from routelaws.accelerated.results.prediction import prediction_blocks
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.rows import law_columns
-from routelaws.accelerated.results.runs import read
-from routelaws.accelerated.tables.table import select_rows
+from routelaws.accelerated.results.runs import fits_blocks, read
+from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, quiet_interval
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)

@@ -16,8 +16,7 @@ from routelaws.accelerated.laws.fitting import (
     predict_curves,
 )
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.fit_text import fits_blocks
-from routelaws.accelerated.results.runs import read
+from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 

@@ -6,7 +6,7 @@ import pytest
 
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results.rows import COLUMNS, law_columns
-from routelaws.accelerated.tables.table import RouterRows, select_rows
+from routelaws.accelerated.tables.selection import RouterRows, select_rows
 
 
 def columns_of(law: str, **columns) -> list[list[float]]:

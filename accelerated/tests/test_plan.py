@@ -13,14 +13,13 @@ from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.results.planning.costs import costs_of, says_tokens
-from routelaws.accelerated.results.planning.options import costs_of_kind, law_point
+from routelaws.accelerated.results.planning.options import costs_of, costs_of_kind, law_point, says_tokens
 from routelaws.accelerated.results.planning.plan import notes
 from routelaws.accelerated.results.planning.rankings import SEED, frontier, published_rankings
 from routelaws.accelerated.results.prediction import beyond
 from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import read
-from routelaws.accelerated.tables.table import select_rows
+from routelaws.accelerated.tables.selection import select_rows
 from routelaws.reference.accounting import SIZES, count
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05

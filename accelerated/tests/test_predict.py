@@ -11,8 +11,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, plan, predict, reproduce
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.fit_text import prediction_blocks
-from routelaws.accelerated.results.prediction import inside_hull
+from routelaws.accelerated.results.prediction import inside_hull, prediction_blocks
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -114,7 +113,7 @@ WRONG_FLAGS = {
     "downstream --least-gain 1": "--least-gain 1 is out of range; use 0 or more and less than 1",
     "plan --next slope --level 3": "--level 3 is out of range; use a number between 0 and 1",
     "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; needed: parameters",
-    "reproduce --out paper --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06, in log10 units",
+    "reproduce --out paper --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
     "predict --n 1e8 --experts 4 --huber 1e308": "--huber 1e+308: needed: a number above 0 and at most 1e+06",
     "predict --n 1e8 --experts 1.5": "--experts 1.5: needed: a whole number, such as 3",
     "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0: needed: a whole number, such as 3",

@@ -5,7 +5,6 @@ import http.server
 import socket
 import threading
 
-import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
@@ -132,40 +131,6 @@ def test_the_address_has_a_fixed_commit_and_hash():
         assert url.endswith(f"/data/{name}") if make is None else "/tar.gz/" in url
         assert any(len(part) == 40 and int(part, 16) for part in url.split("/") if len(part) == 40)
         assert len(sha256) == 64 and int(sha256, 16)
-
-
-UPSTREAM = b"""x,Model Size,Training FLOP,loss,colour
-1,1e9,6e19,2.5,red
-2,2e9,2.4e20,2.4,red
-3,1e8,6e17,3.5,blue
-4,3e9,,2.2,blue
-5,1e7,6e15,5.0,blue
-"""
-
-
-def test_points_of_a_figure_are_read_from_either_file(monkeypatch, tmp_path):
-    """From the file of its authors, where a row without FLOPs is dropped, and from the tidy one; D = FLOPs / 6N."""
-    monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
-    (tmp_path / released.POINTS).write_bytes(UPSTREAM)
-    monkeypatch.setitem(TABLES, released.POINTS, Released("", hashlib.sha256(UPSTREAM).hexdigest(), "none"))
-    found = released.hoffmann_points(leave_out=1)
-    assert found.loss.tolist() == [2.4, 2.5, 3.5] and found.dense_parameters.tolist() == [2e9, 1e9, 1e8]
-    assert found.tokens.tolist() == [2e10, 1e10, 1e9]
-    tidy = b"params,training_flops,loss\n1e9,6e19,2.5\n1e8,6e17,3.5\n"
-    (tmp_path / released.TIDY_POINTS[0]).write_bytes(tidy)
-    with pytest.raises(InputError, match="is not the released table"):
-        released.hoffmann_points()
-    monkeypatch.setattr(released, "TIDY_POINTS", (released.TIDY_POINTS[0], hashlib.sha256(tidy).hexdigest()))
-    assert released.hoffmann_points(leave_out=0).tokens.tolist() == [1e10, 1e9]
-
-
-@pytest.mark.released
-def test_the_released_points_are_those_that_are_pinned(monkeypatch):
-    monkeypatch.setattr(released, "_download", None)
-    released_file("chinchilla_points.csv")
-    found = released.hoffmann_points()
-    assert found.loss.size == 240 and released.hoffmann_points(0).loss.size == 245
-    assert (np.diff(found.loss) >= 0).all() and released.hoffmann_points(0).loss.max() > found.loss.max()
 
 
 @pytest.mark.released

@@ -18,7 +18,7 @@ from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.sweeps import findings
 from routelaws.accelerated.results.sweeps.folder import Sweep, SweepRun
-from routelaws.accelerated.tables.table import RouterRows
+from routelaws.accelerated.tables.selection import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded
 

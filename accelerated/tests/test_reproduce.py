@@ -17,8 +17,9 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.style import COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.report.page import page
-from routelaws.accelerated.results import encoding, estimates, fit, numbers
+from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, pairs
+from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import Run, seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.reproduction import advice, resamples
@@ -222,16 +223,16 @@ def test_no_law_is_fitted_twice_to_the_same_rows(tmp_path, monkeypatch):
 
 
 def test_a_mean_and_a_line_by_hand():
-    one = estimates.mean_interval([1.0, 2.0, 3.0])
+    one = comparison_runs.mean_interval([1.0, 2.0, 3.0])
     assert one["mean"] == 2 and one["high"] - 2 == pytest.approx(4.302652729911275 / math.sqrt(3))
-    two = estimates.mean_interval([0.0, 4.0, 3.0], ["a", "a", "b"])
+    two = comparison_runs.mean_interval([0.0, 4.0, 3.0], ["a", "a", "b"])
     assert (two["mean"], two["groups"], two["values"]) == (2.5, 2, 3)
     assert two["high"] - 2.5 == pytest.approx(12.706204736174694 * 0.5)
-    assert estimates.mean_interval([7.0])["low"] is None and estimates.mean_interval([]) is None
-    line = estimates.line([0.0, 1.0, 2.0], [0.0, 2.0, 1.0])
+    assert comparison_runs.mean_interval([7.0])["low"] is None and comparison_runs.mean_interval([]) is None
+    line = comparison_runs.line([0.0, 1.0, 2.0], [0.0, 2.0, 1.0])
     assert line["slope"] == pytest.approx(0.5)
     assert line["high"] - 0.5 == pytest.approx(12.706204736174694 * math.sqrt(1.5 / 2))
-    assert estimates.line([1.0, 1.0], [0.0, 2.0]) is None
+    assert comparison_runs.line([1.0, 1.0], [0.0, 2.0]) is None
     odd = {"a": [math.inf, -math.inf, math.nan, np.int64(3), True]}
     assert encoding.plain(odd) == {"a": ["inf", "-inf", None, 3, True]}
 
@@ -308,7 +309,7 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     assert pair["cells"][0]["size_ratio"] == 0 and pair["overall_size_ratio"]["mean"] == 0
     (pair,) = pairs.compare_routers([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)
     assert pair["cells"][0]["size_ratio"] == pair["overall_size_ratio"]["mean"] == math.inf
-    assert estimates.percent(400.0) == math.inf and estimates.percent(-400.0) == -100
+    assert blocks.log_percent(400.0) == math.inf and blocks.log_percent(-400.0) == -100
     line = {"intercept": 0.3, "slope": -1e-4}
     assert pairs.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
     assert (pairs.equal_dense_size(1.0, line), pairs.equal_dense_size(4.0, line)) == (math.inf, 0)
@@ -565,11 +566,11 @@ def test_other_input_that_is_wrong(tmp_path):
      (math.inf, "∞"), (math.nan, "not found"), (None, "not found")],
 )  # fmt: skip
 def test_parameter_counts_as_people_say_them(value, text):
-    assert numbers.count(value) == text
+    assert blocks.count(value) == text
 
 
 def test_numbers_as_they_are_written():
-    assert numbers.figure(-0.00001, "+.2f") == "0.00" and numbers.figure(0.125, "+.2f") == "+0.12"
-    assert numbers.figure(-math.inf, ".2f") == "-∞" and numbers.figure(1e200, ".4f") == "1e+200"
-    assert numbers.experts(2494.18) == "2490" and numbers.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
-    assert numbers.span([None, 1.0], ".1f") == "not known"
+    assert blocks.figure(-0.00001, "+.2f") == "0.00" and blocks.figure(0.125, "+.2f") == "+0.12"
+    assert blocks.figure(-math.inf, ".2f") == "-∞" and blocks.figure(1e200, ".4f") == "1e+200"
+    assert blocks.experts(2494.18) == "2490" and blocks.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
+    assert blocks.span([None, 1.0], ".1f") == "not known"

@@ -5,8 +5,9 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import schema as table_schema
-from routelaws.accelerated.tables.several import read_tables
-from routelaws.accelerated.tables.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
+from routelaws.accelerated.tables.schema import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS
+from routelaws.accelerated.tables.selection import select_rows
+from routelaws.accelerated.tables.table import read_table, read_tables
 from routelaws.reference import configuration
 
 

@@ -1,7 +1,6 @@
-"""Files of tables in blocks: cut only where a row ends, numbered through, and in bounded memory."""
+"""Files of tables: every cell as it was written, rows numbered through, and in bounded memory."""
 
 import csv
-import io
 import os
 import subprocess
 import sys
@@ -13,66 +12,51 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import reading as table_files
-from routelaws.accelerated.tables.reading import is_json, read_blocks, take_apart
+from routelaws.accelerated.tables.reading import is_json, read_text, take_apart
 from routelaws.accelerated.tables.schema import Problems
 
 cell = st.text(st.sampled_from('ab1,"\n \u00e9\U0001f600'), max_size=8)
 line_end = st.sampled_from(["\n", "\r\n", "\r"])
 
 
-def read(path, block):
-    """Return the rows of a file and their numbers, read in blocks of so many characters."""
-    problems, rows, numbers, before = Problems(path), [], [], table_files.BLOCK
-
-    def take(part):
-        cells, count = take_apart(part, problems)
-        numbers.extend(cells.rows)
-        rows.extend(zip(*cells.columns.values(), strict=True))
-        return count
-
-    table_files.BLOCK = block
+def read(path, chunk=table_files.CHUNK):
+    """Return the rows of a file and their numbers, taken apart so many at a time."""
+    problems, before = Problems(path), table_files.CHUNK
+    table_files.CHUNK = chunk
     try:
-        read_blocks(path, take)
+        parts = list(take_apart(read_text(path), problems))
     finally:
-        table_files.BLOCK = before
+        table_files.CHUNK = before
     problems.raise_if_any()
-    return rows, numbers
+    assert all(len(part.rows) <= chunk for part in parts)
+    rows = [row for part in parts for row in zip(*part.columns.values(), strict=True)]
+    return rows, [row for part in parts for row in part.rows]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(rows=st.lists(st.tuples(cell, cell, cell), max_size=12), block=st.integers(4, 60), end=line_end)
-def test_cells_are_those_that_were_written(tmp_path_factory, rows, block, end):
+@given(rows=st.lists(st.tuples(cell, cell, cell), max_size=12), chunk=st.integers(1, 6), end=line_end)
+def test_cells_are_those_that_were_written(tmp_path_factory, rows, chunk, end):
     path = tmp_path_factory.getbasetemp() / "cells.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         quoting = csv.QUOTE_ALL if end == "\r" else csv.QUOTE_MINIMAL  # which would not quote a \n there
         csv.writer(file, lineterminator=end, quoting=quoting).writerows([("x", "y", "z"), *rows])
-    found, numbers = read(path, block)
+    found, numbers = read(path, chunk)
     expected = [row for row in rows if row != ("x", "y", "z")]
     assert found == expected
     assert numbers == list(range(1, len(rows) + 1))
 
 
-@pytest.mark.parametrize("block", [7, 64, 1 << 20])
-def test_blank_lines_have_no_number(tmp_path, block):
+def test_blank_lines_have_no_number(tmp_path):
     (tmp_path / "t.csv").write_text("\n\nx,y\n\n1,2\n\n\n3,4\n\n5\n", encoding="utf-8")
     with pytest.raises(InputError, match="row 3: 1 cell; needed: 2, as many as the header has"):
-        read(tmp_path / "t.csv", block)
+        read(tmp_path / "t.csv")
 
 
-def test_a_quote_that_is_never_closed_ends_the_reading(tmp_path, monkeypatch):
-    path, asked = tmp_path / "t.csv", []
-    path.write_text('x,y\n"1,2\n' + "3,4\n" * 5000, encoding="utf-8")
-    opened = io.TextIOWrapper.read
-    monkeypatch.setattr(table_files, "BLOCK", 100)
-    monkeypatch.setattr(table_files, "LONGEST", 800)
-    monkeypatch.setattr(
-        table_files.io,
-        "TextIOWrapper",
-        type("Counted", (io.TextIOWrapper,), {"read": lambda self, n: asked.append(n) or opened(self, n)}),
-    )
-    with pytest.raises(InputError, match="t.csv: a row is longer than 800 characters; is a quote not closed?"):
-        read_blocks(path, lambda block: take_apart(block, Problems(path))[1])
-    assert len(asked) < 15  # eight blocks without an end, not the whole file
+@pytest.mark.parametrize(("rows", "reason"), [(5, "unexpected end of data"), (50_000, "field larger than field limit")])
+def test_a_quote_that_is_never_closed_is_named(tmp_path, rows, reason):
+    (tmp_path / "t.csv").write_text('x,y\n"1,2\n' + "3,4\n" * rows, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"t.csv: is not a CSV table \({reason}"):
+        read(tmp_path / "t.csv")
 
 
 def test_names_of_files():
@@ -92,7 +76,7 @@ def test_other_separators_are_named(tmp_path, separator):
     path = tmp_path / "t.csv"
     path.write_text(separator.join(["hyper_id", "step", "loss_c4, nats"]) + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="separated by (semicolons|tabs|bars); needed: commas"):
-        read(path, 100)
+        read(path)
 
 
 def test_a_file_that_may_not_be_read(tmp_path):
@@ -102,11 +86,11 @@ def test_a_file_that_may_not_be_read(tmp_path):
     if os.access(path, os.R_OK):
         pytest.skip("this user may read everything")
     with pytest.raises(InputError, match="cannot be read"):
-        read(path, 100)
+        read(path)
 
 
-MEGABYTES = 500
-"""For a million rows of 10 columns: 80 are the numbers, 80 copies of columns, 70 Python and pandas, and 100 a block."""
+MEGABYTES = 600
+"""For a million rows of 10 columns: 80 are the numbers, 150 the text, 150 places of commas, 70 Python and pandas."""
 
 
 @pytest.mark.slow
@@ -123,7 +107,8 @@ def test_a_million_rows_in_bounded_memory(tmp_path):
                 for i, (x, y) in enumerate(losses)
             )
     script = (
-        "import pathlib, resource, sys\nfrom routelaws.accelerated.tables.table import read_table, select_rows\n"
+        "import pathlib, resource, sys\nfrom routelaws.accelerated.tables.table import read_table\n"
+        "from routelaws.accelerated.tables.selection import select_rows\n"
         "frame = read_table(sys.argv[1])\nselection = select_rows(frame, 'clark')[0].frame\n"
         # Of a process that a large one started, ru_maxrss is that of the large one on Linux.
         "status = pathlib.Path('/proc/self/status')\n"

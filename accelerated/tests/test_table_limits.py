@@ -1,4 +1,4 @@
-"""Limits on a table: the largest number of each column, the text that a packed file holds, and the length of a row."""
+"""Limits on a table: the largest number of each column, and the text that a packed file holds."""
 
 import gzip
 import math
@@ -9,10 +9,9 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import compute
-from routelaws.accelerated.results.planning.costs import _at_experts
+from routelaws.accelerated.results.planning.options import _at_experts
 from routelaws.accelerated.tables import reading
-from routelaws.accelerated.tables.limits import limited
-from routelaws.accelerated.tables.schema import RANGES
+from routelaws.accelerated.tables.schema import RANGES, limited
 from routelaws.accelerated.tables.table import _read, read_table
 from routelaws.reference.laws import compute as reference_compute
 
@@ -81,7 +80,7 @@ def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
         (["--limit=num_experts=4e6", "--limit", "tokens=2E"], "--limit tokens='2E': needed: a number above 0"),
         (
             ["--limit", "routing_frequency=2"],
-            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, of unpacked, row, loss_c4",
+            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, of unpacked, loss_c4",
         ),
         (["--limit"], "--limit 'fit': no such limit"),
         (["--limit=loss_own=x"], "--limit loss_own='x': needed: a number above 0"),
@@ -107,25 +106,13 @@ def test_what_a_packed_file_unpacks_to_is_limited(tmp_path, monkeypatch):
         most = max(5000, 100 * path.stat().st_size)
         with pytest.raises(InputError, match=f"t.csv.gz: unpacks to more than {most:,.0f} characters; .*--limit unpac"):
             read_table(path)
-    with limited({"unpacked": 2e6, "row": 2e6}):
+    with limited({"unpacked": 2e6}):
         assert len(read_table(packed(path, header + "\n" * 10**6))) == 1
     assert len(read_table(packed(path, header + "\n" * 1000))) == 1
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.csv.gz", "t.jsonl.gz"])
-@pytest.mark.parametrize("before", ["", "\n\n", f"{','.join(ROW)}\n", f'{",".join(ROW)}\n"'])
-def test_the_length_of_a_row_is_limited(tmp_path, monkeypatch, name, before):
-    monkeypatch.setattr(reading, "BLOCK", 1000)
-    monkeypatch.setattr(reading, "LONGEST", 3000)
-    for filler in ("a" * 5000, "a," * 2500):
-        content = (before + filler).encode()
-        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-        with pytest.raises(InputError, match=f"{name}: a row is longer than 3,000 characters; are there no line ends"):
-            read_table(tmp_path / name)
-
-
 def test_blank_lines_cost_no_time(tmp_path):
-    """Two million are skipped block by block, not line by line."""
+    """Two million are skipped at once, not line by line."""
     header, row = write(tmp_path / "t.csv").read_text().splitlines()
     blank = "\n" * 10**6
     for text in (blank + header + blank + row, f'"hyper_id"{header[8:]}\n{row}{blank}'):

@@ -111,18 +111,18 @@ wrong_cells = st.dictionaries(
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(wrong=wrong_cells, name=st.sampled_from(["t.csv", "t.csv.gz", "t.jsonl"]), block=st.sampled_from([300, 1 << 24]))
-def test_the_cells_that_are_wrong_are_those_named(folder, wrong, name, block):
+@given(wrong=wrong_cells, name=st.sampled_from(["t.csv", "t.csv.gz", "t.jsonl"]), chunk=st.sampled_from([5, 1 << 16]))
+def test_the_cells_that_are_wrong_are_those_named(folder, wrong, name, chunk):
     rows = make_rows()
     for (row, column), choice in wrong.items():
         rows[row][HEADER.index(column)] = BAD[column][choice % len(BAD[column])]
-    path, before = write(folder / name, rows), table_files.BLOCK
-    table_files.BLOCK = block
+    path, before = write(folder / name, rows), table_files.CHUNK
+    table_files.CHUNK = chunk
     try:
         lines = problems(path)
         assert lines == problems(path, careful=True)
     finally:
-        table_files.BLOCK = before
+        table_files.CHUNK = before
     assert cells_named(lines) == {(row + 1, column) for row, column in wrong}
     assert len(lines) == len(wrong)
     for (row, column), choice in wrong.items():
@@ -177,14 +177,14 @@ odd_cells = st.sampled_from(
         st.tuples(st.integers(0, 35), st.sampled_from(["loss_c4", "seed", "capacity_factor", "note"]), odd_cells),
         max_size=6,
     ),
-    block=st.sampled_from([250, 1 << 24]),
+    chunk=st.sampled_from([5, 1 << 16]),
 )
-def test_fast_and_careful_reading_agree(folder, cells, block):
+def test_fast_and_careful_reading_agree(folder, cells, chunk):
     header, rows = [*HEADER, "capacity_factor"], [[*row, "inf"] for row in make_rows()]
     for row, column, cell in cells:
         rows[row][header.index(column)] = cell
-    path, before, outcomes = write(folder / "odd.csv", rows, header), table_files.BLOCK, []
-    table_files.BLOCK = block
+    path, before, outcomes = write(folder / "odd.csv", rows, header), table_files.CHUNK, []
+    table_files.CHUNK = chunk
     try:
         for careful in (False, True):
             try:
@@ -192,7 +192,7 @@ def test_fast_and_careful_reading_agree(folder, cells, block):
             except InputError as error:
                 outcomes.append(str(error))
     finally:
-        table_files.BLOCK = before
+        table_files.CHUNK = before
     if isinstance(outcomes[0], str) or isinstance(outcomes[1], str):
         assert outcomes[0] == outcomes[1]
     else:

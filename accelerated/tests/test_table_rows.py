@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.conditions import DEEPEST, LONGEST, row_mask
-from routelaws.accelerated.tables.several import read_tables
-from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.table import read_table, read_tables
 
 CELLS = {
     "k": [1.0, 2.0, None, 4.0, 1.0, 0.0, 2.0],

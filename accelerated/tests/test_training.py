@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
+from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import checkpoints, loop, run_folder, step, weights
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus

@@ -11,7 +11,8 @@ from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
-from routelaws.accelerated.tables.table import read_table, select_rows
+from routelaws.accelerated.tables.selection import select_rows
+from routelaws.accelerated.tables.table import read_table
 
 SIZES, BUDGETS, PER_STEP = (2e7, 4e7, 8e7, 1.6e8), (1e18, 3e18, 1e19, 3e19), 524_288
 FLOOR, A, ALPHA = 1.6, 96.0, 0.094
@@ -152,7 +153,7 @@ def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
     frame, estimated = other_ways(pandas.concat([isoflop("Dense").assign(**half), routed], ignore_index=True))[way]
     frame.to_csv(tmp_path / "table.csv", index=False)
     from routelaws.accelerated.results.accuracy_rows import leverage_of_runs
-    from routelaws.accelerated.tables.table import select_rows
+    from routelaws.accelerated.tables.selection import select_rows
 
     [selection] = select_rows(read_table(tmp_path / "table.csv"), axes="every")
     group = leverage_of_runs(selection, "loss_validation")

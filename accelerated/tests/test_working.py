@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from routelaws.accelerated.commands import progress
-from routelaws.accelerated.commands.working import Working
+from routelaws.accelerated.commands.terminal import Working
 from routelaws.accelerated.training.configuration import from_mapping
 
 

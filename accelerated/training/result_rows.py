@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..files import read_bytes, write_atomically
 from ..json_files import shown
 from ..tables.columns import size_label
-from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
+from ..tables.schema import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
 from .configuration import TrainConfig
 from .record import WRITTEN_ANEW
 from .window_losses import WindowLosses, documents, standard_error

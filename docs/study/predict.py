@@ -22,7 +22,9 @@ from routelaws.accelerated.laws.catalogue import LAWS as KNOWN
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.fit import LEVEL, Fit
 from routelaws.accelerated.results.rows import rows_of_runs
-from routelaws.accelerated.tables.table import DENSE, read_table, select_rows
+from routelaws.accelerated.tables.schema import DENSE
+from routelaws.accelerated.tables.selection import select_rows
+from routelaws.accelerated.tables.table import read_table
 from routelaws.accelerated.training.grid import read_grid
 
 HERE = Path(__file__).parent

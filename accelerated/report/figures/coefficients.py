@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from ...results.blocks import count
 from ...results.comparisons.runs import Run
 from ...results.encoding import constants
 from ..outline import router_name
 from .style import (
     INK,
     colour_of,
-    count_label,
     dots,
     panel_grid,
     round_ticks,
@@ -133,7 +133,7 @@ def _few_ticks(panel, low: float, high: float) -> None:
 
     if panel.get_xscale() == "log":
         steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
-        round_ticks(panel, low, high, steps, 6, count_label)
+        round_ticks(panel, low, high, steps, 6, count)
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from ...laws.fitting import LossCurve, predict_curve
-from ...results.comparisons.runs import Run
-from ...results.estimates import REACH
+from ...results.comparisons.runs import REACH, Run
 from ..outline import router_name
 from .style import (
     DASHED,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ...results.blocks import share
 from ...results.comparisons.runs import Run
-from ...results.numbers import share
 from ..outline import loss_name, router_name
 from .style import (
     DASHED,
@@ -42,7 +42,7 @@ def routers_figure(results: dict, runs: list[Run]):
         return None
     figure, panels = panel_grid(len(sizes), 3.2)
     for panel, size in zip(panels, sizes, strict=True):
-        here = {router: _at_size(points[router], size) for router in routers}
+        here = {r: {e: loss for (n, e), loss in sorted(points[r].items()) if n == size} for r in routers}
         losses = [loss for shown in here.values() for e, loss in shown.items() if e > 1]
         for router, shown in here.items():
             at = [e for e in shown if e > 1]
@@ -58,11 +58,6 @@ def routers_figure(results: dict, runs: list[Run]):
     loss_rows(panels, results)
     shared_legend(figure, panels, columns=5)
     return figure
-
-
-def _at_size(points: dict[tuple, float], size: int) -> dict[int, float]:
-    """Return {E: loss} of one size from {(N, E): loss}, by rising E."""
-    return {e: loss for (n, e), loss in sorted(points.items()) if n == size}
 
 
 def pairs_figure(results: dict, runs: list[Run]):

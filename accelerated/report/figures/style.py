@@ -11,8 +11,9 @@ import numpy as np
 
 from ...files import write_atomically
 from ...laws.fitting import LossCurve
+from ...results.blocks import count
 from ...results.comparisons.runs import Run, usual
-from ...tables.table import DENSE
+from ...tables.schema import DENSE
 from ..outline import loss_name
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
@@ -118,7 +119,7 @@ def log_ticks(panel, values: list[int]) -> None:
 def size_axis(panel, low: float, high: float) -> None:
     """Put ticks at round parameter counts between two ends of a logarithmic x axis."""
     steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
-    round_ticks(panel, low, high, steps, 5, count_label)
+    round_ticks(panel, low, high, steps, 5, count)
 
 
 def plain_ticks(panel, low: float, high: float) -> None:
@@ -138,13 +139,6 @@ def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -
     ticks = ticks[:: max(1, -(-len(ticks) // most))]
     panel.minorticks_off()
     panel.set_xticks(ticks, [name(tick) for tick in ticks])
-
-
-def count_label(value: float) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
 
 
 def loss_axis(panels: list, losses: list[float], results: dict) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...tables.table import DENSE
+from ...tables.schema import DENSE
 from ..outline import router_name
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 

@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 from ...tables.schema import DENSE
-from ..estimates import as_percent, mean_interval, percent
-from .runs import Run, usual_frequency
+from ..blocks import log_percent
+from .runs import Run, as_percent, mean_interval, usual_frequency
 
 LEAST_FREQUENCY = 0.5
 """The paper recommends to route this share of the blocks or more."""
@@ -97,7 +97,7 @@ def routing_frequency(runs: list[Run]) -> dict:
         base, found = _point(by_frequency[usual]).loss, []
         for frequency, group in sorted(by_frequency.items()):
             change = math.log10(_point(group).loss / base)
-            found.append({"R": frequency, "loss": _point(group).loss, "percent": percent(change)})
+            found.append({"R": frequency, "loss": _point(group).loss, "percent": log_percent(change)})
             if frequency != usual:
                 logs.setdefault((router, frequency), []).append(change)
         cells.append({"router": router, "N": size, "E": experts, "points": found})
@@ -141,7 +141,7 @@ def _against_first(points: dict, name: str) -> list[dict]:
             "loss": point.loss,
             "flops": point.flops,
             "runs": point.runs,
-            "percent": percent(math.log10(point.loss / first.loss)),
+            "percent": log_percent(math.log10(point.loss / first.loss)),
             "per_decade": None if value == 1 else _per_decade(first, point),
         }
         for value, point in points.items()

@@ -6,10 +6,14 @@ how well it fills in a grid, the second whether it can be carried to a size that
 
 import math
 
+import numpy as np
+
+from routelaws.reference.laws.held_out import Score
+from routelaws.reference.laws.held_out import _scores as scores_of
+
 from ...laws.catalogue import LAWS
-from ...laws.held_out import Score, compare_forms
-from ...tables.table import RouterRows
-from ..estimates import percent
+from ...tables.selection import RouterRows
+from ..blocks import log_percent
 from ..fit import Fit
 from ..rows import rows_of_runs
 
@@ -50,13 +54,12 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
 def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:
     """Return the entries of one router, without its name."""
     fits = {name: fit for name, fit in forms.items() if isinstance(fit, Fit)}
-    both = ([], [])
+    scores = [{}, {}]
     if fits:
         known = next(iter(fits.values())).rows
-        size, experts = known.columns[:2]
-        columns = {"dense_parameters": size, "num_experts": experts}
-        both = compare_forms([LAWS[name] for name in fits], columns, known.measured, size)
-    scores = [{score.name: _score(score) for score in part} for part in both]
+        for i, groups in enumerate((np.arange(known.measured.size), known.columns[0])):
+            errors = [(fit.held_out, fit.held_out_size)[i] for fit in fits.values()]
+            scores[i] = {score.name: _score(score) for score in scores_of(list(fits), errors, groups)}
     return [
         {
             "law": name,
@@ -65,8 +68,8 @@ def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:
             "missing": None if name in fits else reason,
             "status": fits[name].status if name in fits else None,
             "rmsle": fits[name].rmsle if name in fits else None,
-            "leave_one_out": scores[0].get(name) if fits else None,
-            "leave_one_size_out": scores[1].get(name) if fits else None,
+            "leave_one_out": scores[0].get(name),
+            "leave_one_size_out": scores[1].get(name),
         }
         for name, reason in forms.items()
     ]
@@ -77,7 +80,7 @@ def _score(score: Score) -> dict:
     rmsle = float(score.held_out.rmsle) if known else None
     return {
         "rmsle": rmsle,
-        "rmsle_percent": percent(rmsle),
+        "rmsle_percent": log_percent(rmsle),
         "predicted": score.held_out.predicted,
         "verdict": score.verdict,
     }

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...laws.uncertainty import student_quantile
 from ...tables.schema import DENSE
-from ..estimates import LEVEL, as_percent, mean_interval, percent, ten_to
-from .runs import Run, usual
+from ..blocks import log_percent, ten_to
+from .runs import LEVEL, Run, as_percent, mean_interval, usual
 
 
 def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) -> list[dict]:
@@ -146,7 +146,7 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
         "second_loss": other,
         "nats": one - other,
         "nats_reach": None if reach is None else reach * math.log(10) * other,
-        "percent": percent(change),
+        "percent": log_percent(change),
         "percent_reach": None if reach is None else 100 * reach * math.log(10),
         "size_ratio": None if alpha is None else ten_to(-change / alpha),
     }

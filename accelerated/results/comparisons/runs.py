@@ -1,13 +1,85 @@
 """The runs that comparisons take: one evaluation of each, the main grid among them, and what seeds alone change."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
+from ...laws.uncertainty import student_quantile
 from ...tables.schema import DENSE
-from ..estimates import percent
+from ..blocks import log_percent
+
+LEVEL = 0.95
+"""Confidence level of every interval of the report."""
+
+REACH = 1e9
+"""How many times the largest model, or below the smallest, the size of equal loss may be that a figure shows (our
+choice). Where size hardly changes the loss, it can be beyond every float."""
+
+
+def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
+    """Return a mean and its Student interval; of the group means, each counted once, where groups are given.
+
+    Args:
+        values: [n]; those of one group are taken to share their chance and count as one value, their mean.
+        groups: [n] or None, which takes every value as independent.
+
+    Returns:
+        {"mean", "low", "high", "values": n, "groups": m}; the ends are None with fewer than two groups. None without
+        values.
+    """
+    if not len(values):
+        return None
+    values = np.asarray(values, dtype=np.float64)
+    groups = range(values.size) if groups is None else groups
+    means = np.array([values[[g == group for g in groups]].mean() for group in dict.fromkeys(groups)])
+    result = {"mean": float(means.mean()), "low": None, "high": None, "values": values.size, "groups": means.size}
+    if means.size > 1:
+        reach = student_quantile(LEVEL, means.size - 1) * float(means.std(ddof=1)) / math.sqrt(means.size)
+        result |= {"low": result["mean"] - reach, "high": result["mean"] + reach}
+    return result
+
+
+def line(x: np.ndarray, y: np.ndarray) -> dict | None:
+    """Return the least-squares slope of y on x with its Student interval; None with fewer than two different x.
+
+    Returns:
+        {"slope", "low", "high", "rows"}; the ends are None with fewer than three rows.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if np.unique(x).size < 2:
+        return None
+    spread = x - x.mean()
+    square = float(spread @ spread)
+    slope = float(spread @ y) / square
+    result = {"slope": slope, "low": None, "high": None, "rows": x.size}
+    if x.size > 2:
+        residual = y - y.mean() - slope * spread
+        error = math.sqrt(float(residual @ residual) / (x.size - 2) / square)
+        reach = student_quantile(LEVEL, x.size - 2) * error
+        result |= {"low": slope - reach, "high": slope + reach}
+    return result
+
+
+def other_way(interval: dict) -> dict:
+    """Return an interval of a difference of two losses, in percent of the one, in percent of the other.
+
+    Where one is 25 above, the other is 20 below: the sign turns, and the low end is made of the high one.
+    """
+
+    def turned(change: float | None) -> float | None:
+        return None if change is None else 100 * (1 / (1 + change / 100) - 1)
+
+    return {name: turned(interval[of]) for name, of in (("mean", "mean"), ("low", "high"), ("high", "low"))}
+
+
+def as_percent(interval: dict | None) -> dict | None:
+    """Return an interval of a change of log10 L in percent of L."""
+    if interval is None:
+        return None
+    return interval | {name: log_percent(interval[name]) for name in ("mean", "low", "high")}
 
 
 class Run(NamedTuple):
@@ -92,7 +164,7 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     deviation = float(np.sqrt(sum(np.sum((values - values.mean()) ** 2) for values in logs) / degrees))
     return {
         "deviation": deviation,
-        "percent": percent(deviation),
+        "percent": log_percent(deviation),
         "degrees": degrees,
         "runs": sum(map(len, points)),
         "points": sorted(map(_seeds, points), key=lambda entry: (entry["router"], entry["N"], entry["E"])),

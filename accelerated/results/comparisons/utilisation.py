@@ -12,12 +12,12 @@ import numpy as np
 from ...laws.catalogue import LAWS
 from ...laws.utilisation import effective_teraflops, predict_loss
 from ...tables.schema import DENSE
-from ...tables.table import RouterRows
+from ...tables.selection import RouterRows
+from ..blocks import log_percent
 from ..encoding import coefficient, fit_constants, unknown
-from ..estimates import REACH, percent
 from ..fit import Fit
 from ..rows import rows_of_runs
-from .runs import Run, usual_frequency
+from .runs import REACH, Run, usual_frequency
 
 MAIN, PLAIN = "main grid", "dense"
 LAW = LAWS["routed-utilisation"]
@@ -79,7 +79,7 @@ def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: flo
         "coefficients": fit_constants(fit)["coefficients"] | least,
         "leave_one_out": float(fit.held_out.rmsle),
         "rmsle": fit.rmsle,
-        "rmsle_percent": percent(fit.rmsle),
+        "rmsle_percent": log_percent(fit.rmsle),
         "kinds": _by_kind(kinds, np.log10(fit.rows.measured) - np.log10(fitted)),
         "points": _points(runs, kinds, fit, fitted),
     }
@@ -96,7 +96,7 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
                 "kind": kind,
                 "rows": own.size,
                 "rmsle": float(np.sqrt(np.mean(own**2))),
-                "percent": percent(float(own.mean())),
+                "percent": log_percent(float(own.mean())),
             }
         )
     return found

@@ -1,7 +1,7 @@
 """Which run to add to a table: every size and number of experts that could be trained, and what each makes of a number.
 
 The sizes are those of the table and twice its largest, the numbers of experts those of the table, 1, and twice the
-largest. What a run would cost is read from the table, see `costs.py`.
+largest. What a run would cost is read from the table, see `options.costs_of`.
 """
 
 import math
@@ -11,12 +11,11 @@ import numpy as np
 
 from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
 
-from ..blocks import Block, Table, text, to_html
+from ..blocks import Block, Table, count, exponent, figure, percent, text, to_html
 from ..encoding import plain
 from ..fit import LEVEL, Fit
-from ..numbers import count, exponent, figure, percent
 from ..rows import TRAINING
-from .costs import costs_of
+from .options import costs_of
 
 FLAGS = {"dense_parameters": "--n", "num_experts": "--experts"}
 """The columns of the laws that can be asked, and the flag of each."""

@@ -8,10 +8,9 @@ from ...laws.catalogue import LAWS
 from ...laws.planning import Budget
 from ...tables.schema import DENSE
 from ...wording import by_reason, plural
-from ..blocks import Block, Heading, Notes, Table, text, to_html
-from ..cautions import NO_FLOOR, has_no_floor
+from ..blocks import Block, Heading, Notes, Table, count, exponent, percent, span, text, to_html
 from ..encoding import plain
-from ..numbers import count, exponent, percent, span
+from ..misfit import NO_FLOOR, has_no_floor
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
 from .options import REACH
@@ -222,7 +221,8 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
         sentences += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
     if any(line.at_reach for line in ranking.lines):
         sentences.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
-    return sentences + _of_counts(ranking) + _of_law(ranking) + _of_fits(ranking)
+    taken = [said for name, said in TAKEN.items() if not all(name in model.counts for model in ranking.models)]
+    return sentences + taken + _of_law(ranking) + _of_fits(ranking)
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
@@ -245,11 +245,6 @@ def _of_dense(ranking: Ranking) -> list[str]:
     if any(line.model.law != ranking.law for line in ranking.lines):
         sentences.append("Dense: by the law dense, fitted to the dense runs alone")
     return sentences
-
-
-def _of_counts(ranking: Ranking) -> list[str]:
-    """Return what is taken where the table does not say what a model costs."""
-    return [sentence for name, sentence in TAKEN.items() if not all(name in model.counts for model in ranking.models)]
 
 
 def _of_law(ranking: Ranking) -> list[str]:

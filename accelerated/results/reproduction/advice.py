@@ -5,7 +5,7 @@ The rules are our choice; a report says them beside every verdict. Verdicts: "su
 """
 
 from ..comparisons.ablations import LEAST_FREQUENCY
-from ..estimates import other_way
+from ..comparisons.runs import other_way
 from . import paper
 
 LARGEST = 1.35e9

@@ -5,11 +5,11 @@ The rules are our choice; each number below has its rule. Words are those of the
 
 import math
 
-from ..cautions import CLEAR
 from ..comparisons.forms import BOUNDED
+from ..comparisons.runs import other_way
 from ..comparisons.utilisation import MAIN, PLAIN
 from ..encoding import constants
-from ..estimates import other_way
+from ..misfit import CLEAR
 
 BAD, EXACT = 5.0, 1e-6
 """Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""

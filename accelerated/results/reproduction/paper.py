@@ -12,8 +12,8 @@ import numpy as np
 from routelaws.reference.laws.routed import PRINTED as PRINTED_COEFFICIENTS
 from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss
 
+from ..blocks import log_percent
 from ..encoding import constants
-from ..estimates import percent
 
 HALF_UNIT = 5e-4
 """Half of the last printed digit: each coefficient of Table 3 has three decimals."""
@@ -107,7 +107,7 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
         "difference": {name: fitted[name]["value"] - value for name, value in values.items()},
         "inside": {name: bool(fitted[name]["low"] <= value <= fitted[name]["high"]) for name, value in values.items()},
         "rmsle": rmsle,
-        "rmsle_percent": percent(rmsle),
+        "rmsle_percent": log_percent(rmsle),
         "best_in_box": best_in_box(printed.coefficients, rows),
         "cutoff_of_rounded": cutoff(printed.coefficients),
         "cutoff_box": _cutoff_box(printed.coefficients),

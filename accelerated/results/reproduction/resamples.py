@@ -9,8 +9,8 @@ import numpy as np
 
 from ...laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
 from ...laws.uncertainty import Interval, Quantity
+from ..comparisons.runs import LEVEL
 from ..encoding import constants
-from ..estimates import LEVEL
 from .table import Table
 
 SEED = 0

@@ -16,14 +16,14 @@ from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effectiv
 from ...laws.fitting import RoutedFit, predict_curve
 from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ...tables.schema import DENSE
-from ...tables.table import RouterRows
-from ..cautions import warnings
+from ...tables.selection import RouterRows
+from ..blocks import log_percent
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.pairs import equal_dense_size
-from ..comparisons.runs import Run, usual
+from ..comparisons.runs import LEVEL, Run, line, usual
 from ..encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
-from ..estimates import LEVEL, line, percent
 from ..fit import Fit
+from ..misfit import warnings
 from ..row_differences import differences, row_doubts, shorter_runs
 from . import paper
 from .table import Table, columns_of
@@ -98,7 +98,7 @@ def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) 
     found = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]
     gains, effective = found[: sizes.size], found[sizes.size :]
     return {
-        "rmsle_percent": percent(fit.rmsle),
+        "rmsle_percent": log_percent(fit.rmsle),
         "curve": fit.best.curve._asdict(),
         "derived": {"N_cutoff": fit_constants(fit)["derived"]["N_cutoff"], "slopes": _slopes(fit)},
         "N_cutoff_times": fit.interval("N_cutoff").value / float(sizes[-1]),
@@ -115,13 +115,16 @@ def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) 
 def _slopes(fit: Fit) -> list[dict]:
     """Return the slope at each size with its interval, and whether it is negative and has both ends."""
     slopes = [{"N": int(item.at)} | interval(item) for item in fit.slopes]
-    return [slope | {"negative": negative(slope), "endless": _endless(slope)} for slope in slopes]
+    return [
+        slope | {"negative": negative(slope), "endless": not all(map(math.isfinite, (slope["low"], slope["high"])))}
+        for slope in slopes
+    ]
 
 
 def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
     """Return the gain from dense to E = `top` at each N, with its ends in percent of the loss, too."""
     return [
-        {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+        {"N": int(n), "E": int(top)} | interval | {"percent": [log_percent(interval[end]) for end in _ENDS]}
         for n, interval in zip(sizes, intervals, strict=True)
     ]
 
@@ -139,7 +142,7 @@ _ENDS = ("value", "low", "high")
 def _misses(fit: Fit) -> dict:
     """Return the mean miss of the law at each size, and at the largest by the law of the others, in percent."""
     sizes, largest = (
-        [{"N": int(entry.size), "percent": percent(entry.miss)} for entry in entries if entry is not None]
+        [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
     )
     return {"sizes": sizes, "largest": largest[0] if largest else None}
@@ -159,10 +162,6 @@ def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
     return 100 * math.log(effective_experts(experts, start, top) / start) / math.log(top / start)
 
 
-def _endless(interval: dict) -> bool:
-    return not (math.isfinite(interval["low"]) and math.isfinite(interval["high"]))
-
-
 def negative(slope: dict) -> str:
     """Return whether a slope is negative with the whole of its interval."""
     if slope["high"] < 0:
@@ -175,7 +174,7 @@ def described(fit: RoutedFit) -> dict:
     return {
         "status": fit.status,
         "rmsle": fit.rmsle,
-        "rmsle_percent": percent(fit.rmsle),
+        "rmsle_percent": log_percent(fit.rmsle),
         "objective": fit.objective,
         "coefficients": values_of(fit.coefficients._asdict()),
         "derived": values_of({"N_cutoff": cutoff(fit.coefficients)}),
@@ -238,7 +237,7 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
         "status": fit.status,
         "line": fit.best.line._asdict(),
         "rmsle": fit.rmsle,
-        "rmsle_percent": percent(fit.rmsle),
+        "rmsle_percent": log_percent(fit.rmsle),
         "coefficients": dense_coefficients(fit.best),
         "misfit": misfit_dict(fit.misfit),
         "misses": _misses(fit),

@@ -17,9 +17,8 @@ from ...errors import InputError
 from ...tables.columns import size_label
 from ...tables.conditions import names_in, row_mask
 from ...tables.schema import DENSE
-from ...tables.selection import none_chosen
-from ...tables.several import listed, named
-from ...tables.table import RouterRows
+from ...tables.selection import RouterRows, none_chosen
+from ...tables.table import listed, named
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run
 from ..fit import Fit
@@ -182,6 +181,7 @@ def _run(table: Table, row: dict, tokens: float) -> Run:
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")
     losses = {name: _number(row, name) for name in table.loss_columns}
+    flops = _number(row, "flops_per_step") or None
     return Run(
         int(row["hyper_id"]),
         router,
@@ -192,7 +192,7 @@ def _run(table: Table, row: dict, tokens: float) -> Run:
         _number(row, "flop_increase") or 1.0,
         int(_number(row, "seed") or 0),
         _number(row, "total_parameter_count"),
-        _teraflops(_number(row, "flops_per_step"), tokens),
+        flops and flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12,
         _suspicion(row, frequency) if table.released else "",
         losses[table.loss_column],
         losses,
@@ -207,11 +207,6 @@ def _suspicion(row: dict, frequency: float | None) -> str:
         if cell == run and abs(suspect.loss - row["loss_validation"]) < 1e-4:
             return suspect.reason
     return ""
-
-
-def _teraflops(flops: float | None, tokens: float) -> float | None:
-    """Return forward TeraFLOPs of 2,048 tokens from the FLOPs of a step and its tokens."""
-    return flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12 if flops else None
 
 
 def _number(row: dict, name: str) -> float | None:

@@ -12,16 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.diagnostics import not_learned
+
 from ...errors import InputError
-from ...tables.table import DENSE, RouterRows
+from ...tables.schema import DENSE
+from ...tables.selection import RouterRows
 from ...training.grid import presets, read_grid
 from ...training.window_losses import loss_difference, standard_error
+from ...wording import plural
 from ..comparisons.runs import Run
 from ..reproduction.gather import gather
 from ..reproduction.table import with_main_loss
 from ..runs import Runs
 from .folder import Sweep, SweepRun, same_but_seed
-from .learning import learning, not_learned_sentence
 from .registered import score
 
 CHANCE = 1.96
@@ -327,3 +330,56 @@ def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, flo
 
 
 _OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
+
+
+class Learning(NamedTuple):
+    """What the routers of one run have learned; None where it was not measured."""
+
+    hyper_id: int
+    router: str
+    size: int
+    experts: int
+    seed: int
+    chance: float  # agreement of two routings at random
+    agreement: float | None  # of the routings in training and in evaluation
+    information: float | None  # bits that the expert says about the token's id
+    entropy: float | None  # of the policy, over ln(E G)
+    exchange: float | None  # loss with experts exchanged at random, over the loss
+    reasons: list[str]  # to say that the router has not learned; empty for one that has
+
+
+COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
+
+
+def learning(sweep: Sweep) -> list[Learning]:
+    """Return the diagnostics of each finished routed run that has some, by hyper_id."""
+    routed = [run for run in sweep.runs if run.config.model.num_routed]
+    entries = [_of_run(run) for run in routed]
+    return [entry for entry in entries if entry.exchange is not None]
+
+
+def _of_run(run: SweepRun) -> Learning:
+    model = run.config.model
+    cells = [float(run.row.get(name, math.nan)) for name in COLUMNS]
+    agreement, information, entropy, exchange = (None if math.isnan(cell) else cell for cell in cells)
+    chance = model.choices / model.expert_count
+    reasons = not_learned(chance, agreement, exchange)
+    named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
+    return Learning(*named, chance, agreement, information, entropy, exchange, reasons)
+
+
+def not_learned_sentence(entries: list[Learning]) -> str | None:
+    """Return one sentence that names the runs whose routers have not learned; None where all have."""
+    kinds: dict[str, dict[int, list[int]]] = {}
+    for entry in entries:
+        if entry.reasons:
+            kinds.setdefault(entry.router, {}).setdefault(entry.experts, []).append(entry.hyper_id)
+    if not kinds:
+        return None
+    words = [
+        f"{router} with E = {experts} (run{'s' * (len(runs) > 1)} {', '.join(map(str, runs))})"
+        for router, by_experts in kinds.items()
+        for experts, runs in sorted(by_experts.items())
+    ]
+    number = sum(bool(entry.reasons) for entry in entries)
+    return f"the routers of {number} of {plural(len(entries), 'routed run')} have not learned: {'; '.join(words)}"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import InputError
-from ...tables.selection import last_evaluations
-from ...tables.table import DENSE, RouterRows, read_table, select_rows
+from ...tables.schema import DENSE
+from ...tables.selection import RouterRows, last_evaluations, select_rows
+from ...tables.table import read_table
 from ...training.configuration import TrainConfig
 from ...training.result_rows import read_rows
 from ...training.run_folder import read_own_log, read_results

@@ -17,7 +17,8 @@ from ...errors import InputError
 from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
-from ...tables.table import DENSE, select_rows
+from ...tables.schema import DENSE
+from ...tables.selection import select_rows
 from ...training.result_rows import read_rows
 from ...training.sweep_folder import folder_of_run, read_had, read_plan
 from ...wording import plural

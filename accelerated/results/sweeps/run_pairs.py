@@ -9,6 +9,7 @@ from ...errors import InputError
 from ...training.configuration import TrainConfig
 from ...training.run_folder import read_config, read_results
 from ...training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
+from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
@@ -103,3 +104,51 @@ def _settings(configs: list[TrainConfig]) -> dict[str, list]:
     fields = [config.fields() for config in configs]
     values = {name: [given[name] for given in fields] for name in fields[0] if name not in HOW_IT_RAN}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+
+VERDICTS = {
+    "unknown": "on other windows: no error is known",
+    "chance": "could be chance of the documents",
+    "lower": "lower",
+    "higher": "higher",
+}
+
+
+ABOUT_RUNS = (
+    "Losses are in nats per token; ± is a standard error over documents. A difference is taken window by window "
+    "where the runs have the same windows of the same text, and is then better known than either loss. What "
+    "another seed would change is not in it: train both with several seeds to see that."
+)
+
+
+def run_table(found: RunsBeside) -> str:
+    """Return what `routelaws report RUN RUN ...` prints, as Markdown: runs beside each other, and how they differ."""
+    folders = [str(run.folder) for run in found.runs]
+    heads = ["run", "what", "N", "step", "validation loss", f"less {folders[0]}", ""]
+    blocks: list[Block] = [Table(heads, [_row(run, first=i == 0) for i, run in enumerate(found.runs)])]
+    if found.settings:
+        rows = [[f"`{name}`", *map(_setting, values)] for name, values in found.settings.items()]
+        blocks += ["They differ in", Table(["", *folders], rows)]
+    else:
+        blocks.append("The runs differ in no setting.")
+    if any(run.unfinished for run in found.runs):
+        blocks.append("A run that is not finished was trained for less; its loss is no measure of its router.")
+    return markdown([*blocks, ABOUT_RUNS]).rstrip()
+
+
+def _row(run: RunBeside, first: bool) -> list[str]:
+    cells = [str(run.folder), run.config.name(), f"{run.size:,}", f"{run.step:,} of {run.config.steps:,}"]
+    cells.append(figure(run.loss, ".4f") + _off_by(run.error))
+    if first:
+        return [*cells, "", ""]
+    return [*cells, figure(run.difference, "+.4f") + _off_by(run.difference_error), VERDICTS[run.verdict]]
+
+
+def _off_by(error: float) -> str:
+    return f" ± {figure(error, '.4f')}" if error == error else ""
+
+
+def _setting(value) -> str:
+    if value is None or value == ():
+        return "none"
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
