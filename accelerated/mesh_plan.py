@@ -306,8 +306,8 @@ def activation_bytes(
 ) -> tuple[int, int]:
     """Return the bytes of activations of one device, without and with rematerialised blocks.
 
-    Counted for each token of the device, with A = H kqv, f the hidden width, and r the rows of `sent_rows` for each
-    token. The factors are how many arrays of that size the gradient of the program reads again:
+    The table is per token of the device, with A = H kqv, hidden width f, and r rows of `sent_rows` per token. Each
+    factor is the number of arrays of that size that the backward pass reads:
 
         each block    4 d a + 6 · 4 d           inputs of its products, and the inside of two norms, in float32
                       4 A/model a               queries, keys, values, and their mixture
