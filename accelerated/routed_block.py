@@ -114,7 +114,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: one block's part of the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens; the block reuses its selection, of a `Replay` also its gates.
+        held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE, see `routers.base.balanced_assignment`.
@@ -128,7 +128,7 @@ def routed_block(
             mask is given with sharded experts.
 
     Differs from the reference: router logits have at least float32, the experts use the dtype of x. If no token is
-    real, loads and losses are NaN.
+    real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
     if spread is not None and expert_mask is not None:
         raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
