@@ -123,8 +123,8 @@ def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]
     piece = dict(zip(trace.token.tolist(), trace.piece.tolist(), strict=True))
 
     def word(i: int, e: int) -> Word:
-        same = token == ids[i]
-        return Word(piece[int(ids[i])], int((expert[same] == e).sum()), int(same.sum()))
+        taken = int((expert[token == ids[i]] == e).sum())
+        return Word(piece[int(ids[i])], taken, int((trace.token == ids[i]).sum()))
 
     best = [[i for i in np.argsort(-column, kind="stable")[:WORDS] if column[i] >= 1] for column in more.T]
     return [[word(i, e) for i in chosen] for e, chosen in enumerate(best)]

@@ -67,7 +67,8 @@ TERMS = (
      "HASH has no probabilities and hence no entropy."),
     ("training agrees", "The share of a token's experts that are the same in training, where balancing or noise may "
      "change the choice."),
-    ("dropped", "The share of choices that find their expert full in training."),
+    ("dropped", "The share of choices that find their expert full in training. Where experts choose: the share of "
+     "tokens that none takes."),
 )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def _tokens(trace: Trace, i: int) -> str:
     for piece, expert, gate in zip(trace.piece[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
         chosen = [(int(e), float(g)) for e, g in zip(expert, gate, strict=True) if e >= 0]
         said = ", ".join(f"expert {e} (gate {g:.2f})" for e, g in chosen) or "no expert"
-        kinds = " ".join([f"e e{chosen[0][0]}"] * bool(chosen) + [f"u u{e}" for e, _ in chosen[1:2]])
+        kinds = " ".join([f"e e{e}" for e, _ in chosen[:1]] + [f"u u{e}" for e, _ in chosen[1:2]])
         spans.append(f'<span class="{kinds}" title="{said}">{_piece(piece, after)}</span>')
     return "".join(spans)
 

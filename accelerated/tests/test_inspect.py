@@ -128,6 +128,10 @@ def test_a_trace_has_what_the_model_chose(run_of, name):
     if name == "expert_choice":
         chosen = (trace.expert[:, :64] >= 0).sum(axis=(1, 2))
         assert not trace.regular and (chosen == 64 * model.choices).all()
+        words = [word for of in told.findings(trace)[0].words for word in of]
+        assert words and all(word.taken <= word.of == (trace.piece == word.piece).sum() for word in words)
+        trace.expert[:, 5], trace.gate[:, 5] = -1, 0
+        assert 'title="no expert"' in page(trace, told.findings(trace))
     if name == "mixture_of_tokens":
         assert trace.mixes and trace.trained is None and (0 < trace.gate).all() and (trace.gate <= 1).all()
     assert html_is_whole(page(trace, told.findings(trace)))
