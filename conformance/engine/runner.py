@@ -23,7 +23,7 @@ def suite_files(only=()) -> list[str]:
     Such a file contains the name of the function or of its file, or takes functions from another module's table.
     """
     names = {part for path in only for part in path.split(".")[-2:]}
-    tables = ("public_functions", "stances.JUDGED", "dialects.FUNCTIONS")
+    tables = ("public_functions", "functions_of_scores", "stances.JUDGED", "dialects.FUNCTIONS")
     return [file for file, text in _texts().items() if not names or any(name in text for name in (*names, *tables))]
 
 
