@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -24,7 +25,12 @@ from routelaws.accelerated.results.misfit import (
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.table import open_runs
-from routelaws.accelerated.results.row_differences import differences, left_out_lines, shorter_runs
+from routelaws.accelerated.results.row_differences import (
+    differences,
+    left_out_lines,
+    proportional_tokens,
+    shorter_runs,
+)
 from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
@@ -232,6 +238,15 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
     assert rise["losses"] == pytest.approx(ends, rel=2e-3)
 
 
+def test_cautions_of_dense_runs_alone(tmp_path):
+    """Without a routed run there is the dense power law, and its rows may differ, too."""
+    frame = make_table(0)
+    frame = frame[frame["router_type"] == "Dense"].reset_index(drop=True)
+    frame.loc[2, "vocab_size"] = 50_257
+    text = reproduced(frame, tmp_path)
+    assert "vocab_size, which this law ignores (32000" in text[: text.index("## What came out")]
+
+
 def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
     text = reproduced(make_table(0), tmp_path)
     assert "careful" not in text and "misses bend with log N, so" not in text
@@ -298,6 +313,14 @@ def test_tokens_that_follow_from_the_size_are_named(tmp_path, law, power):
     )
     assert said.startswith(start) and said.endswith("add runs of one size with other tokens")
     assert ("condition number about 1/(alpha - " in said) == (law == "hoffmann")
+
+
+@pytest.mark.parametrize(("power", "condition"), [(1.0, 1 / 0.06**2), (0.5, 1 / 0.2**2)])
+def test_the_condition_number_is_that_of_two_powers_of_the_size(power, condition):
+    """With D = N^p the loss is a sum of N^-alpha and N^-(p beta)."""
+    size, coefficients = np.geomspace(1e7, 1e9, 5), SimpleNamespace(alpha=0.34, beta=0.28)
+    [found] = proportional_tokens(("dense_parameters", "tokens"), (size, 1e4 * size**power), coefficients)
+    assert found.numbers["condition"] == pytest.approx(condition)
 
 
 @pytest.mark.parametrize("budgets", [(1e20,), (1e18, 1e19, 1e20)])

@@ -512,6 +512,13 @@ def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
     assert told(rows, columns)[0].startswith(message)
 
 
+def test_runs_without_names_are_asked_in_the_same_way(here):
+    bare = [row[1:] for row in TWO]
+    assert told(bare, SHAPE, name=None)[0].startswith("runs.csv: a run without a name goes back from step 2000 (row 1)")
+    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # which no flag maps
+    assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_a_history_of_several_runs_is_one_run_a_name(here, order):
     """With a state that says something else; and where a row is there twice."""
@@ -551,6 +558,11 @@ def test_the_branch_that_a_history_abandoned_is_left_out(here, clock, name):
     assert remarks[0].startswith(f"{path}: {RESTARTED.format('moe8-256')}")
 
 
+def test_rows_of_all_branches_that_a_history_abandoned_are_counted(here):
+    frame, remarks = converted(history("moe8-256.jsonl", [*BACK, (1200, 3.45)]))
+    assert frame["step"].tolist() == [1000, 1200] and "moe8-256 from step 1200 (4 rows)" in remarks[0]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here, kind):
     path = history(f"moe8-256.{kind}", [*BACK[:3], (2000, 3.3)])
@@ -584,6 +596,12 @@ def test_a_history_sorted_by_step_is_read_by_its_time(here):
     lines = [{"_step": step, "_timestamp": 1.7e9 + i, "val/loss": loss} for (step, loss), i in rows]
     Path("moe8-256.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     assert converted("moe8-256.jsonl")[0]["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+
+
+def test_the_branch_that_a_metric_of_tensorboard_abandoned_is_left_out(here):
+    frame, remarks = converted(scalars("run-moe8-256-tag-val.csv", BACK), {"loss_validation": "val"})
+    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
+    assert remarks[0].startswith(f"run-moe8-256-tag-val.csv: {RESTARTED.format('moe8-256')}")
 
 
 RESTARTS = {

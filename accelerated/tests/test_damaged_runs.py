@@ -192,8 +192,6 @@ ERRORS = {
                       "hash_table.npy: has experts from 2 to 5; the model has 0 to 3" + PUT_BACK),
     "five rows": ("RUN", ("evaluate", "train"), table(lambda ids: ids[:5]),
                   "hash_table.npy: holds int32 (5, 1); int32 (300, 1) is needed" + PUT_BACK),
-    "other dtype": ("RUN", ("evaluate",), table(lambda ids: ids.astype(float)),
-                    "hash_table.npy: holds float64 (300, 1)"),
     "one bit": ("RUN", ("evaluate", "train"), flip("hash_table.npy"),
                 "hash_table.npy: is not the hash table of the checkpoint of step 24" + PUT_BACK),
     "table cut": ("MID", ("train",), cut("hash_table.npy", 200), "hash_table.npy: cannot be read ("),
@@ -225,8 +223,6 @@ ERRORS = {
                     "results.csv: has 4 rows, but "),
     "a cut row": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
                   "results.csv, row 3: has 7 cells; "),
-    "an empty table": ("MID", ("train", "report"), fill("results.csv", ""),
-                       "results.csv: has no column hyper_id" + PUT_BACK),
     # validation_windows.csv
     "windows": ("RUN", ("train", "report"), flip("validation_windows.csv"),
                 "validation_windows.csv: was changed after the run wrote it; put it back, or delete it"),

@@ -139,14 +139,6 @@ def test_what_cannot_be_is_one_sentence(table, flags, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["fit", "predict --at flops=1e22"])
-def test_a_criterion_that_a_law_does_not_have_is_refused(table, command, capsys):
-    assert cli.main([*command.split(), "--law", "two-stage-linear", "--huber", "0.1", "--", table]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("routelaws: --huber 0.1: the law two-stage-linear is fitted by least squares alone")
-    assert said.endswith("with --huber: ratio, ceiling, broken\n")
-
-
 @pytest.mark.parametrize("command", [["plan", "--flops", "1e21"], ["plan", "--next", "slope"]])
 def test_a_plan_takes_laws_of_the_loss(command, capsys):
     assert cli.main([*command, "--law", "direct"]) == 2

@@ -212,6 +212,7 @@ SAME = {
         "compute", at={"flops": 1e18}, options={"floor": 1.5}
     ),
     PREDICT_TASKS: lambda: fits(**TASKS, at={"flops": 1e21}),
+    f"{PREDICT_TASKS} --level 0.8": lambda: fits(**TASKS, at={"flops": 1e21}, level=0.8),
     f"{PREDICT_TASKS} --task two": lambda: fits(**TASKS, at={"flops": 1e21}, task=("two",)),
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),
     f"{PREDICT_TASKS} --tasks rates.csv": lambda: fits(**TASKS, at={"flops": 1e21}, tasks=Path("rates.csv")),
@@ -464,14 +465,7 @@ IDLE = {
     "--out x: --next does not take it": (*NEXT.split(), "--out", "x"),
     "--no-published: --next uses only the table; leave it out": (*NEXT.split(), "--no-published"),
     "--n 1e9: it works only with --next": (*PLAN.split(), "--n", "1e9"),
-    "--loss books: the law direct goes through no loss": (
-        "fit",
-        "accuracies.csv",
-        "--law",
-        "direct",
-        "--loss",
-        "books",
-    ),
+    "--loss books: the law direct goes through no loss": "fit accuracies.csv --law direct --loss books".split(),
     "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
 }
 """Flags that another flag makes idle: refused, not passed over."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli, files
+from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep_folder
@@ -323,6 +324,16 @@ def grid(text_file, tmp_path):
 def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line):
     assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), *more]) == 2
     assert capsys.readouterr().err == f"routelaws: {line}\n" and not (tmp_path / "out").exists()
+
+
+def test_a_task_says_how_many_runs_are_finished(grid, tmp_path, capsys, monkeypatch):
+    """Runs, not rows: each has one for every evaluation."""
+    for done, more in ((2, ""), (3, "; routelaws report OUT writes the report")):
+        rows = [{"hyper_id": i} for i in range(done) for _ in range(4)]
+        monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, rows=rows, **__: rows)
+        assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), "--index", "0"]) == 0
+        said = capsys.readouterr().out.replace(str(tmp_path / "out"), "OUT")
+        assert said == f"OUT: {done} of 3 runs are finished{more}\n"
 
 
 def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkeypatch):

@@ -86,15 +86,10 @@ def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
 
 HOSTILE = [
     (["--flops", "0"], "--flops 0: is less than 1"),
-    (["--flops", "nan"], "is not an amount"),
-    (["--flops", "1e400"], "is more than 1e+35"),
     (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
     ([], "--flops is missing"),
     (["--flops", "1e21", "--memory", "80"], "--memory 80: the unit is missing; needed: memory, such as 80GB or 24GiB"),
-    (["--flops", "1e21", "--memory", "80Gb"], "unit Gb is not known"),
-    (["--flops", "1e21", "--tokens", "0"], "--tokens 0: is less than 1"),
     (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
-    (["--flops", "1e21", "--cached-tokens", "1e20"], "is more than 1e+18"),
     (["--flops", "1e21", "--dtype", "bf17"], "--dtype bf17: is not an amount; needed: a type of numbers (fp32"),
     (["--flops", "1e21", "--level", "1"], "--level 1 is out of range; use a number between 0 and 1"),
     (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),

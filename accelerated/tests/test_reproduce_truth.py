@@ -82,11 +82,11 @@ def gathered(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pictures(gathered, tmp_path_factory):
     """Every figure by the name of the file that it would be written to."""
-    kept = {}
+    kept, before = {}, dict(matplotlib.rcParams)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
         assert figures.draw_all(tmp_path_factory.mktemp("figures"), *gathered) == list(kept)
-    assert set(kept) == set(figures.FIGURES)
+    assert set(kept) == set(figures.FIGURES) and dict(matplotlib.rcParams) == before
     return kept
 
 

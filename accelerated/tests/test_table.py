@@ -173,9 +173,7 @@ def test_a_query_is_applied_before_the_last_evaluation():
 
 @pytest.mark.parametrize(
     ("rows", "loss", "message"),
-    [("seed ==", "loss_c4", "rows 'seed ==': "), ("sede == 42", "loss_c4", "'sede': no column.*close: seed"),
-     ("seed + 1", "loss_c4", "is not true or false"), ("True", "loss_c4", "this value is not allowed"),
-     ("seed == 7", "loss_c4", "rows 'seed == 7': no row matches; the table has 32 rows"),
+    [("seed == 7", "loss_c4", "rows 'seed == 7': no row matches; the table has 32 rows"),
      ("router_type == 'hash'", "loss_c4", "the table has 32 rows; router_type is Dense, S-Base"),
      ("num_experts == 1", "loss_c4", "no routed run is left .*; a routed law needs some, --law dense none"),
      (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
