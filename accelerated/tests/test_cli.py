@@ -58,7 +58,6 @@ def flags(fields: dict) -> list[str]:
         ({"learning_rate": "3e-4x"}, "--learning-rate 3e-4x: needed: a number, such as 7e9"),
         ({"seed": "３"}, "--seed ３: needed: a whole number, such as 3"),
         ({"experts": "1.5"}, "--experts 1.5: needed: a whole number, such as 3"),
-        ({"learning_rate": "1_0"}, "--learning-rate 1_0: needed: a number, such as 7e9"),
         ({"experts": "9" * 44}, "9: needed: a whole number, from -2^63 to 2^63 - 1"),
         ({"skip_bad_batches": 2**63}, "--skip-bad-batches 9223372036854775808: needed: a whole number, from"),
         ({"kqv_size": 2**31}, "--kqv-size is 2147483648; it has to be at most 2147483647"),

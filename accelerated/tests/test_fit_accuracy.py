@@ -70,6 +70,16 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert "law direct, of accuracy" in capsys.readouterr().out
 
 
+def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
+    """Student's quantiles of 95 and of 50 %, for nine rows and two coefficients: 2.3646 and 0.7111."""
+    reaches = []
+    for level in ("0.95", "0.5"):
+        flags = ["--law", "direct", "--task", "code pass@1", "--at", "flops=1e22", "--level", level]
+        [fit] = said(capsys, "predict", table, *flags)["predictions"]
+        reaches.append([np.ptp(np.log(-np.log(pair(fit, name)))) for name in ("law", "run")])
+    assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 2, rel=1e-3)
+
+
 def test_rows_without_a_number_are_counted(table, capsys):
     """A law of the loss lacks two runs, one without its loss and one without its accuracy; the direct law lacks one."""
     path = Path(table)

@@ -212,7 +212,6 @@ SAME = {
         "compute", at={"flops": 1e18}, options={"floor": 1.5}
     ),
     PREDICT_TASKS: lambda: fits(**TASKS, at={"flops": 1e21}),
-    f"{PREDICT_TASKS} --level 0.8": lambda: fits(**TASKS, at={"flops": 1e21}, level=0.8),
     f"{PREDICT_TASKS} --task two": lambda: fits(**TASKS, at={"flops": 1e21}, task=("two",)),
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),
     f"{PREDICT_TASKS} --tasks rates.csv": lambda: fits(**TASKS, at={"flops": 1e21}, tasks=Path("rates.csv")),

@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,11 +120,11 @@ def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path,
 def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
     config = from_mapping({**small_fields, "loss_limit": 1.0001, "learning_rate": 0.01}, "test")
     state = step.initial_state(config)
-    before = [np.array(leaf) for leaf in _leaves(state)]
+    before = [np.array(leaf) for leaf in jax.tree.leaves(state)]
     batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
     after, metrics = step.make_train_steps(config)(state, batches, 0, 2)
     assert metrics.bad.all()
-    assert all(np.array_equal(a, b) for a, b in zip(_leaves(after), before, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(after), before, strict=True))
 
 
 def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
@@ -161,12 +162,6 @@ def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
     after = loop.Run(config, tmp_path / "run", text)
     assert after._start(checkpoints.Checkpoints(after.checkpoints, print))[0] == 4
     assert after._extra() == before._extra()
-
-
-def _leaves(tree):
-    import jax
-
-    return jax.tree.leaves(tree)
 
 
 SLOW = pytest.mark.slow

@@ -91,7 +91,6 @@ HOSTILE = [
     (["--flops", "1e21", "--memory", "80"], "--memory 80: the unit is missing; needed: memory, such as 80GB or 24GiB"),
     (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
     (["--flops", "1e21", "--dtype", "bf17"], "--dtype bf17: is not an amount; needed: a type of numbers (fp32"),
-    (["--flops", "1e21", "--level", "1"], "--level 1 is out of range; use a number between 0 and 1"),
     (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
     (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
     (["--flops", "1e21", "--law", "mine"], "law 'mine' is not known"),

@@ -104,7 +104,6 @@ WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
     "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted by least squa",
-    "predict --n 1e8 --at num_experts=1.5": "--experts 1.5: needed: a whole number",
     "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
     "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted by least squares alone",
     "downstream --cut 0": "--cut 0: is less than 1; needed: FLOPs",
