@@ -4,6 +4,7 @@ Each raises AssertionError with the function, the shapes, and the expected and a
 Limits come from `bounds.BOUNDS`; the caller supplies the scale, the condition of the computation.
 """
 
+import jax
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS, check
@@ -39,6 +40,23 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
             f"expected {expected[where].item()!r}, found {found[where].item()!r}"
         )
     check(name, float(used.max()), message=message)
+
+
+def differs(found, expected) -> np.ndarray:
+    """Return where two arrays of floats differ by more than rounding: 2^10 units of the largest expected entry.
+
+    Equal inputs may give results that differ in their last bits: a processor adds in another order each time.
+    """
+    found, expected = np.asarray(found), np.asarray(expected)
+    unit = np.finfo(expected.dtype).eps / 2 * np.abs(expected).max(initial=0)
+    return ~(np.abs(found - expected) <= 2**10 * unit)
+
+
+def assert_nearly_same(found, expected, *, what: str) -> None:
+    """Fail where two results of the same backend differ by more than rounding."""
+    assert np.shape(found) == np.shape(expected), f"{what}: shape {np.shape(found)}, expected {np.shape(expected)}"
+    bad = np.argwhere(differs(found, expected))
+    assert not len(bad), f"{what}: {len(bad)} of {np.size(expected)} entries differ; first at {tuple(bad[0])}"
 
 
 def assert_same(found, expected, *, what: str) -> None:
@@ -123,3 +141,12 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
     assert_close_bounded(name, plan.sum(axis=1) * num_tokens, np.ones(num_tokens), unit, what=f"{what}: T * row sums")
     actual = np.abs(num_experts * plan.sum(axis=0) - 1).max()
     assert_close_bounded(name, residual, actual, unit * max(1.0, actual), what=f"{what}: residual")
+
+
+def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
+    """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
+
+    def at(s):
+        return function(jax.tree.map(lambda p, v: p + s * v, point, direction))
+
+    return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)

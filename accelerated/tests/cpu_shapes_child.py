@@ -16,9 +16,8 @@ import numpy as np
 
 from routelaws.accelerated import attention, cpu, experts
 from routelaws.accelerated.errors import InputError
-from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.engine import harness
-from routelaws.conformance.engine.harness import UNIT
 
 HOW = ("jit", "vmap", "eager", "shard_map", "elsewhere")
 """How a function is called; the last one is what a GPU would run."""

@@ -13,8 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.kernels import auction as auction_of_all
 from routelaws.accelerated.routers import base
-from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.bounds import UNIT, check
 from routelaws.conformance.suite.strategies_base import bound_of, draw_scores, scipy_optimum
 
 SHAPES = ((5, 1), (6, 8), (13, 3), (16, 4))

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated import experts
 from routelaws.accelerated.cpu import expert_layer, tiles, xla
-from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.bounds import UNIT, check
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loops are for CPUs")
 

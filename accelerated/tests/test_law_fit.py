@@ -11,7 +11,7 @@ import pytest
 from routelaws.accelerated.kernels import law_fit, law_huber
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.harness import central_difference
+from routelaws.conformance.compare import central_difference
 from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import routed
 

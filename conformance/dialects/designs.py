@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.dialects.table import GATES, _root_softplus, _sigmoid, _softmax
-from routelaws.conformance.engine.harness import UNIT
 
 
 class Form(NamedTuple):

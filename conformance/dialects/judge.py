@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, choice_fits, fit, near, wrong_choice
-from routelaws.conformance.engine.harness import central_difference
 
 
 class Fault(Exception):
@@ -54,7 +54,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
 
     Args:
         ask: see the module docstring.
-        precision: of the answers, a key of `harness.UNIT`.
+        precision: of the answers, a key of `bounds.UNIT`.
         in_oracle: returns whether the reference has these options; only then can the verdict be "right".
     """
     answers, faults = _answers(ask)

@@ -21,8 +21,7 @@ import jax
 import numpy as np
 
 from routelaws.accelerated.files import write_atomically
-from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
 from routelaws.conformance.engine.names import defaults_of, keywords_of, public_functions, stands_at
 from routelaws.conformance.engine.values import as_numpy

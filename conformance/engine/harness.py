@@ -13,9 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
-"""Half the distance from 1 to the next number."""
-
 PRECISIONS = ("float64", "float32")
 
 CAPABILITIES = ("jit", "grad")
@@ -217,15 +214,6 @@ def random_direction(point, seed: int):
     """Return a tree like `point` with standard normal entries."""
     random = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: random.standard_normal(np.shape(leaf)), point)
-
-
-def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
-    """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
-
-    def at(s):
-        return function(jax.tree.map(lambda p, v: p + s * v, point, direction))
-
-    return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
 
 
 def inner(gradient_tree, direction) -> float:

@@ -98,23 +98,23 @@ def selections(draw, shapes=((1, 1), (7, 1), (9, 4), (4, 8), (16, 3))) -> Select
     return Selection(np.ascontiguousarray(rows[:, :k]), num_experts, loads, seed)
 
 
-_SMALL = dict(vocab_size=13, d_model=8, heads=2, kqv_size=3)
+SMALL = dict(vocab_size=13, d_model=8, heads=2, kqv_size=3)
 
 MODELS = {
-    "dense": dict(blocks=3, **_SMALL),
-    "hash": dict(blocks=4, router="hash", experts=3, **_SMALL),
+    "dense": dict(blocks=3, **SMALL),
+    "hash": dict(blocks=4, router="hash", experts=3, **SMALL),
     "hash that drops": dict(blocks=1, router="hash", experts=4, routing_frequency=1.0, capacity_factor=0.75,
-                            **_SMALL),
-    "sinkhorn": dict(blocks=4, router="sinkhorn", experts=4, **_SMALL),
+                            **SMALL),
+    "sinkhorn": dict(blocks=4, router="sinkhorn", experts=4, **SMALL),
     "sinkhorn, k = 3, sigmoid, drops": dict(blocks=4, router="sinkhorn", experts=8, k=3, gate="sigmoid",
-                                            routing_frequency=0.25, capacity_factor=0.6, **_SMALL),
+                                            routing_frequency=0.25, capacity_factor=0.6, **SMALL),
     "sinkhorn, k = 2, no limit": dict(blocks=3, router="sinkhorn", experts=3, k=2, routing_frequency=1 / 3,
-                                      capacity_factor=float("inf"), **_SMALL),
-    "base": dict(blocks=2, router="base", experts=4, **_SMALL),
-    "top_k": dict(blocks=2, router="top_k", experts=4, z_weight=0.02, **_SMALL),
+                                      capacity_factor=float("inf"), **SMALL),
+    "base": dict(blocks=2, router="base", experts=4, **SMALL),
+    "top_k": dict(blocks=2, router="top_k", experts=4, z_weight=0.02, **SMALL),
     "top_k, k = 2, sigmoid, drops": dict(blocks=2, router="top_k", experts=4, k=2, gate="sigmoid",
-                                         balance_weight=0.3, capacity_factor=0.7, **_SMALL),
-    "sinkhorn, one expert": dict(blocks=2, router="sinkhorn", experts=1, routing_frequency=1.0, **_SMALL),
+                                         balance_weight=0.3, capacity_factor=0.7, **SMALL),
+    "sinkhorn, one expert": dict(blocks=2, router="sinkhorn", experts=1, routing_frequency=1.0, **SMALL),
 }  # fmt: skip
 """Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1, 2 and 3, capacities with and without drops."""
 

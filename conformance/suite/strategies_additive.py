@@ -102,14 +102,6 @@ WIDE = {
 }  # fmt: skip
 """Laws far beyond the printed ones: drawn are the terms in the middle of a table, of 0.02 to 5 nats, and the powers."""
 
-WIDE_KAPLAN = st.builds(
-    lambda x, alpha_N, y, alpha_D: hoffmann.KaplanCoefficients(
-        alpha_N, 3e8 * x ** (1 / alpha_N), alpha_D, 1e10 * y ** (1 / alpha_D)
-    ),
-    _power(0.05, 5), st.floats(0.03, 0.8), _power(0.05, 5), st.floats(0.03, 0.8),
-)  # fmt: skip
-"""Kaplan's law likewise. One draw in twelve has an end that no row shows by more than a thousandth."""
-
 
 def huber_sum(residual: np.ndarray, delta: float | None) -> float:
     """Return the sum of Huber terms, written another way than in the twins; half the sum of squares without delta."""

@@ -5,16 +5,15 @@ column per place; and, for a handful of tokens, all balanced assignments one aft
 group without it.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import check
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.bounds import UNIT
+from routelaws.conformance.compare import assert_close_bounded, assert_nearly_same, assert_same, central_difference
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, run
 from routelaws.conformance.suite.strategies_base import (
     FAMILIES,
     SCALES,
@@ -147,10 +146,10 @@ def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.nda
     return np.where(mask[:, None], drawn.values, padding), mask
 
 
-def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str, padding: float = 1e6) -> None:
+def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str) -> None:
     """Real tokens get what they get without the others, who get experts 0, 1, ... and nothing else."""
     k = min(k, drawn.values.shape[1])
-    values, mask = padded(drawn, seed, padding)
+    values, mask = padded(drawn, seed, 1e6)
     alone = reference.balanced_assignment(values[mask], k)
     what = f"balanced_assignment, {drawn.family} {values.shape}, k {k}, {precision}, mask {mask.astype(int).tolist()}"
     expert = np.tile(np.arange(k), (len(mask), 1))
@@ -162,31 +161,6 @@ def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str, pad
         assert_same(found.expert, expert, what=f"{what}: expert")
         found = found._replace(expert=np.asarray(found.expert)[mask])
         check_certificate(values[mask], found, precision, what, k)
-
-
-def check_padded_router(backend, drawn: Scores, k: int, seed: int, training: bool, padding: float = 1e6) -> None:
-    """The routing of the real tokens is that of a group of them; the others have no gate, plan or load."""
-    k = min(k, drawn.values.shape[1])
-    values, mask = padded(drawn, seed, padding)
-    with np.errstate(over="ignore"):
-        alone = reference.base_router(values[mask], k, training=training)
-        ours = reference.base_router(values, k, training=training, mask=mask)
-        held = backend.notation.Routing(*ours)
-    what = f"base_router, {drawn.family} {values.shape}, k {k}, training {training}, mask {mask.astype(int).tolist()}"
-    new = run(backend, ROUTER, "float64", values, traced={"mask": mask}, k=k, training=training)
-    again = run(backend, ROUTER, "float64", values, traced={"mask": mask, "held": held}, k=k)
-    spread = 2 + 2 * np.ptp(drawn.values) + np.abs(drawn.values).max()
-    for found in (new, again, ours):
-        for name in ("expert", "gate", "plan"):
-            wanted = np.zeros((len(mask), *getattr(alone, name).shape[1:]))
-            wanted[mask] = getattr(alone, name)
-            if name == "expert":
-                wanted[~mask] = np.arange(k)
-            scale = UNIT["float64"] * spread * wanted + np.finfo("float64").tiny
-            assert_close_bounded("base.gate", getattr(found, name), wanted, scale, what=f"{what}: {name}")
-        for name in ("load", "residual"):
-            scale = UNIT["float64"] * len(mask) * k
-            assert_close_bounded("base.load", getattr(found, name), getattr(alone, name), scale, what=f"{what}: {name}")
 
 
 @pytest.mark.asks("routers.base.balanced_assignment")
@@ -238,20 +212,6 @@ def test_tie_rule_of_sets(backend, seed, shape):
 @given(drawn=scores(shapes=((13, 3), (6, 8))), k=ks, seed=seeds, precision=precisions)
 def test_padding(backend, drawn, k, seed, precision):
     check_padding(backend, drawn, k, seed, precision)
-
-
-@pytest.mark.asks("routers.base.base_router")
-@given(drawn=scores(shapes=((13, 3),)), k=st.integers(1, 2), seed=seeds, training=st.booleans())
-def test_padded_router(backend, drawn, k, seed, training):
-    check_padded_router(backend, drawn, k, seed, training)
-
-
-@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
-@pytest.mark.parametrize("k", [1, 2])
-def test_padding_that_is_not_a_number(backend, k):
-    drawn = draw_scores("integer", (13, 3), 1.0, 0)
-    check_padding(backend, drawn, k, 0, "float32", np.nan)
-    check_padded_router(backend, drawn, k, 0, True, np.nan)
 
 
 @pytest.mark.asks("routers.base.balanced_assignment")
@@ -369,8 +329,8 @@ def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
     values = drawn.values
     together = run(backend, ROUTER, "float32", values, training=False, k=k)
     alone = run(backend, ROUTER, "float32", values[::-1].copy(), training=False, k=k)
-    for name in ("expert", "gate"):
-        assert_same(getattr(alone, name)[::-1], getattr(together, name), what=f"evaluation in another order: {name}")
+    assert_same(alone.expert[::-1], together.expert, what="evaluation in another order: expert")
+    assert_nearly_same(alone.gate[::-1], together.gate, what="evaluation in another order: gate")
     assert_same(together.expert, largest(values, k), what="evaluation takes the largest logits")
 
 
@@ -378,62 +338,6 @@ def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
 @given(drawn=scores(shapes=((1, 4), (13, 3))), k=st.integers(1, 2))
 def test_evaluation(backend, drawn, k):
     check_evaluation(backend, drawn, k)
-
-
-@pytest.mark.asks("experts.routed_ffn", "routers.base.base_router")
-def test_the_papers_residual_form(backend):
-    """α f(h) + (1 - α) h with f(h) = h + FFN(h) is what a residual block adds with this gate: h + α FFN(h)."""
-    random = np.random.default_rng(0)
-    h, values = random.standard_normal((12, 4)), random.standard_normal((12, 3))
-    params = {"up": random.standard_normal((3, 4, 5)), "down": random.standard_normal((3, 5, 4))}
-    routing = run(backend, ROUTER, "float64", values)
-    expert, gate = np.asarray(routing.expert), np.asarray(routing.gate)
-    added = run(backend, "experts.routed_ffn", "float64", params, h, expert, gate).output
-    outputs = run(backend, "experts.routed_ffn", "float64", params, h, expert, np.ones_like(gate)).output
-    wanted = gate * (h + np.asarray(outputs)) + (1 - gate) * h
-    scale = UNIT["float64"] * (np.abs(h) + np.abs(outputs))
-    assert_close_bounded("base.residual", h + np.asarray(added), wanted, scale, what="the residual form")
-
-
-@pytest.mark.asks("routers.base.base_router")
-def test_groups_under_vmap_and_without_jit(backend):
-    values = np.stack([draw_scores("tied", (13, 3), 1.0, seed).values for seed in range(3)])
-    with jax.enable_x64(False):
-        router = backend.routers.base.base_router
-        together = jax.jit(jax.vmap(router))(jnp.asarray(values, jnp.float32))
-    for group, routing in zip(values, zip(*together, strict=True), strict=True):
-        found = run(backend, ROUTER, "float32", group, jit=False)
-        for name, ours, theirs in zip(found._fields, routing, found, strict=True):
-            error = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).max()
-            check("base.load", error, UNIT["float32"] * len(group), message=f"vmap and a loop: {name}")
-
-
-@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
-@pytest.mark.twin
-def test_types(backend):
-    found = run(backend, ROUTER, "float32", np.zeros((5, 3)))
-    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
-    assert [field.shape for field in found] == [(5, 1), (5, 1), (3,), (5, 3), ()]
-    found = run(backend, ASSIGNMENT, "float32", np.zeros((5, 3)), k=2)
-    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 3
-    assert [field.shape for field in found] == [(5, 2), (), (3,), ()]
-    assert backend.routers.base.balanced_assignment(jnp.zeros((5, 3), jnp.bfloat16)).prices.dtype == jnp.float32
-
-
-@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
-@pytest.mark.twin
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_a_logit_that_is_not_a_number_is_not_lost(backend, training, wrong):
-    values = np.ones((13, 3))
-    values[1, 2] = wrong
-    found = run(backend, ROUTER, "float32", values, training=training)
-    assert np.isnan(found.gate[1, 0]) and np.isfinite(found.gate[2, 0])
-    assert np.isnan(found.residual) == training and np.asarray(found.expert).max() < 3
-    with pytest.raises(ValueError, match=r"logits: entry \(1, 2\) is"):
-        reference.base_router(values, training=training)
-    with pytest.raises(ValueError, match=r"scores: entry \(1, 2\) is"):
-        reference.balanced_assignment(values)
 
 
 @pytest.mark.asks("routers.base.balanced_assignment", "routers.base.dual_bound", "routers.base.base_router")

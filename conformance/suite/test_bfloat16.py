@@ -26,9 +26,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import bound_in
+from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, UNIT, _compiled, _jit, cast, precisions_of, rounded, run
+from routelaws.conformance.engine.harness import CAPABILITIES, _compiled, _jit, cast, precisions_of, rounded, run
 from routelaws.conformance.engine.values import arrays_of
 from routelaws.conformance.suite import (
     test_balance,

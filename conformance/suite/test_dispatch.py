@@ -12,18 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import bound_in
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import (
-    UNIT,
-    central_difference,
-    gradient,
-    inner,
-    precisions_of,
-    random_direction,
-    run,
-    run_varied,
-)
+from routelaws.conformance.bounds import UNIT, bound_in
+from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.engine.harness import gradient, inner, precisions_of, random_direction, run, run_varied
 from routelaws.conformance.suite.strategies import Selection, selections
 from routelaws.conformance.suite.test_experts import D, ffn_scale, layer, weighted_output
 from routelaws.reference import experts as reference

@@ -9,16 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import BOUNDS, bound_in
-from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run, run_varied
+from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
+from routelaws.conformance.compare import (
+    assert_admissible_top_k,
+    assert_close_bounded,
+    assert_nearly_same,
+    assert_same,
+    central_difference,
+    differs,
+)
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, run, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference.experts import expert_ffn
 from routelaws.reference.notation import ExpertChoice
 from routelaws.reference.routers import expert_choice as reference
 
 ROUTER, FFN = "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
-GROUP, UNGROUP = "routers.expert_choice.group_by_position", "routers.expert_choice.ungroup_by_position"
 SHAPE = (7, 4)
 """A number of tokens that the experts do not divide."""
 
@@ -152,7 +158,7 @@ def check_padding_gradient(backend) -> None:
         options = dict(router=module.expert_choice_router, ffn=module.expert_choice_ffn)
         found.append(gradient(padded_output, padded | {"params": params}, mask, **options))
     for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
-        assert_same(theirs, ours, what="gradient of expert choice beside padding")
+        assert_nearly_same(theirs, ours, what="gradient of expert choice beside padding")
     assert_same(found[1]["logits"][mask == 0], np.zeros((3, 4)), what="gradient of the logits in the padding")
 
 
@@ -311,7 +317,7 @@ def change(backend, by_position: bool, module) -> np.ndarray:
         moved_x, moved_z = x.copy(), z.copy()
         moved_x[1, 3], moved_z[1, 3] = random.standard_normal(3), 3 * random.standard_normal(4)
         before, after = (np.asarray(compute(*inputs, params)) for inputs in ((x, z), (moved_x, moved_z)))
-        changed |= (before != after).any(axis=2)
+        changed |= differs(after, before).any(axis=2)
     return changed
 
 
@@ -344,28 +350,6 @@ def test_whole_sequences_leak_the_future(backend):
     for module in (backend.routers.expert_choice, reference):
         found = change(backend, False, module)
         assert found[1].all() and not found[[0, 2, 3]].any(), found
-
-
-@pytest.mark.asks("routers.expert_choice.expert_choice_router")
-@pytest.mark.twin
-def test_types(backend):
-    found = run_varied(backend, ROUTER, "float32", np.zeros(SHAPE))
-    assert all(isinstance(field, jax.Array) for field in found)
-    assert [field.dtype for field in found] == [jnp.int32, jnp.float32, jnp.int32]
-    assert [field.shape for field in found] == [(4, 4), (4, 4), (7,)]
-    low = jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16)
-    assert jax.eval_shape(backend.routers.expert_choice.expert_choice_router, low).gate.dtype == jnp.float32
-    assert backend.notation.ExpertChoice._fields == ExpertChoice._fields
-
-
-@pytest.mark.asks("routers.expert_choice.expert_choice_router")
-@pytest.mark.twin
-def test_a_logit_that_is_not_a_number_is_not_lost(backend):
-    z = np.zeros(SHAPE)
-    z[1, 0] = np.nan
-    assert np.isnan(run_varied(backend, ROUTER, "float32", z, capacity_factor=float("inf")).gate).any()
-    with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
-        reference.expert_choice_router(z)
 
 
 @pytest.mark.asks(

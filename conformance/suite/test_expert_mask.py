@@ -14,8 +14,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from routelaws import reference
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import UNIT, gradient, precisions_of, run
+from routelaws.conformance.engine.harness import gradient, precisions_of, run
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.routers.records import ROUTERS
@@ -239,6 +240,58 @@ def test_masked_experts_are_not_there(backend, path, name, seed, bits, padded):
     bits = np.array(bits, bool)
     assume(is_clear(name, seed, bits))
     check_masked(backend, name, seed, bits, padded, precisions_of(backend)[-1])
+
+
+TOKENS = ("logits", "scores", "expert", "gate", "gumbel", "uniforms", "value", "reward", "x")
+"""Arguments with a row for each token."""
+
+PADDED = [
+    pytest.param(call.path, name, marks=() if call.quick else pytest.mark.slow)
+    for name, call in CALLS.items()
+    if "mask" in options_of(call.path)
+    if not call.path.endswith(("expert_choice_router", "sequence_loss", "routed_ffn"))
+]
+"""The calls that take a mask of tokens. What has a capacity has that of the whole group: `test_expert_choice.py` and
+`test_dispatch.py`."""
+
+
+def among_padding(found):
+    """Return what real tokens get with their places in the group; padding has the first experts and zeros."""
+    if hasattr(found, "_fields"):
+        found = found._replace(**{name: among_padding(value) for name, value in found._asdict().items()})
+        if hasattr(found, "expert"):
+            first = np.arange(found.expert.shape[1])
+            found = found._replace(expert=np.where(REAL[:, None], found.expert, first))
+        return found
+    if np.shape(found)[:1] != (REAL.sum(),):
+        return found
+    whole = np.zeros((T, *np.shape(found)[1:]), np.asarray(found).dtype)
+    whole[REAL] = found
+    return whole
+
+
+def check_padded(backend, name: str, seed: int, precision: str) -> None:
+    """Real tokens get what they get alone, whatever stands in the padding; with the choice held too."""
+    call, values = CALLS[name], values_of(seed, np.arange(E))
+    alone = {part: values[part][REAL] if part in TOKENS else values[part] for part in call.arrays}
+    wanted = among_padding(public_functions()[call.path](**alone, **call.options))
+    for part in set(call.arrays) & set(TOKENS):
+        real = REAL.reshape((T,) + (1,) * (values[part].ndim - 1))
+        values[part] = np.where(real, values[part], -7 if values[part].dtype.kind == "i" else np.nan)
+    what = f"{call.path}, {call.options}, {REAL.sum()} of {T} real, {precision}"
+    compare(ask(backend, name, values, precision, mask=REAL), wanted, precision, what)
+    if "held" in options_of(call.path):
+        record = getattr(backend.balance if "balance" in call.path else backend.notation, type(wanted).__name__)
+        found = ask(backend, name, values, precision, mask=REAL, held=record(*wanted))
+        compare(found, wanted, precision, f"{what}, held")
+
+
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.parametrize("path, name", PADDED)
+@given(seed=seeds)
+def test_padding_is_not_there(backend, path, name, seed):
+    assume(is_clear(name, seed, np.ones(E, bool)))
+    check_padded(backend, name, seed, precisions_of(backend)[-1])
 
 
 @pytest.mark.asks("routers.quantile.quantile_bias", "balance.update_bias")

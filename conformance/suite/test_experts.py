@@ -13,18 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import bound_in
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import (
-    PRECISIONS,
-    UNIT,
-    central_difference,
-    gradient,
-    inner,
-    random_direction,
-    rounded,
-    run,
-)
+from routelaws.conformance.bounds import UNIT, bound_in
+from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, inner, random_direction, rounded, run
 from routelaws.conformance.suite.strategies import Selection, selections
 from routelaws.reference import experts as reference
 

@@ -2,16 +2,15 @@
 
 from collections import Counter
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, run, run_varied
-from routelaws.conformance.suite.test_top_k import check_padded
+from routelaws.conformance.engine.harness import PRECISIONS, run, run_varied
 from routelaws.reference.experts import gelu
 from routelaws.reference.routers import hash_layer as reference
 
@@ -261,6 +260,31 @@ def test_table_router(backend, precision, gate, seed):
     check_table_router(backend, precision, gate, 2, seed)
 
 
+def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
+    """A routing of a padded group is that of its real tokens, with experts 0 … k-1, gate 0 and no mass in the padding.
+
+    Args:
+        found: of the whole group.
+        alone: the reference's, of the real tokens.
+        mask: [T].
+        scale: of the error of a gate of a real token.
+        precision: of `found`.
+        what: the function under test.
+    """
+    expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
+    num_padded, k = np.sum(~mask), expert.shape[1]
+    assert_same(expert[~mask], np.tile(np.arange(k), (num_padded, 1)), what=f"{what}: experts of padding")
+    assert_same(gate[~mask], np.zeros((num_padded, k)), what=f"{what}: gates of padding")
+    assert_same(plan[~mask], np.zeros((num_padded, plan.shape[1])), what=f"{what}: plan of padding")
+    assert_same(expert[mask], alone.expert, what=f"{what}: expert")
+    assert_close_bounded("top_k.gate", gate[mask], alone.gate, scale, what=f"{what}: gate")
+    unit = UNIT[precision] * alone.expert.size
+    assert_close_bounded("top_k.load", plan[mask], alone.plan, UNIT[precision] * alone.plan, what=f"{what}: plan")
+    assert_close_bounded("top_k.load", found.load, alone.load, unit * alone.load, what=f"{what}: load")
+    scale = unit * (1 + alone.residual)
+    assert_close_bounded("top_k.load", found.residual, alone.residual, scale, what=f"{what}: residual")
+
+
 def check_padding(backend, precision: str, gate: str, seed: int) -> None:
     """Remainder, table and given experts of twelve tokens of which eight are real, with ids that are none beside."""
     random = np.random.default_rng(seed)
@@ -382,16 +406,6 @@ def check_neighbours(backend) -> None:
 )
 def test_neighbours(backend):
     check_neighbours(backend)
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.table_router", "routers.hash_layer.modulo_table")
-@pytest.mark.twin
-def test_types(backend):
-    ids, table = np.arange(6), backend.routers.hash_layer.modulo_table(24, 5, 2)
-    found = run(backend, TABLE, "float32", ids, table, num_experts=5)
-    assert all(isinstance(field, jax.Array) for field in found)
-    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
-    assert [field.shape for field in found] == [(6, 2), (6, 2), (5,), (6, 5), ()]
 
 
 @pytest.mark.asks(

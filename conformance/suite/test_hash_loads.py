@@ -153,22 +153,6 @@ def test_a_dispersed_table_is_even_by_every_choice(backend, size):
     check_dispersed(backend, size, size[1])
 
 
-def check_pairs(backend) -> None:
-    """By bigrams of independent tokens no expert has more than the worse loaded of the two tables would give it."""
-    random, shares = np.random.default_rng(5), zipf(40)
-    tables = random.integers(0, 6, (2, 40))
-    before, now = (index.ravel() for index in np.indices((40, 40)))
-    found = np.asarray(backend.routers.hash_layer.bigram_experts(now, before, tables, 6))[:, 0]
-    load = np.bincount(found, np.outer(shares, shares).ravel(), 6) * 6
-    alone = [np.bincount(table, shares, 6).max() * 6 for table in tables]
-    check("hash.pairs", load.max(), min(alone), message=f"bigrams: loads {load}, of one token alone {alone}")
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.bigram_experts")
-def test_pairs_of_tokens_are_more_even_than_tokens(backend):
-    check_pairs(backend)
-
-
 FIELDS = dict(vocab_size=1024, d_model=8, blocks=2, heads=2, router="hash", experts=16)
 
 KINDS = {
@@ -214,23 +198,3 @@ def check_configured(module, kind: str) -> None:
 def test_a_configured_hash_is_even(backend, kind):
     for module in (backend, reference):
         check_configured(module, kind)
-
-
-def check_block(module, kind: str) -> None:
-    """The load that a block itself reports: 64 experts, four for each of 256 tokens drawn by Zipf's law."""
-    config = module.configuration.ModelConfig(**FIELDS, granularity=4, hash=kind)
-    tokens = np.random.default_rng(1).choice(1024, (2, 128), p=zipf(1024))
-    routing = module.routed_block.decide({}, np.zeros((256, 8)), tokens, config).routing
-    expert, load = np.asarray(routing.expert), np.asarray(routing.load, float) * 64
-    check_choices(expert, 64, f"block with hash {kind}")
-    ids = np.arange(128) if kind == "position" else tokens.ravel()
-    share = np.bincount(ids).max() / len(ids)
-    check("hash.block", load.max(), share * 16 + 2, message=f"block with hash {kind}: loads {load}")
-
-
-@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
-@pytest.mark.twin
-@pytest.mark.parametrize("kind", ["modulo", "previous", "position"])
-def test_a_block_loads_its_experts_evenly(backend, kind):
-    for module in (backend, reference):
-        check_block(module, kind)

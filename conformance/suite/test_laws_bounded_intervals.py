@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.plain.laws import Bounded, forgetful, held, quiet_interval
+from routelaws.conformance.plain.laws import Bounded, quiet_interval
 from routelaws.conformance.suite.test_laws_coverage import CELLS, COMPUTE, LAW, LEVEL, PLACE, QUIET, USES, close, noisy
-from routelaws.reference.laws import bounded_intervals, catalogue
+from routelaws.reference.laws import catalogue
 
 PLACES = {"routed-bounded": PLACE, "routed-utilisation": (200.0, 900.0)}
 TRUTHS = {"routed-bounded": (LAW, CELLS), "routed-utilisation": (COMPUTE, USES)}
@@ -96,24 +96,6 @@ def test_what_a_size_is_worth_and_by_size(backend):
     assert (low, high) == (plain.low, plain.high) and low < LAW.loss(1e8, 64.0) < high
 
 
-@pytest.mark.asks("laws.bounded_intervals.scaled_columns")
-@pytest.mark.twin
-def test_columns_in_units(backend):
-    """E' = 1 + (B - B_min)/u, and B below B_min is refused."""
-    for module in (backend.laws, None):
-        intervals = bounded_intervals if module is None else module.bounded_intervals
-        fit = (
-            (catalogue if module is None else module.catalogue)
-            .LAWS["routed-utilisation"]
-            .fit(*noisy(COMPUTE, USES, QUIET, 3)[:2], 10 ** noisy(COMPUTE, USES, QUIET, 3)[2])
-        )
-        flops, experts = intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([48.0]))
-        assert flops == 3.0
-        check("laws.intervals.design", abs(float(experts[0]) - 3.0))
-        with pytest.raises(ValueError, match="utilisation is 39; needed: at least the least B of the rows, 40"):
-            intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([39.0]))
-
-
 @pytest.mark.asks("laws.bounded_intervals.routed_design", "laws.bounded_intervals.utilisation_design")
 def test_designs_are_those_that_the_laws_are_linear_in(backend):
     """At the fitted shape the log10 predictions lie in the span of the columns."""
@@ -125,32 +107,6 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             assert design.shape == (len(cells), 4)
             left = said - design @ np.linalg.lstsq(design, said, rcond=None)[0]
             check("laws.intervals.span", float(np.abs(left).max()))
-
-
-@pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.uncertainty.profile_intervals")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRUTHS)
-def test_intervals_hold_the_truth_as_often_as_they_say(backend, name):
-    """Everything that the record says, in 300 tables of ten rows."""
-    truth, cells = TRUTHS[name]
-    law, random, tables, counts = backend.laws.catalogue.LAWS[name], np.random.default_rng(9), 300, {}
-    truths = truth._asdict() | {CUTOFFS[name]: truth.cutoff()}
-    for seed in range(tables):
-        *columns, log_loss = noisy(truth, cells, 1e-5, seed)
-        fit, loss = law.fit(*columns, 10**log_loss), 10**log_loss
-        said = [
-            (item.name, item.low, truths[item.name], item.high) for item in law.intervals(fit, columns, loss, LEVEL)
-        ]
-        said += [
-            (f"slope {item.at:g}", item.low, truth.b + truth.c * math.log10(item.at), item.high)
-            for item in law.slopes(fit, columns, loss, LEVEL)
-        ]
-        found, exact = law.predict_interval(fit, columns, loss, PLACES[name], LEVEL), truth.loss(*PLACES[name])
-        said.append(("law", found.law[0], exact, found.law[1]))
-        said.append(("run", found.run[0], exact * 10 ** random.normal(0, 1e-5), found.run[1]))
-        for key, low, value, high in said:
-            counts[key] = counts.get(key, 0) + (low <= value <= high)
-    held(counts, tables, LEVEL, forgetful(LEVEL, len(cells), 6))
 
 
 # What this file does not test: the search for an end (`test_laws_uncertainty.py`).

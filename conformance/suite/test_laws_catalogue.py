@@ -1,6 +1,5 @@
 """The catalogue: one record a law, the same in both twins, whose fit and predict do what the record says."""
 
-import doctest
 import importlib
 import math
 
@@ -235,8 +234,3 @@ def test_a_law_of_one_s_own_is_a_record(backend):
                 check("laws.held_out.closed", score.held_out.rmsle)
                 assert score.held_out.predicted == score.held_out.folds == 4
     assert set(tops) == {1e10}  # how often a law is fitted is the backend's affair
-
-
-def test_examples_of_the_reference():
-    result = doctest.testmod(importlib.import_module("routelaws.reference.laws.catalogue"))
-    assert result.attempted > 0 and result.failed == 0

@@ -151,30 +151,6 @@ def test_best_choice_by_hand(backend):
     assert f"{found.size:.6g} {found.tokens:.6g}" == "1e+09 2e+10"
 
 
-@pytest.mark.asks("laws.choosing.best_choice")
-@pytest.mark.twin
-@pytest.mark.parametrize(
-    "option, budget, tokens, message",
-    [
-        ("dense", planning.Budget(1e20, memory=1e6), None, "N = 1e+06, takes 2e+06 bytes of memory; allowed: 1e+06"),
-        ("dense", planning.Budget(1e15), 1e12, "N = 1e+06, takes 6e+18 FLOPs for 1e+12 tokens; allowed: 1e+15"),
-        ("dense", planning.Budget(1e3), None, "N = 1e+06, takes more than 1e+03 FLOPs for one token of training"),
-        ("joint, dense", planning.Budget(1e15, inference_tokens=1e12), None, "beside 1e+12 tokens of inference"),
-        ("joint, dense", planning.Budget(1e3), None, "width d = 64"),
-        ("dense", planning.Budget(0.0), None, "flops"),
-        ("dense", planning.Budget(math.nan), None, "flops"),
-        ("dense", planning.Budget(1e20, memory=0.0), None, "memory is 0.0"),
-        ("dense", planning.Budget(1e20), 0.5, "tokens"),
-        ("dense", planning.Budget(1e20), math.inf, "tokens"),
-    ],
-)
-def test_what_does_not_fit_is_said(backend, option, budget, tokens, message):
-    for choose in (backend.laws.choosing.best_choice, choosing.best_choice):
-        with pytest.raises(ValueError) as caught:
-            choose(OPTIONS[option], budget, tokens)
-        assert message in str(caught.value)
-
-
 @pytest.mark.asks("accounting.count", "laws.choosing.win_shares")
 @given(st.lists(st.lists(st.sampled_from([2.0, 2.5, 3.0, math.nan, math.inf]), min_size=3, max_size=3), min_size=1))
 def test_win_shares(backend, losses):

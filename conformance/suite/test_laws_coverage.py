@@ -13,7 +13,7 @@ import pytest
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.plain import laws as plain_laws
-from routelaws.conformance.plain.laws import Bounded, Compute, Student, forgetful, held, quiet_interval
+from routelaws.conformance.plain.laws import Bounded, Compute, Student, held, quiet_interval
 from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import dense, fitting, log_linear, uncertainty, utilisation
 
@@ -173,74 +173,9 @@ def test_the_interval_of_N_c_where_errors_are_small(backend):
             close((value, value - reach, value + reach), wanted, f"dense {i}")
 
 
-@pytest.mark.asks("laws.uncertainty.profile_intervals")
-def test_profile_intervals_hold_the_truth_as_often_as_they_say(backend):
-    """A slope in 160 tables of eight rows, which leave two degrees of freedom."""
-    module, tables, count = backend.laws.uncertainty, 160, 0
-    cells = [cell for cell in CELLS if cell not in (CELLS[6], CELLS[8])]
-    for seed in range(tables):
-        size, experts, log_loss = noisy(LAW, cells, 1e-5, seed)
-        [found] = module.profile_intervals(size, experts, 10**log_loss, [module.Quantity("slope", PLACE[0])], LEVEL)
-        count += found.low <= LAW.slope(PLACE[0]) <= found.high
-    held({"slope": count}, tables, LEVEL, forgetful(LEVEL, len(cells), 6))
-
-
-@pytest.mark.asks("laws.uncertainty.profile_intervals")
-@pytest.mark.slow
-def test_every_profile_interval_holds_the_truth_as_often_as_it_says(backend):
-    module, tables, random = backend.laws.uncertainty, 400, np.random.default_rng(9)
-    counts = dict.fromkeys(QUANTITIES, 0)
-    for seed in range(tables):
-        size, experts, log_loss = noisy(LAW, CELLS, 1e-5, seed)
-        asked = [module.Quantity(name, *PLACE) for name in QUANTITIES]
-        for found in module.profile_intervals(size, experts, 10**log_loss, asked, LEVEL):
-            name = found.quantity.name
-            quantity, scale = QUANTITIES[name]
-            truth = quantity(np.array(LAW)) + (random.normal(0, 1e-5) if name == "observation" else 0.0)
-            counts[name] += scale(found.low) <= truth <= scale(found.high)
-    held(counts, tables, LEVEL, forgetful(LEVEL, len(CELLS), 6))
-
-
 # Intervals by resampling are not exact, and the profile's only where the law is straight. The shares below were
 # measured once, in 4,500 tables of the small design and 1,300 of the large one; such ranges are what
 # `reference/laws/resampling.py` prints.
-
-SMALL = [(size, experts) for size in SIZES[:5] for experts in (1.0, 4.0, 16.0, 64.0, 256.0)]
-SMALL_SHARES = {  # nominal 80 %: slope, gain and prediction at (1e8, 64)
-    "jackknife": {"slope": 0.802, "gain": 0.831, "prediction": 0.837},
-    "rows": {"slope": 0.799, "gain": 0.800, "prediction": 0.784},
-    "size": {"slope": 0.693, "gain": 0.716, "prediction": 0.720},
-}
-
-
-@pytest.mark.asks(
-    "laws.resampling.bootstrap_weights",
-    "laws.resampling.group_bootstrap_weights",
-    "laws.resampling.bootstrap",
-    "laws.resampling.jackknife",
-)
-@pytest.mark.parametrize(("method", "tables"), [("jackknife", 200), ("rows", 80), ("size", 80)])
-def test_resampled_intervals_hold_the_truth_as_often_as_measured(backend, method, tables):
-    """Five sizes of five counts and a scatter of 1e-4; 60 resamples. Five sizes cannot show their own spread."""
-    module, random, place = backend.laws.resampling, np.random.default_rng(6), (1e8, 64.0)
-    truths = {"slope": LAW.slope(place[0]), "gain": LAW.gain(*place), "prediction": LAW.loss(*place)}
-    asked = [backend.laws.uncertainty.Quantity(name, *place) for name in truths]
-    counts = dict.fromkeys(truths, 0)
-    for seed in range(tables):
-        size, experts, log_loss = noisy(LAW, SMALL, 1e-4, seed)
-        rows = size, experts, 10**log_loss
-        if method == "jackknife":
-            found = module.jackknife(*rows, size, asked, LEVEL)
-        elif method == "rows":
-            weights = module.bootstrap_weights(random.random((60, size.size)))
-            found = module.bootstrap(*rows, weights, asked, LEVEL)
-        else:
-            weights = module.group_bootstrap_weights(random.random((60, 5)), size)
-            found = module.bootstrap(*rows, weights, asked, LEVEL)
-        for interval in found.intervals:
-            counts[interval.quantity.name] += interval.low <= truths[interval.quantity.name] <= interval.high
-    for name, count in counts.items():
-        held({name: count}, tables, SMALL_SHARES[method][name])
 
 
 LARGE = [(size, experts) for size in SIZES for experts in EXPERTS]

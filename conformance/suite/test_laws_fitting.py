@@ -104,58 +104,12 @@ def test_curve_and_coefficients_are_one_law(backend, runs):
         )
 
 
-TWO_LOW_POINTS = np.array(
-    [
-        7050,
-        6717,
-        6920,
-        6487,
-        6124,
-        6031,
-        5927,
-        5605,
-        5692,
-        6554,
-        6340,
-        6232,
-        5890,
-        5713,
-        5625,
-        5213,
-        5204,
-        5161,
-        6302,
-        6227,
-        6057,
-        5635,
-        5407,
-        5304,
-        5047,
-        4853,
-        4933,
-        6026,
-        5805,
-        5652,
-        5270,
-        5191,
-        4775,
-        4657,
-        4473,
-        4697,
-        7032,
-        6590,
-        5857,
-        6537,
-        5932,
-        5243,
-        6351,
-        5675,
-        4950,
-        5960,
-        5391,
-        4602,
-    ]
-)
+TWO_LOW_POINTS = np.array([
+    7050, 6717, 6920, 6487, 6124, 6031, 5927, 5605, 5692, 6554, 6340, 6232,
+    5890, 5713, 5625, 5213, 5204, 5161, 6302, 6227, 6057, 5635, 5407, 5304,
+    5047, 4853, 4933, 6026, 5805, 5652, 5270, 5191, 4775, 4657, 4473, 4697,
+    7032, 6590, 5857, 6537, 5932, 5243, 6351, 5675, 4950, 5960, 5391, 4602,
+])  # fmt: skip
 """10,000 log10 L at four sizes and nine E, every third of them twice. The least value over E_max, as a function of
 E_start, has two low points close together; a scan in steps of 1/32 finds only the higher, by two parts in a million.
 """
@@ -250,22 +204,6 @@ def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
         assert fit.status == "E_max unbounded" and fit.coefficients.E_max == math.inf
 
 
-@pytest.mark.asks("*.predict_loss")
-@pytest.mark.long
-def test_covariance_is_that_of_repeated_noise(backend):
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
-    law = routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, 300.0)
-    random, noise = np.random.default_rng(7), 3e-4
-    exact = routed.predict_loss(size, experts, law)
-    fits = [
-        backend.laws.fitting.fit_routed(size, experts, exact * 10 ** random.normal(0, noise, size.size))
-        for _ in range(300)
-    ]
-    spread = np.std([fit.coefficients for fit in fits], axis=0)
-    stated = np.sqrt(np.mean([np.diag(fit.covariance) for fit in fits], axis=0))
-    assert np.all((spread / stated > 0.8) & (spread / stated < 1.25)), spread / stated
-
-
 @pytest.mark.asks("laws.fitting.predict_curve", "*.cutoff")
 @pytest.mark.released
 @pytest.mark.parametrize("router", RELEASED)
@@ -281,30 +219,3 @@ def test_released_table(backend, router):
     check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
     check("laws.fitting.prediction", prediction_error(found, wanted, runs, backend.laws.fitting), scale=3.0)
     check_covariance(found, wanted)
-
-
-GRID = tuple(v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:4]))
-BAD = {
-    "NaN loss": ((*GRID, np.where(np.arange(12) == 5, np.nan, 2.0)), r"loss: entry \(5,\) is nan"),
-    "loss of 0": ((*GRID, np.where(np.arange(12) == 5, 0.0, 2.0)), r"loss: entry \(5,\) is 0.0.*above 0"),
-    "negative size": ((-GRID[0], GRID[1], np.full(12, 2.0)), r"dense_parameters: entry \(0,\).*above 0"),
-    "E below 1": ((GRID[0], GRID[1] - 0.5, np.full(12, 2.0)), r"num_experts: entry \(0,\) is 0.5.*at least 1"),
-    "lengths": ((*GRID, np.full(11, 2.0)), r"shapes \(12,\), \(12,\) and \(11,\)"),
-    "few rows": (tuple(v[:6] for v in (*GRID, np.full(12, 2.0))), "6 rows; .* at least 7"),
-    "few E": ((GRID[0], np.minimum(GRID[1], 4.0), np.full(12, 2.0)), "3 different num_experts; .* fewer than 4"),
-    "few pairs": (
-        (np.tile([1e7, 1e7, 1e7, 1e8, 1e8], 2), np.tile([1, 2, 4, 1, 8], 2), np.full(10, 2.0)),
-        "5 different pairs of size and num_experts; .* at least 6",
-    ),
-    "one size": ((np.full(12, 1e8), np.arange(1, 13), np.full(12, 2.0)), "cannot be told apart in these rows"),
-}
-
-
-@pytest.mark.twin
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_fitted_is_named(backend, case):
-    columns, message = BAD[case]
-    for module in (backend.laws.fitting, reference):
-        with pytest.raises(ValueError, match=message) as caught:
-            module.fit_routed(*columns)
-        assert "\n" not in str(caught.value)

@@ -64,18 +64,6 @@ def test_closed_forms_are_refits(backend, name, runs, by_size):
     agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
 
 
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out")
-@pytest.mark.parametrize("name", LINEAR)
-def test_folds_of_two_rows_are_refits(backend, name):
-    runs = table()
-    columns, groups = columns_of(name, runs), np.arange(runs.loss.size) // 2
-    found, wanted = (
-        module.leave_one_group_out(laws[name], columns, runs.loss, groups)
-        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
-    )
-    agree(found, wanted, "laws.held_out.closed", f"{name} in pairs")
-
-
 @pytest.mark.asks("laws.held_out.leave_one_group_out")
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
@@ -103,15 +91,6 @@ def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
         error = math.log10(float(law.predict(fit, *(column[row] for column in columns))) / runs.loss[row])
         check("laws.held_out.searched", abs(found.errors[row] - error), message=f"{name} {row}")
     check("laws.held_out.closed", abs(found.rmsle - math.sqrt(np.mean(found.errors**2))))
-
-
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
-@pytest.mark.parametrize("name", ONE_BY_ONE)
-def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
-    runs = table(1e-4)
-    runs = runs._replace(loss=np.where(np.arange(runs.loss.size) == 9, runs.loss * 10**0.2, runs.loss))
-    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS[name], columns_of(name, runs), runs.loss)
-    assert np.argmax(np.abs(found.errors)) == 9 and found.errors[9] < -0.15
 
 
 @pytest.mark.asks("laws.held_out.leave_one_out")
@@ -344,39 +323,3 @@ def test_released_errors(backend, router):
         for name in FORMS[2:5]
     }
     assert rows["routed-bounded"] < sizes["routed-bounded"] < sizes["bilinear"] < sizes["separable"]
-
-
-BAD = {
-    "one column": (lambda law, runs: (law, [runs.dense_parameters], runs.loss), "1 columns; the bilinear law takes"),
-    "lengths": (lambda law, runs: (law, [runs.dense_parameters, runs.num_experts[:-1]], runs.loss), "needed: one axis"),
-    "NaN": (lambda law, runs: (law, [runs.dense_parameters * math.nan, runs.num_experts], runs.loss),
-            r"dense_parameters: entry \(0,\) is nan"),
-    "loss of 0": (lambda law, runs: (law, runs[:2], runs.loss * 0), r"loss: entry \(0,\) is 0.0.*above 0"),
-    "one size": (lambda law, runs: (law, [runs.dense_parameters * 0 + 1e8, runs.num_experts], runs.loss),
-                 "cannot be told apart"),
-}  # fmt: skip
-
-
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
-@pytest.mark.twin
-@pytest.mark.parametrize("case", BAD)
-def test_what_is_not_allowed_is_named(backend, case):
-    arguments, message = BAD[case]
-    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
-        with pytest.raises(ValueError, match=message) as caught:
-            module.leave_one_out(*arguments(laws["bilinear"], table()))
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out", "laws.held_out.compare_forms")
-@pytest.mark.twin
-def test_what_cannot_be_compared_is_named(backend):
-    runs = table()
-    columns = {"dense_parameters": runs.dense_parameters}
-    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
-        with pytest.raises(ValueError, match="no law"):
-            module.compare_forms([], columns, runs.loss, runs.dense_parameters)
-        with pytest.raises(ValueError, match="column num_experts is missing; the separable law takes"):
-            module.compare_forms([laws["dense"], laws["separable"]], columns, runs.loss, runs.dense_parameters)
-        with pytest.raises(ValueError, match="groups have shapes"):
-            module.leave_one_group_out(laws["dense"], [runs.dense_parameters], runs.loss, runs.dense_parameters[1:])

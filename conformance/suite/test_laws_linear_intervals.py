@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.plain.laws import Student, forgetful, held
+from routelaws.conformance.plain.laws import Student
 from routelaws.conformance.suite.strategies_laws import grids
 from routelaws.conformance.suite.test_laws_coverage import LINEAR, linear_design
 from routelaws.reference import laws as reference_laws
@@ -126,37 +126,6 @@ def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, 
     near(*(numbers([item]) for item in found), what)
 
 
-@pytest.mark.asks("*.predict_interval")
-@pytest.mark.parametrize("name", NAMES)
-def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(backend, name):
-    """In 600 tables by the fast twin and 100 by the reference: each coefficient, N_c or N_cutoff, the law and a run."""
-    size, experts, truth = LINEAR[name]
-    design, random, level = linear_design(name, size, experts), np.random.default_rng(7), 0.8
-    rows, unknowns = design.shape
-    at, columns = [2e8, 20.0], [size, experts]
-    if name == "per-size":
-        at[0] = 1e7
-    point = linear_design(name, np.array([at[0], 1e7, 1e9]), np.array([at[1], 1.0, 1.0]))[0]
-    names = {"dense": ["alpha"], "per-size": [("b", 1e7), ("d", 1e7), ("b", 1e9), ("d", 1e9)]}
-    truths = dict(zip(names.get(name, ["a", "b", "c", "d"] if unknowns == 4 else ["a", "b", "d"]), truth, strict=False))
-    if name in CROSSINGS:
-        what, y, x, sign = CROSSINGS[name]
-        truths[what] = 10.0 ** (sign * np.dot(y, truth) / np.dot(x, truth))
-    for laws, count in ((backend.laws.catalogue.LAWS, 600), (catalogue.LAWS, 100)):
-        law, counts = laws[name], dict.fromkeys([*truths, "law", "run"], 0)
-        own = columns[: len(law.columns)]
-        for _ in range(count):
-            loss = 10 ** (design @ truth + random.normal(0, 1e-3, rows))
-            fit = law.fit(*own, loss)
-            for item in law.intervals(fit, own, loss, level):
-                key = item.name if item.at is None else (item.name, item.at)
-                counts[key] += item.low <= truths[key] <= item.high
-            found = law.predict_interval(fit, own, loss, at[: len(own)], level)
-            counts["law"] += found.law[0] <= 10 ** (point @ truth) <= found.law[1]
-            counts["run"] += found.run[0] <= 10 ** (point @ truth + random.normal(0, 1e-3)) <= found.run[1]
-        held(counts, count, level, forgetful(level, rows, unknowns) if count == 600 else None)
-
-
 @pytest.mark.asks("*.predict_loss", "*.predict_interval")
 def test_lines_leave_out_sizes_without_one(backend):
     """A size with one E has no line: its rows widen nothing, and there is nothing to say there."""
@@ -175,18 +144,6 @@ def test_lines_leave_out_sizes_without_one(backend):
         near(numbers(found[0][0]), numbers(found[1][0]), "lines")
         assert [item.at for item in found[0][0]] == [1e7, 1e9, 1e7, 1e9]
         near(*(np.log10([[p.value, *p.law], [p.value, *p.run]]) for _, p in found), "prediction")
-
-
-@pytest.mark.asks("*.predict_loss", "*.predict_interval")
-@pytest.mark.twin
-def test_a_size_without_a_line_is_named(backend):
-    size, experts = np.repeat([1e7, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 2)
-    loss = predict_loss(size, experts, LAW)
-    for module in (backend.laws, reference_laws):
-        law = module.catalogue.LAWS["per-size"]
-        fit = law.fit(size, experts, loss)
-        with pytest.raises(ValueError, match="no line at N = 1e\\+08; there: 10000000, 1000000000"):
-            law.predict_interval(fit, (size, experts), loss, [1e8, 8.0])
 
 
 @pytest.mark.asks("*.predict_interval")

@@ -104,14 +104,3 @@ def test_what_is_known_to_a_factor_is_as_wide_as_its_logarithm(backend, name, wi
         for low, wanted in ((1.0, width), (0.0, 100.0 if name == "b" else math.inf), (math.nan, math.inf)):
             law = SimpleNamespace(intervals=lambda *_, low=low: [Range(name, None, 10.0, low, 100.0, "")])
             assert module.interval_of(law, None, [], np.array([]), Asked(name))[2] == wanted
-
-
-@pytest.mark.twin
-def test_what_cannot_be_asked(backend):
-    law, Asked = backend.laws.catalogue.LAWS["separable"], backend.laws.next_run.Asked
-    for asked, said in (
-        (Asked("slope", (1e8,)), "the law separable has no slopes"),
-        (Asked("N_cutoff"), "N_cutoff: the law separable has intervals of a, b, d"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            backend.laws.next_run.next_runs(law, [SIZE, EXPERTS], losses(0), CANDIDATES[:1], asked)

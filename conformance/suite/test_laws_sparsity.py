@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
@@ -72,31 +72,6 @@ def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active
         assert float(backend.laws.sparsity.predict_loss(size, tokens, sparsity, ours)) > found.loss
 
 
-@pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active")
-@given(law=LAWS)
-def test_values_agree(backend, law):
-    ours = backend.laws.sparsity.SparsityCoefficients(*law)
-    found, wanted = backend.laws.sparsity.predict_loss(*GRID, ours), reference.predict_loss(*GRID, law)
-    assert_close_bounded("laws.sparsity.value", found, wanted, wanted, what="predict_loss")
-    active = [module.sparsity_active(GRID[0], GRID[2], 0.05) for module in (backend.laws.sparsity, reference)]
-    assert_close_bounded("laws.sparsity.value", *active, active[1], what="sparsity_active")
-
-
-@pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
-@pytest.mark.slow
-@settings(max_examples=6)
-@given(law=LAWS, huber=st.sampled_from([None, 1e-3]))
-def test_exact_tables_give_their_law_back(backend, law, huber):
-    """Coefficients of a valley that is nearly flat, so that predictions are held closer than coefficients."""
-    loss = reference.predict_loss(*GRID, law)
-    for module in (backend.laws.sparsity, reference):
-        found = module.fit_sparsity(*GRID, loss, huber)
-        assert (found.rows, found.status) == (60, "interior")
-        check("laws.sparsity.exact", float(np.abs(np.array(found.coefficients) / law - 1).max()))
-        far = module.predict_loss(1e11, 1e12, 0.98, found.coefficients)
-        check("laws.sparsity.exact_far", abs(float(far) / float(reference.predict_loss(1e11, 1e12, 0.98, law)) - 1))
-
-
 @pytest.mark.asks("laws.sparsity.sparsity_prediction")
 @pytest.mark.slow
 def test_one_more_run_scatters_as_the_rows_do(backend):
@@ -160,27 +135,3 @@ def test_a_table_that_does_not_determine_the_law_says_so(backend):
         assert fit.status == "not determined"
         again = module.predict_loss(size, tokens, idle, fit.coefficients)
         assert np.all(np.abs(np.log(again / loss)) < 1e-3)
-
-
-BAD = {
-    "S of 1": ((GRID[0], GRID[1], np.ones(60), GRID[0]), "1 - sparsity: entry .* above 0"),
-    "few": ((GRID[0][:9], GRID[1][:9], GRID[2][:9], GRID[0][:9]), "9 rows of .* at least 11 rows of 2 sizes"),
-    "one D": (
-        (GRID[0], np.full(60, 1e10), GRID[2], GRID[0]),
-        "60 rows of 4 sizes, 1 number of tokens and 5 different sparsities",
-    ),
-    "lengths": ((GRID[0][1:], GRID[1], GRID[2], GRID[0]), "the same length"),
-    "huber": ((*GRID, GRID[0], -1.0), "huber is -1.0"),
-}
-
-
-@pytest.mark.asks("laws.sparsity.sparsity_active", "laws.sparsity.fit_sparsity")
-@pytest.mark.twin
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_fitted_is_named(backend, case):
-    arguments, message = BAD[case]
-    for module in (backend.laws.sparsity, reference):
-        with pytest.raises(ValueError, match=message):
-            module.fit_sparsity(*arguments)
-        with pytest.raises(ValueError, match="always_active is 1"):
-            module.sparsity_active(1e9, 0.5, 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
-from routelaws.reference.laws import _allowed, _projection, routed
+from routelaws.reference.laws import routed
 from routelaws.reference.laws import uncertainty as reference
 
 KINDS = ("slope_interval", "gain_interval")
@@ -280,54 +280,6 @@ def test_ends_are_attained(backend, noise):
             check("laws.uncertainty.attained", abs(float(least) / allowed.limit - 1), message=f"{name} {end}")
 
 
-def constrained_sum(design: np.ndarray, target: np.ndarray, h: np.ndarray, s: float) -> float:
-    """Return the least residual sum over β with h·β = s: one β that has it, and every change across h."""
-    particular = h * s / (h @ h)
-    across = np.linalg.svd(h[None])[2][1:].T  # [4, 3], orthogonal to h
-    rest = target - design @ particular
-    return float(np.sum((rest - design @ across @ np.linalg.lstsq(design @ across, rest, rcond=None)[0]) ** 2))
-
-
-@pytest.mark.parametrize("shape", [(1.0, 300.0), (2.0, 300.0), (4.0, 20.0), (30.0, 40.0)])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_reference_s_ends_at_one_shape_by_constrained_least_squares(shape, sign):
-    """At an end v the least residual sum of the laws (a, b, c, d) that say v is the limit; a is moved on both sides."""
-    runs, place = attained_table(2e-3), (1e8, 24.0)
-    if sign < 0:
-        runs = runs._replace(loss=1.0 / runs.loss)
-    rows, saturation = _projection.check_rows(*runs), 1 - shape[0] / shape[1]
-    curve = saturation**2 / shape[0], saturation / shape[1]
-    log_experts = np.log10(routed.effective_experts(runs.num_experts, *shape))
-    n = rows.log_size - 8.0  # near the middle; β = (a, b at 1e8, c, d at 1e8)
-    design = np.stack([n, log_experts, n * log_experts, np.ones(n.size)], axis=1)
-    start, here = math.log10(shape[0]), float(np.log10(routed.effective_experts(place[1], *shape)))
-    h = {
-        "a": (1, 0, 0, 0),
-        "b": (0, 1, -8, 0),
-        "c": (0, 0, 1, 0),
-        "d": (-8, 0, 0, 1),
-        "slope": (0, 1, 0, 0),
-        "gain": (0, here - start, 0, 0),
-        "prediction": (0, here, 0, 1),
-    }
-    seen = 0
-    for name in (*h, "effective_parameters", "N_cutoff"):
-        quantity = reference.Quantity(name, *place)
-        limit = 1.4 * _allowed.at_shape(rows, quantity, 0.0, *curve)[0]
-        for v in _allowed.at_shape(rows, quantity, limit, *curve)[2:]:
-            if not math.isfinite(v):
-                continue
-            at = {
-                "effective_parameters": ((v - 8) * np.array([1, 0, start, 0]) - [0, here - start, 0, 0], 0.0),
-                "N_cutoff": (np.array([0, 1, v - 8, 0]), 0.0),
-            }.get(name)
-            condition, s = (np.array(h[name], dtype=np.float64), v) if at is None else at
-            least = constrained_sum(design, rows.log_loss, condition, s)
-            check("laws.uncertainty.constrained", abs(least / limit - 1), message=f"{name} {v}")
-            seen += 1
-    assert seen >= 15
-
-
 @pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])
 def test_ends_of_the_shape_are_attained(backend, noise):
@@ -581,56 +533,3 @@ def test_released_slopes(backend, router, low, high):
     found = backend.laws.uncertainty.slope_interval(*runs, [largest])
     compare(found, reference.slope_interval(*runs, [largest]))
     assert (round(found.low[0], 4), round(found.high[0], 4)) == (low, high)
-
-
-BAD = {
-    "level": (dict(level=1.0), "level is 1.0"),
-    "size of 0": (dict(at=0.0), "at is 0.0"),
-    "size is NaN": (dict(at=[1e8, math.nan]), r"at: entry \(1,\) is nan"),
-    "sizes in two axes": (dict(at=np.ones((2, 2))), "one axis"),
-}
-
-
-@pytest.mark.asks(because="each case names its function by a parameter")
-@pytest.mark.twin
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", BAD)
-def test_what_is_not_allowed_is_named(backend, kind, case):
-    arguments, message = BAD[case]
-    for module in (backend.laws.uncertainty, reference):
-        with pytest.raises(ValueError, match=message):
-            getattr(module, kind)(*near_linear(1e-3), **({"at": 1e8} | arguments))
-
-
-BAD_QUANTITIES = {
-    "name": (("E_top",), "'E_top' is not known; allowed: a, b,"),
-    "no size": (("slope",), "slope: N is nan.*above 0"),
-    "size of 0": (("prediction", 0.0, 8.0), "prediction: N is 0.0"),
-    "no experts": (("gain", 1e8), "gain: E is nan.*above 1"),
-    "experts below 1": (("prediction", 1e8, 0.5), "prediction: E is 0.5.*at least 1"),
-    "dense is worth itself": (("effective_parameters", 1e8, 1.0), "effective_parameters: E is 1.0.*above 1"),
-    "infinite": (("observation", 1e8, math.inf), "observation: E is inf.*finite"),
-    "no effective count": (("a", math.nan, math.nan, 0.0), "a: effective is 0.0.*above 0"),
-}
-
-
-@pytest.mark.asks("laws.uncertainty.profile_intervals")
-@pytest.mark.twin
-@pytest.mark.parametrize("case", BAD_QUANTITIES)
-def test_a_quantity_that_is_none_is_named(backend, case):
-    wanted, message = BAD_QUANTITIES[case]
-    for module in (backend.laws.uncertainty, reference):
-        with pytest.raises(ValueError, match=message) as caught:
-            module.profile_intervals(*near_linear(1e-3), [module.Quantity("a"), module.Quantity(*wanted)])
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.asks("laws.uncertainty.gain_interval")
-@pytest.mark.twin
-def test_bad_expert_counts_and_degrees_are_named(backend):
-    for module in (backend.laws.uncertainty, reference):
-        for experts in (1.0, math.inf, math.nan):
-            with pytest.raises(ValueError, match="experts is .*above 1"):
-                module.gain_interval(*near_linear(1e-3), 1e8, experts)
-        with pytest.raises(ValueError, match="degrees is 0"):
-            module.student_quantile(0.95, 0)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import bound_in
+from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, precisions_of, run
+from routelaws.conformance.engine.harness import PRECISIONS, precisions_of, run
 from routelaws.conformance.suite.strategies import selections
 from routelaws.conformance.suite.test_experts import ffn_scale, layer
 from routelaws.reference import experts as reference

@@ -1,7 +1,7 @@
 """Every router inside the whole model: loss, gradient, what leaks and what does not, and what one expert must equal.
 
-`test_transformer` asks the same of the model itself, with the routers of the paper. Here each further router, hash and
-option has a small model. In float64 the backend decides for itself; weights at random put no token on an edge.
+Each router, hash and option has a small model. In float64 the backend decides for itself; weights at random put no
+token on an edge.
 """
 
 import dataclasses
@@ -15,18 +15,11 @@ import numpy as np
 import pytest
 
 from routelaws import reference as oracle
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import (
-    UNIT,
-    cast,
-    central_difference,
-    inner,
-    random_direction,
-    rounded,
-    run,
-    value_and_gradient,
-)
-from routelaws.conformance.suite.strategies import missing_routers
+from routelaws.conformance.bounds import UNIT
+from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.engine.harness import cast, inner, random_direction, rounded, run, value_and_gradient
+from routelaws.conformance.suite import strategies
+from routelaws.conformance.suite.strategies import BATCH, LENGTH, missing_routers
 from routelaws.reference import configuration, routed_block
 from routelaws.reference import transformer as reference
 from routelaws.reference.routers.records import EXAMPLES, RECORDS
@@ -39,9 +32,9 @@ MODEL_FUNCTIONS = (
 )
 """What every test of a whole model asks for, beside its own functions."""
 
-SMALL = dict(vocab_size=13, d_model=8, heads=2, kqv_size=3, blocks=2)
+SMALL = strategies.SMALL | dict(blocks=2)
 
-MODELS = {
+MODELS = strategies.MODELS | {
     "wide": dict(flop_increase=3),
     "hash of the token before, k = 2, G = 2": dict(router="hash", experts=4, k=2, granularity=2, hash="previous"),
     "hash of the position": dict(router="hash", experts=3, hash="position"),
@@ -87,14 +80,14 @@ MODELS |= MISSING
 """Small models; b is 3 and S is 5."""
 
 QUICK = (
+    "sinkhorn, k = 3, sigmoid, drops", "base", "top_k, k = 2, sigmoid, drops",
     "hash of the token before, k = 2, G = 2", "quantile, drops", "top_k with a bias, token order", "DeepSeek-V3",
     "reinforce with everything", "expert_choice", "mixture in the upper blocks", *MISSING,
 )  # fmt: skip
-"""Those that the quick models of `test_plain_model.py` and `test_transformer.py` have least of; the rest is slow."""
-
-BATCH, LENGTH = 3, 5
+"""Those that the quick models of `test_plain_model.py` have least of; the rest is slow."""
 
 SEEING = (
+    "sinkhorn, k = 3, sigmoid, drops", "top_k, k = 2, sigmoid, drops",
     "hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "expert_choice in sequences",
     "mixture",
 )  # fmt: skip
@@ -635,6 +628,19 @@ def test_tables(backend, kind):
 
 
 BAD = {
+    "router": (dict(router="top"), "router is 'top'"),
+    "V of 0": (dict(vocab_size=0), "vocab_size is 0"),
+    "L not whole": (dict(blocks=1.5), "blocks is 1.5"),
+    "heads": (dict(d_model=10, heads=4), "heads 4 does not divide d_model 10"),
+    "odd d": (dict(d_model=9, heads=3), "d_model 9 even"),
+    "capacity": (dict(router="hash", capacity_factor=0.0), "capacity_factor is 0.0; it has to be above 0"),
+    "gate": (dict(router="sinkhorn", gate="tanh"), "gate is 'tanh'; allowed: softmax, sigmoid"),
+    "k above E": (dict(router="sinkhorn", experts=2, k=3), "k is 3"),
+    "dense with experts": (dict(experts=2), "experts is 2"),
+    "balance weight": (dict(router="top_k", experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
+    "z weight": (dict(router="top_k", experts=2, z_weight=math.nan), "z_weight is nan"),
+    "R L not whole": (dict(router="hash", experts=2, blocks=3), "whole number"),
+    "1/R not whole": (dict(router="hash", experts=2, blocks=3, routing_frequency=2 / 3), "whole number"),
     "hash": (dict(router="hash", hash="md5"), "hash is 'md5'"),
     "drop order": (dict(router="hash", drop_order="last"), "drop_order is 'last'"),
     "G that does not divide": (dict(router="hash", granularity=5), "granularity is 5; it has to divide 4 d_model = 32"),

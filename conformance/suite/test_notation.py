@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, precisions_of, run
+from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, precisions_of, run
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference import notation as reference
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws import reference
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, precisions_of, rounded, run, run_varied
+from routelaws.conformance.engine.harness import PRECISIONS, precisions_of, rounded, run, run_varied
 from routelaws.conformance.suite import test_models as models
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.test_objectives import RAGGED

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.engine.harness import UNIT, run
+from routelaws.conformance.engine.harness import run
 from routelaws.conformance.plain import initial
 from routelaws.conformance.plain.losses import training_loss
 from routelaws.conformance.plain.settings import settings

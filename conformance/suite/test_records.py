@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, UNIT, precisions_of, run, run_varied
+from routelaws.conformance.engine.harness import CAPABILITIES, precisions_of, run, run_varied
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
 from routelaws.reference.accounting import ACTIVATIONS
 from routelaws.reference.routers import hash_layer, mixture_of_tokens, sinkhorn, top_k

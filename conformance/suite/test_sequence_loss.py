@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, central_difference, gradient, precisions_of, run_varied
+from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.test_balance import unit_of
 from routelaws.reference import balance as reference

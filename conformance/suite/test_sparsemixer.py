@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, central_difference, gradient, run_varied
+from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, run_varied
 from routelaws.conformance.suite.test_top_k import unit_of
 from routelaws.reference.routers import sparsemixer as reference
 

@@ -89,20 +89,6 @@ def test_ties_of_groups(backend):
             assert_same(found.gate, np.full((7, 3), 1.25), what="gates of tied groups")
 
 
-@pytest.mark.asks("routers.top_k.top_k_router")
-def test_all_groups_are_no_limit(backend):
-    """Groups that may all be chosen change nothing, and neither do groups of one expert of which k are chosen."""
-    z = np.random.default_rng(4).standard_normal((7, 8))
-    for precision in precisions_of(backend):
-        plain = run_varied(backend, TOP_K, precision, z, k=2)
-        for groups, per_token in ((4, 4), (8, 2)):
-            found = run_varied(backend, TOP_K, precision, z, k=2, expert_groups=groups, groups_per_token=per_token)
-            for name, field in found._asdict().items():
-                assert_same(
-                    field, np.asarray(getattr(plain, name)), what=f"{groups} groups, {per_token} chosen: {name}"
-                )
-
-
 MASKED = np.array([1, 0, 1, 1, 0, 0, 1, 1], bool)
 """Of four groups of two: one has lost an expert, another both."""
 

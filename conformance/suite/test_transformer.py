@@ -1,7 +1,6 @@
-"""The whole model: values against the reference, gradients against its differences, and what must not matter.
+"""The parts of the model, what is held in it, its initial weights, and bfloat16.
 
-Values are compared with the reference's routing handed to the backend as `held`, so that a choice on an edge cannot
-turn rounding into a different model. In float64 the backend's own routing is used as well.
+`test_models.py` compares loss, gradient and causality of the model with every router.
 """
 
 import functools
@@ -14,20 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import BOUNDS, bound_in
-from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import (
-    PRECISIONS,
-    UNIT,
-    cast,
-    central_difference,
-    gradient,
-    inner,
-    precisions_of,
-    random_direction,
-    rounded,
-    run,
-)
+from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same, differs
+from routelaws.conformance.engine.harness import PRECISIONS, cast, gradient, inner, precisions_of, rounded, run
 from routelaws.conformance.suite.strategies import LENGTH, MODELS, Case, case, cases
 from routelaws.reference import transformer as reference
 from routelaws.reference.notation import Routing
@@ -37,19 +25,6 @@ DROPPING = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops", "top_k", "top_
 
 seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)
-LIKE_ANOTHER = ("hash", "sinkhorn, k = 2, no limit", "top_k", "sinkhorn, one expert")
-"""Models whose router another model of the menu has with more to it; they wait for `make test-all`."""
-
-QUICK = tuple(name for name in MODELS if name not in LIKE_ANOTHER)
-
-
-def each_of(few):
-    """Return a mark that runs a test for every model, those outside `few` in `make test-all` alone."""
-    slow = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in few]
-    return pytest.mark.parametrize("name", [*few, *slow])
-
-
-names = each_of(QUICK)
 
 
 def config_for(backend, drawn: Case):
@@ -62,22 +37,10 @@ def routing_for(backend, routing):
     return None if routing is None else backend.notation.Routing(*routing)
 
 
-def run_apply(backend, drawn: Case, precision="float64", *, tokens=None, training=False, held=None, jit=True, **more):
-    """Call the backend's `apply` on a case."""
-    tokens = drawn.tokens[:, :-1] if tokens is None else tokens
-    traced = {"held": routing_for(backend, held)} if held is not None else {}
-    return run(
-        backend,
-        "transformer.apply",
-        precision,
-        drawn.params,
-        tokens,
-        traced=traced,
-        jit=jit,
-        config=config_for(backend, drawn),
-        training=training,
-        **more,
-    )
+def run_apply(backend, drawn: Case, training: bool = False):
+    """Call the backend's `apply` on a case, in float64."""
+    options = dict(config=config_for(backend, drawn), training=training)
+    return run(backend, "transformer.apply", "float64", drawn.params, drawn.tokens[:, :-1], **options)
 
 
 def logit_scale(wanted) -> float:
@@ -127,24 +90,10 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
         assert_same(found.output.routing.expert, output.routing.expert, what=f"{what}: held experts")
 
 
-@pytest.mark.asks("transformer.loss")
-@pytest.mark.slow
-@given(drawn=cases(QUICK))
-def test_forward_in_float32(backend, drawn):
-    check_forward(backend, drawn, "float32", training=True)
-
-
-@pytest.mark.asks("transformer.loss")
-@each_of(())
-@given(seed=seeds, precision=precisions, training=st.booleans())
-def test_forward_of_each_model(backend, name, seed, precision, training):
-    check_forward(backend, case(name, seed), precision, training)
-
-
 def check_own_routing(backend, drawn: Case, training: bool) -> None:
     """In float64 the backend selects for itself: admissible in every routed block, and then the same model."""
     wanted = reference.apply(drawn.params, drawn.tokens[:, :-1], drawn.config, training=training)
-    found = run_apply(backend, drawn, training=training)
+    found = run_apply(backend, drawn, training)
     what = f"apply of {drawn.name}, training {training}"
     edge = False
     for block in range(drawn.config.num_routed):
@@ -165,14 +114,7 @@ def check_own_routing(backend, drawn: Case, training: bool) -> None:
 
 
 @pytest.mark.asks("transformer.apply")
-@names
-@given(seed=seeds)
-def test_own_routing(backend, name, seed):
-    check_own_routing(backend, case(name, seed), True)
-
-
-@pytest.mark.asks("transformer.apply")
-@each_of(("sinkhorn, k = 3, sigmoid, drops", "base"))
+@pytest.mark.parametrize("name", ["sinkhorn, k = 3, sigmoid, drops", "base"])
 @given(seed=seeds)
 def test_own_routing_in_evaluation(backend, name, seed):
     check_own_routing(backend, case(name, seed), False)
@@ -211,44 +153,6 @@ def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
     )
     held = None if held is None else tuple(held)
     return gradient(training_loss, drawn.params, held, drawn.tokens, **options)
-
-
-def check_loss_gradient(backend, drawn: Case) -> None:
-    """Autodiff through the backend's own routing = differences of the reference's loss with its routing held."""
-    at_point = reference.loss(drawn.params, drawn.tokens, drawn.config)
-
-    def value(params):
-        return reference.loss(params, drawn.tokens, drawn.config, held=at_point.output.routing).total
-
-    assert value(drawn.params) == at_point.total
-    own = loss_gradient(backend, drawn, None)
-    scale = math.sqrt(inner(own, own))  # the standard deviation of the derivative in a random direction
-    for i in range(3):
-        direction = random_direction(drawn.params, drawn.seed + i)
-        wanted = central_difference(value, drawn.params, direction, 2.0**-16)
-        assert_close_bounded(
-            "transformer.gradient",
-            inner(own, direction),
-            wanted,
-            scale,
-            what=f"gradient of the training loss of {drawn.name}, seed {drawn.seed}",
-        )
-
-
-GRADIENT_MODELS = ("dense", "sinkhorn, k = 3, sigmoid, drops")
-
-
-@pytest.mark.asks("transformer.loss")
-@given(drawn=cases(GRADIENT_MODELS))
-def test_loss_gradient(backend, drawn):
-    check_loss_gradient(backend, drawn)
-
-
-@pytest.mark.asks("transformer.loss")
-@each_of(())
-@given(seed=seeds)
-def test_loss_gradient_of_each_model(backend, name, seed):
-    check_loss_gradient(backend, case(name, seed))
 
 
 def held_loss(floats, params, expert, tokens, loss, config, held_type):
@@ -294,79 +198,13 @@ def test_held_carries_no_gradient(backend, name):
     check_held(backend, case(name, 3))
 
 
-def check_gradient_ignores_moving_selections(backend, drawn: Case) -> None:
-    """A step along which only the held routing moves: the gradient stays that of the loss with it held at the point."""
-    held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
-    moved = moved_routing(held, drawn.config.experts)
-    same, other = (loss_gradient(backend, drawn, h) for h in (held, moved))
-    own = loss_gradient(backend, drawn, None)
-    scale = math.sqrt(inner(own, own))
-    difference = jax.tree.map(np.subtract, own, same)
-    error = math.sqrt(inner(difference, difference))
-    assert_close_bounded("transformer.gradient", error, 0.0, scale, what=f"gradient, own and held, {drawn.name}")
-    difference = jax.tree.map(np.subtract, own, other)
-    assert math.sqrt(inner(difference, difference)) > 1e-3 * scale, "another selection has to give another gradient"
-
-
-@pytest.mark.asks("transformer.loss")
-@pytest.mark.slow
-def test_gradient_ignores_moving_selections(backend):
-    check_gradient_ignores_moving_selections(backend, case("sinkhorn", 5))
-
-
-def changed_after(tokens: np.ndarray, t: int, vocab_size: int) -> np.ndarray:
-    """Return tokens [b, S] with every token after position t another one."""
-    tokens = tokens.copy()
-    tokens[:, t + 1 :] = (tokens[:, t + 1 :] + 1 + np.arange(tokens.shape[1] - t - 1)) % vocab_size
-    return tokens
-
-
-def check_causality(backend, drawn: Case, t: int) -> None:
-    """Tokens after t change no evaluation output up to t, and do change a later one."""
-    tokens = drawn.tokens[:, :-1]
-    changed = changed_after(tokens, t, drawn.config.vocab_size)
-    before, after = (np.asarray(run_apply(backend, drawn, tokens=batch).logits) for batch in (tokens, changed))
-    scale = 2 * UNIT["float64"] * np.abs(before).max()
-    what = f"evaluation of {drawn.name} up to token {t}, later tokens changed"
-    assert_close_bounded("transformer.logits", after[:, : t + 1], before[:, : t + 1], scale, what=what)
-    assert np.abs(after[:, t + 1 :] - before[:, t + 1 :]).max() > 1e-3 * np.abs(before).max(), "nothing was changed"
-
-
-@pytest.mark.asks("transformer.apply")
-@names
-@given(seed=seeds, t=st.integers(0, LENGTH - 2))
-def test_evaluation_is_causal(backend, name, seed, t):
-    check_causality(backend, case(name, seed), t)
-
-
-def check_batch_independence(backend, drawn: Case) -> None:
-    """The outputs of a sequence do not depend on the others, in value or in order."""
-    tokens = drawn.tokens[:, :-1]
-    other = np.concatenate([tokens[:1], (tokens[1:] + 3) % drawn.config.vocab_size])
-    whole, changed, turned = (
-        np.asarray(run_apply(backend, drawn, tokens=batch).logits) for batch in (tokens, other, tokens[::-1])
-    )
-    scale = 2 * UNIT["float64"] * np.abs(whole).max()
-    what = f"evaluation of {drawn.name}"
-    assert_close_bounded("transformer.logits", changed[0], whole[0], scale, what=f"{what}, other sequences changed")
-    assert_close_bounded("transformer.logits", turned[::-1], whole, scale, what=f"{what}, sequences turned round")
-    assert np.abs(changed[1:] - whole[1:]).max() > 1e-3 * np.abs(whole).max(), "nothing was changed"
-
-
-@pytest.mark.asks("transformer.apply")
-@names
-@given(seed=seeds)
-def test_evaluation_does_not_depend_on_the_batch(backend, name, seed):
-    check_batch_independence(backend, case(name, seed))
-
-
 def check_which_blocks_are_routed(backend, drawn: Case) -> None:
     """Block i is routed iff (i + 1) mod 1/R = 0, seen from outside.
 
     The gates of routed block r depend on the dense FFNs before it and on those only; so the tree's order and the
     place of the routed blocks both show.
     """
-    config, tokens = drawn.config, drawn.tokens[:, :-1]
+    config = drawn.config
     assert config.router == "sinkhorn"
     gates = np.asarray(run_apply(backend, drawn).routing.gate)  # [n_r, T, k]
     dense = [i for i in range(config.blocks) if (i + 1) * config.routing_frequency % 1 != 0]
@@ -376,8 +214,8 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
             up = drawn.params[name]["up"].copy()
             up[index] *= 0.5
             params = drawn.params | {name: drawn.params[name] | {"up": up}}
-            found = np.asarray(run_apply(backend, drawn._replace(params=params), tokens=tokens).routing.gate)
-            moved = [bool(np.any(found[r] != gates[r])) for r in range(len(routed))]
+            found = np.asarray(run_apply(backend, drawn._replace(params=params)).routing.gate)
+            moved = [bool(differs(found[r], gates[r]).any()) for r in range(len(routed))]
             wanted = [place > block for place in routed]
             assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
 
@@ -389,23 +227,6 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
 )
 def test_which_blocks_are_routed(backend, name):
     check_which_blocks_are_routed(backend, case(name, 2))
-
-
-def check_parameter_shapes(backend, drawn: Case) -> None:
-    config = config_for(backend, drawn)
-    found, wanted = backend.transformer.parameter_shapes(config), reference.parameter_shapes(drawn.config)
-    assert found == wanted, drawn.name
-    assert [config.is_routed(i) for i in range(config.blocks)] == [
-        drawn.config.is_routed(i) for i in range(config.blocks)
-    ]
-    assert (config.num_routed, config.period) == (drawn.config.num_routed, drawn.config.period)
-    assert sum(map(config.is_routed, range(config.blocks))) == config.num_routed
-
-
-@pytest.mark.asks("transformer.parameter_shapes")
-@each_of(tuple(MODELS))
-def test_parameter_shapes(backend, name):
-    check_parameter_shapes(backend, case(name, 0))
 
 
 def flat(tree: dict, path=()) -> dict:
@@ -509,7 +330,7 @@ def check_parts(backend, drawn: Case, precision: str) -> None:
 
 
 @pytest.mark.asks("transformer.layer_norm", "transformer.attention")
-@given(drawn=cases(QUICK), precision=precisions)
+@given(drawn=cases(), precision=precisions)
 def test_parts(backend, drawn, precision):
     check_parts(backend, drawn, precision)
 
@@ -562,19 +383,9 @@ def test_rotary_products_know_distances_only(backend, seed, precision):
     assert_close_bounded("transformer.rotary", lengths**2, wanted, scale, what=f"rotary lengths, {precision}")
 
 
-@pytest.mark.asks("transformer.apply")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 3, sigmoid, drops"])
-def test_jit_changes_nothing(backend, name):
-    drawn = case(name, 9)
-    ours, theirs = (run_apply(backend, drawn, training=True, jit=jit) for jit in (True, False))
-    scale = UNIT["float64"] * logit_scale(theirs)
-    assert_close_bounded("transformer.logits", ours.logits, theirs.logits, scale, what=f"jit and no jit, {name}")
-
-
 @pytest.mark.asks("transformer.loss")
 @pytest.mark.twin
-@each_of(tuple(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_types(backend, name):
     """By shapes only, which is what jit sees."""
     drawn = case(name, 0)
@@ -672,33 +483,6 @@ def test_gradient_in_float32(backend):
     difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - b, found, exact)
     error, scale = (math.sqrt(inner(tree, tree)) for tree in (difference, exact))
     assert_close_bounded("transformer.gradient_float32", error, 0.0, UNIT["float32"] * scale, what="float32 gradient")
-
-
-BAD = {
-    "router": (dict(router="top"), "router is 'top'"),
-    "V of 0": (dict(vocab_size=0), "vocab_size is 0"),
-    "L not whole": (dict(blocks=1.5), "blocks is 1.5"),
-    "heads": (dict(d_model=10, heads=4), "heads 4 does not divide d_model 10"),
-    "odd d": (dict(d_model=9, heads=3), "d_model 9 even"),
-    "capacity": (dict(router="hash", capacity_factor=0.0), "capacity_factor is 0.0; it has to be above 0"),
-    "gate": (dict(router="sinkhorn", gate="tanh"), "gate is 'tanh'; allowed: softmax, sigmoid"),
-    "k above E": (dict(router="sinkhorn", experts=2, k=3), "k is 3"),
-    "dense with experts": (dict(experts=2), "experts is 2"),
-    "balance weight": (dict(router="top_k", experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
-    "z weight": (dict(router="top_k", experts=2, z_weight=math.nan), "z_weight is nan"),
-    "R L not whole": (dict(router="hash", experts=2, blocks=3), "whole number"),
-    "1/R not whole": (dict(router="hash", experts=2, blocks=3, routing_frequency=2 / 3), "whole number"),
-}
-
-
-@pytest.mark.asks(because="a configuration is no function")
-@pytest.mark.twin
-@pytest.mark.parametrize("bad", BAD)
-def test_what_is_not_allowed_is_named(backend, bad):
-    change, message = BAD[bad]
-    for module in (backend.transformer, reference):
-        with pytest.raises(ValueError, match=message):
-            module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
 
 
 def test_a_token_out_of_range_is_an_error_in_the_reference():

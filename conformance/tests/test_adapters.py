@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from routelaws.conformance import adapters
 from routelaws.conformance.adapters import blocks
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.engine import backends, report, stances
-from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.suite import test_experts, test_top_k
 from routelaws.conformance.suite.strategies import Logits, Selection, lattice

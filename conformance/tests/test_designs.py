@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training.configuration import from_mapping, read_config_file
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import UNIT
 from routelaws.reference import balance, experts, layer_variants, routed_block
 from routelaws.reference.routers import sparsemixer, top_k
 

@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
+from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.engine import backends, failing_calls
-from routelaws.conformance.engine.harness import UNIT, run
+from routelaws.conformance.engine.harness import run
 from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.engine.names import defaults_of, public_functions
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401

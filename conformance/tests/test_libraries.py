@@ -1,4 +1,4 @@
-"""Our functions against well-kept libraries that have the same ones: SciPy and JAX, always there; torch and POT.
+"""Our functions against well-kept libraries that have the same ones: SciPy and JAX, always there; and torch.
 
 The twins agree with each other; that they are right is for others to say. The reference is compared, in float64, and
 of what only the fast twin has, the optimizer. A test whose library is not installed is skipped and says so; none of
@@ -14,10 +14,9 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from routelaws.conformance.bounds import check
+from routelaws.conformance.bounds import UNIT, check
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.dialects.classifier import classify, describe
-from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.dialects.classifier import classify
 from routelaws.reference import experts, notation, transformer
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.laws import fitting, uncertainty
@@ -39,11 +38,6 @@ def installed(name: str):
 @pytest.fixture
 def torch():
     return installed("torch")
-
-
-@pytest.fixture
-def ot():
-    return installed("ot")
 
 
 def logits_of_many_sizes():
@@ -240,54 +234,14 @@ class TestJax:
         verdict = classify("ties", lambda scores, k: jax.lax.top_k(scores, k)[1])
         assert verdict.matches == ("lower index, -0.0 below",)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("approximate", "name"), [(True, "GELU by tanh"), (False, "GELU by erf")])
-    def test_dialect_of_gelu(self, approximate, name):
-        assert classify("activation", lambda x: jax.nn.gelu(x, approximate=approximate)).matches == (name,)
-
 
 @pytest.mark.library("torch")
 class TestTorch:
-    def test_layer_norm(self, torch):
-        params, x = draw_norm()
-        weights = (torch.tensor(params[name]) for name in ("scale", "offset"))
-        check_norm(torch.nn.functional.layer_norm(torch.tensor(x), (8,), *weights, transformer.NORM_EPSILON).numpy(), U)
-
     def test_gelu(self, torch):
         x = np.linspace(-6, 6, 121)
         wanted = torch.nn.functional.gelu(torch.tensor(x), approximate="tanh").numpy()
         scale = U * (np.abs(x) + np.abs(x) ** 3)
         assert_close_bounded("experts.gelu", experts.gelu(x), wanted, scale, what="gelu")
-
-    @pytest.mark.parametrize(("causal", "relative"), CASES)
-    def test_attention(self, torch, causal, relative):
-        """A bias and `is_causal` exclude each other; without distances torch does all of it."""
-        drawn = draw_attention(relative)
-        bias = torch.tensor(drawn.bias)
-        if causal:
-            bias = bias.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), -math.inf)
-        options = dict(attn_mask=bias) if relative else dict(is_causal=causal)
-        parts = (torch.tensor(part) for part in drawn.parts)
-        check_attention(drawn, torch.nn.functional.scaled_dot_product_attention(*parts, **options).numpy(), causal, U)
-
-    @pytest.mark.parametrize("objective", OBJECTIVES)
-    def test_cross_entropy(self, torch, objective):
-        def mean(logits, targets):
-            logits, targets = torch.tensor(logits).flatten(0, 1), torch.tensor(targets).flatten()
-            return torch.nn.functional.cross_entropy(logits, targets, ignore_index=NOBODY).item()
-
-        check_cross_entropy(objective, mean)
-
-    @pytest.mark.parametrize(("approximate", "name"), [("tanh", "GELU by tanh"), ("none", "GELU by erf")])
-    def test_dialect_of_gelu(self, torch, approximate, name):
-        def gelu(x):
-            return torch.nn.functional.gelu(torch.tensor(x), approximate=approximate)
-
-        assert classify("activation", gelu).matches == (name,)
-
-    def test_dialect_of_top_k(self, torch):
-        """Equal scores come in an order that torch does not state; whichever it is, it is one that the table knows."""
-        assert classify("ties", lambda scores, k: torch.topk(torch.tensor(scores), k).indices).matches
 
 
 NAMES = {
@@ -371,64 +325,3 @@ class TestOptimizerOfTorch:
             torch.nn.utils.clip_grad_norm_(leaves.values(), config.gradient_clip)
             optimizer.step()
         return {name: leaf.detach().numpy() for name, leaf in leaves.items()}
-
-
-@pytest.mark.library("ot")
-class TestPOT:
-    @pytest.mark.parametrize("scale", [0.3, 3.0, 10.0])
-    def test_the_plan_of_sinkhorn(self, ot, scale):
-        z = scale * np.random.default_rng(6).standard_normal((24, 4))
-        wanted = ot.sinkhorn(
-            np.full(24, 1 / 24), np.full(4, 1 / 4), -z, reg=1.0, method="sinkhorn_log", stopThr=1e-14, numItermax=20_000
-        )
-        found = sinkhorn.sinkhorn_plan(z, tolerance=1e-12).plan
-        assert_close_bounded("libraries.plan", 24 * found, 24 * wanted, what=f"sinkhorn_plan, logits of {scale}")
-
-    @pytest.mark.parametrize("shape", [(12, 4), (30, 6)], ids=str)
-    def test_the_balanced_assignment(self, ot, shape):
-        scores = np.random.default_rng(7).standard_normal(shape)
-        plan = ot.emd(np.full(shape[0], 1.0), np.full(shape[1], shape[0] / shape[1]), -scores)
-        found = base.balanced_assignment(scores)
-        scale = U * shape[0] * np.abs(scores).max()
-        message = f"balanced_assignment {shape}: {found.objective}, POT {(plan * scores).sum()}"
-        check("libraries.linear_program", abs(found.objective - (plan * scores).sum()), scale, message=message)
-        assert np.array_equal(plan.argmax(axis=1), found.expert[:, 0]), "the optimum is unique"
-
-
-def gates_of_deepseek(torch, layer, z, expert):
-    """Return the gates of the library's router: the hidden states are the logits and the weights a unit matrix."""
-    layer.weight.data = torch.eye(z.shape[1], dtype=torch.float64)
-    _, gate, chosen = layer(torch.tensor(z))
-    found = torch.zeros(z.shape, dtype=gate.dtype).scatter(1, chosen, gate)  # in its own order
-    return found.gather(1, torch.tensor(expert)).detach()
-
-
-@pytest.mark.library("transformers")
-class TestDialectsOfTransformers:
-    """What the table of dialects says that layers of transformers do."""
-
-    @pytest.mark.parametrize(("name", "dialect"), [
-        ("gelu", "GELU by erf"), ("gelu_pytorch_tanh", "GELU by tanh"), ("quick_gelu", "GELU by sigmoid"),
-        ("silu", "SiLU"), ("relu", "ReLU")])  # fmt: skip
-    def test_activations(self, torch, name, dialect):
-        activations = installed("transformers.activations")
-        assert classify("activation", lambda x: activations.ACT2FN[name](torch.tensor(x))).matches == (dialect,)
-
-    @pytest.mark.parametrize(
-        ("version", "dialect"), [("v3", "sigmoid, sum over chosen"), ("v4", "root of softplus, sum over chosen")]
-    )
-    def test_gates_of_deepseek(self, torch, version, dialect):
-        """The factor after the gates is 1 here, and there is one group of experts."""
-        module = installed(f"transformers.models.deepseek_{version}.modeling_deepseek_{version}")
-        name = f"Deepseek{version.upper()}"
-        router = {"V3": "DeepseekV3TopkRouter", "V4": "DeepseekV4TopKRouter"}[version.upper()]
-
-        def gates(z, expert):
-            config = getattr(module, f"{name}Config")(routed_scaling_factor=1.0)
-            sizes = dict(hidden_size=z.shape[1], num_local_experts=z.shape[1], n_group=1, topk_group=1)
-            for option, value in (sizes | {"num_experts_per_tok": expert.shape[1]}).items():
-                setattr(config, option, value)
-            return gates_of_deepseek(torch, getattr(module, router)(config), z, expert)
-
-        verdict = classify("gates", gates)
-        assert verdict.matches == (dialect,), describe(verdict)
