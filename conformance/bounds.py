@@ -79,14 +79,11 @@ BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches of ends th
 BOUNDS["laws.coverage.quiet"] = Bound(3e-3, "of half an interval; second order in errors of 1e-6; measured 8.6e-4")
 BOUNDS["laws.coverage.covariance"] = Bound(2e-12, "relative; normal equations, here and there; measured 5.5e-13")
 
-BOUNDS["laws.dense.size"] = Bound(5e-15, "relative per 1/alpha: the rounding of a log10 loss; measured 1.1e-15")
 BOUNDS["laws.dense.objective"] = Bound(1e-12, "relative per 1e-3/rmsle: rounding over the residual; measured 1.6e-13")
 BOUNDS["laws.dense.prediction"] = Bound(2e-14, "log10 (from coefficients: per unit of log10 N_c); measured 3.7e-15")
 BOUNDS["laws.dense.covariance"] = Bound(1e-12, "share of the standard errors, as the objective; measured 1.6e-13")
 BOUNDS["laws.dense.rmsle"] = Bound(1e-15, "log10; residuals of two roundings each; measured 1.4e-16")
 BOUNDS["laws.log_linear.cutoff"] = Bound(2e-14, "relative; a power of ten, exponents up to 30: 100 u; measured 0")
-BOUNDS["laws.log_linear.experts"] = Bound(3e-15, "relative per 1/|slope|: rounding of a log10 loss; measured 5.6e-16")
-BOUNDS["laws.log_linear.size"] = Bound(1e-13, "relative; a log10 loss over a slope of 0.05; measured 2.2e-14")
 BOUNDS["laws.log_linear.objective"] = Bound(1e-12, "relative per 1e-3/rmsle: rounding over residual; measured 8e-14")
 BOUNDS["laws.log_linear.coefficient"] = Bound(5e-15, "standard errors per unit of residual; measured 1.0e-15")
 BOUNDS["laws.log_linear.covariance"] = Bound(2e-13, "share of two standard errors, as the objective; measured 2.6e-14")
@@ -96,7 +93,6 @@ BOUNDS["laws.utilisation.value"] = Bound(2e-14, "relative; as laws.routed.value;
 BOUNDS["laws.utilisation.same_law"] = Bound(2e-13, "log10; one law in two forms, B_start up to 1e3; measured 2.8e-14")
 BOUNDS["laws.utilisation.objective"] = Bound(1e-12, "relative; two searches, residuals of 3e-4; measured 1.4e-13")
 BOUNDS["laws.catalogue.rmsle"] = Bound(1e-15, "log10; residuals of two roundings each; measured 5.5e-17")
-BOUNDS["laws.catalogue.later"] = Bound(5e-10, "relative, losses and ends of intervals; flat valleys; measured 3e-11")
 BOUNDS["laws.additive.value"] = Bound(
     5e-14, "relative; powers of numbers up to 1e12, by logarithms or not; measured 8e-15"
 )
@@ -129,12 +125,8 @@ BOUNDS["laws.catalogue.linear"] = Bound(1e-14, "log10; a linear map applied thre
 
 BOUNDS["laws.leverage.value"] = Bound(2e-14, "relative; a power with an exponent below 15; measured 3e-15")
 BOUNDS["laws.leverage.budget"] = Bound(2e-3, "relative; printed factors have four to six digits")
-BOUNDS["laws.leverage.fit"] = Bound(3e-6, "standard errors; A_start to the root of the sum's rounding; measured 5e-7")
-BOUNDS["laws.leverage.interval"] = Bound(5e-8, "relative; as laws.leverage.fit; measured 4e-9")
-BOUNDS["laws.leverage.covariance"] = Bound(3e-6, "share of two standard errors, as laws.leverage.fit; measured 1e-7")
-BOUNDS["laws.leverage.exact"] = Bound(
-    1e-7, "relative; noise-free: a search that ends at 1e-10 of a flat sum; measured 3e-8"
-)
+BOUNDS["laws.leverage.interval"] = Bound(5e-8, "relative; A_start to the root of the sum's rounding; measured 4e-9")
+BOUNDS["laws.leverage.covariance"] = Bound(3e-6, "share of two standard errors, as the interval; measured 1e-7")
 BOUNDS["laws.sparsity.budget"] = Bound(2e-15, "relative; three products and a quotient; measured 3e-16")
 BOUNDS["laws.sparsity.optimum"] = Bound(
     1e-6, "relative; a scan sees a flat loss to the root of its rounding; measured 1.5e-7"
@@ -159,16 +151,16 @@ BOUNDS["laws.downstream.pass_at_k"] = Bound(5e-15, "absolute; a product of up to
 BOUNDS["laws.downstream.objective"] = Bound(
     1e-11, "relative; steps end where the sum falls by 1e-14 of itself; measured 2e-13"
 )
-BOUNDS["laws.downstream.prediction"] = Bound(1e-9, "of accuracy; as laws.downstream.rmse; measured 5e-11")
+BOUNDS["laws.downstream.prediction"] = Bound(1e-9, "of accuracy; first order in the step that is left; measured 5e-11")
 BOUNDS["laws.downstream.interval"] = Bound(5e-14, "of accuracy; one formula in two ways; measured 3e-15")
 BOUNDS["laws.downstream.exact_line"] = Bound(
     1e-12, "of ln A and alpha; a line carried over 45 units of ln C; measured 4e-14"
 )
-BOUNDS["laws.accuracy.exact"] = Bound(1e-7, "of accuracy, or of log10 leverage; noise-free; as laws.leverage.exact")
-BOUNDS["laws.accuracy.coefficients"] = Bound(1e-6, "relative; noise-free; A_start to the root of the sum's rounding")
-BOUNDS["laws.accuracy.interval"] = Bound(
-    1e-5, "of accuracy or leverage; folds of flat valleys, as laws.two_stage.agree"
+BOUNDS["laws.accuracy.exact"] = Bound(
+    1e-7, "of accuracy, or of a logarithm; noise-free, a search that ends in a flat sum"
 )
+BOUNDS["laws.accuracy.coefficients"] = Bound(1e-6, "relative; noise-free; A_start to the root of the sum's rounding")
+BOUNDS["laws.accuracy.interval"] = Bound(1e-5, "of accuracy or leverage; folds of flat valleys")
 BOUNDS["laws.two_stage.value"] = Bound(4e-15, "relative to 1; a logistic, a power; measured 6e-16")
 BOUNDS["laws.two_stage.rmse"] = Bound(1e-10, "relative; steps end where the sum falls by 1e-14 of itself")
 BOUNDS["laws.two_stage.exact"] = Bound(1e-12, "of accuracy; noise-free, a decade beyond; measured 3e-15")
@@ -236,10 +228,8 @@ BOUNDS["base.bound"] = Bound(3, "u T E (max |s| + max |price|): a sum of T diffe
 BOUNDS["base.load"] = Bound(0.5, "u T of the value: a sum of T rounded terms; measured 0.1")
 BOUNDS["base.gate"] = Bound(3, "u (2 + spread + max |z|) of the value, as sinkhorn.gate; measured 0.9")
 BOUNDS["base.gradient"] = Bound(5e-12, "sum of |weights|; five-point difference, step 2^-10; measured 1.5e-12")
-BOUNDS["base.residual"] = Bound(3, "u (|h| + |f(h)|): two ways of adding three numbers; measured 1.0")
 BOUNDS["quantile.bias"] = Bound(2, "u (max |s| + max |bias|) per step: order statistics add no error; measured 0.8")
 BOUNDS["quantile.descent"] = Bound(1.5, "u T E max |s|: rounding of a sum of T terms; measured 0.45")
-BOUNDS["quantile.optimum"] = Bound(1, "u T E max |s|: rounding of a sum of T terms; measured 0.33")
 BOUNDS["quantile.load"] = Bound(1, "u T of the value: a sum of T rounded terms; measured 0.5, where T is 1")
 BOUNDS["quantile.gate"] = Bound(4, "u (2 + spread + max |z|) of the value, as sinkhorn.gate; measured 1.2")
 BOUNDS["quantile.gradient"] = Bound(3e-12, "sum of |weights|; five-point difference, step 2^-10; measured 0.9e-12")

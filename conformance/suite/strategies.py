@@ -142,26 +142,27 @@ class Case(NamedTuple):
         return f"case({self.name!r}, {self.seed})"
 
 
-def case(name: str, seed: int) -> Case:
-    """Return a model of `MODELS` with random weights.
+def weights(random: np.random.Generator, node):
+    """Return weights for a tree of shapes and deviations.
 
     Larger than an initialisation, so that attention, norms and gates are far from their trivial values.
     """
+    if isinstance(node, dict):
+        return {child: weights(random, node[child]) for child in sorted(node)}
+    shape, deviation = node
+    return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
+
+
+def case(name: str, seed: int) -> Case:
+    """Return a model of `MODELS` with random weights."""
     config = transformer.ModelConfig(**MODELS[name])
     random = np.random.default_rng(seed)
-
-    def draw(node):
-        if isinstance(node, dict):
-            return {child: draw(node[child]) for child in sorted(node)}
-        shape, deviation = node
-        return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
-
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
     if config.router == "base":
         # Equal tokens after equal ones, or after none, are equal to the router, and rounding decides which goes where.
         tokens[:, 0] = np.arange(BATCH)
         tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
-    return Case(name, config, draw(transformer.parameter_shapes(config)), tokens, seed)
+    return Case(name, config, weights(random, transformer.parameter_shapes(config)), tokens, seed)
 
 
 def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:

@@ -369,25 +369,6 @@ def test_fine_grained(backend, granularity, factor):
     check_fine_grained(backend, Selection(np.arange(18).reshape(9, 2) % 5 % 3, 3, "random", 3), granularity, factor)
 
 
-def check_dense_layer_cut(backend, granularity: int) -> None:
-    """The dense FFN, cut into G experts that all tokens take with gate 1, is the dense FFN."""
-    inputs = layer(Selection(np.zeros((7, 1), int), 1, "one expert", 4), "float32")
-    up, down = inputs["params"]["up"][0], inputs["params"]["down"][0]
-    expert, gate = np.tile(np.arange(granularity), (7, 1)), np.ones((7, granularity))
-    parts = cut(inputs["params"], granularity)
-    found = run(backend, "experts.routed_ffn", "float32", parts, inputs["x"], expert, gate, capacity_factor=1.0)
-    scale = UNIT["float32"] * np.abs(inputs["x"]) @ np.abs(up) @ np.abs(down)
-    wanted, what = reference.expert_ffn(up, down, inputs["x"]), f"the dense layer in {granularity} parts"
-    assert_close_bounded("experts.routed_ffn", found.output, wanted, scale, what=what)
-    assert float(found.dropped_fraction) == 0, what
-
-
-@pytest.mark.asks("experts.expert_ffn", "experts.routed_ffn")
-@pytest.mark.parametrize("granularity", [1, 3])
-def test_dense_layer_cut(backend, granularity):
-    check_dense_layer_cut(backend, granularity)
-
-
 def check_gradient_of_real(backend, selection: Selection, factor: float) -> None:
     """With padding, and dropped by the gate: as `check_gradient`; what is in the padding reaches no gradient.
 

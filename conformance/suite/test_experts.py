@@ -23,7 +23,6 @@ FACTORS = (math.inf, 2.0, 1.0, 0.6)
 D, F = 4, 6
 """d and f of every expert here."""
 
-seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)
 
 
@@ -95,25 +94,6 @@ def check_dispatch(backend, selection: Selection, capacity: int) -> None:
 @given(selection=selections(), capacity=st.sampled_from([0, 1, 3, 16]))
 def test_dispatch(backend, selection, capacity):
     check_dispatch(backend, selection, min(capacity, len(selection.expert)))
-
-
-def check_order_of_dispatch(backend) -> None:
-    """First choices before second choices, earlier tokens first; said without the reference."""
-    expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
-    for dispatch in (
-        lambda *a: run(backend, "experts.dispatch", "float32", a[0], num_experts=a[1], capacity=a[2]),
-        reference.dispatch,
-    ):
-        found = dispatch(expert, 2, 2)
-        # Expert 0: first choices of tokens 1, 2, 3, then the second choice of token 0.
-        assert np.asarray(found.slot).tolist() == [[0, 3], [0, 1], [1, 2], [2, 3]]
-        assert np.asarray(found.kept).tolist() == [[True, False], [True, True], [True, False], [False, False]]
-        assert np.asarray(found.token).tolist() == [[1, 2], [0, 1]]
-
-
-@pytest.mark.asks("experts.dispatch")
-def test_order_of_dispatch(backend):
-    check_order_of_dispatch(backend)
 
 
 def check_gelu(backend, selection: Selection, precision: str) -> None:
@@ -246,20 +226,6 @@ def test_dropped_tokens_get_no_gradient(backend):
     assert np.all(found["x"][4:] == 0) and np.all(found["gate"][4:] == 0), "tokens 4 to 7 have no slot"
     assert np.all(found["x"][:4] != 0) and np.all(found["gate"][:4] != 0)
     assert np.all(found["params"]["up"][1] == 0) and np.any(found["params"]["up"][0] != 0)
-
-
-@pytest.mark.asks("experts.routed_ffn")
-@given(selection=selections(shapes=((9, 4), (16, 3))), seed=seeds)
-def test_experts_can_be_renumbered(backend, selection, seed):
-    inputs = layer(selection)
-    order = np.random.default_rng(seed).permutation(selection.num_experts)
-    moved = {name: inputs["params"][name][order] for name in inputs["params"]}
-    expert = np.argsort(order)[selection.expert]
-    arrays = inputs["x"], selection.expert, inputs["gate"]
-    one = run(backend, "experts.routed_ffn", "float64", inputs["params"], *arrays, capacity_factor=1.0)
-    other = run(backend, "experts.routed_ffn", "float64", moved, arrays[0], expert, arrays[2], capacity_factor=1.0)
-    scale = 2 * UNIT["float64"] * ffn_scale(inputs, selection.expert)  # both sides are rounded
-    assert_close_bounded("experts.routed_ffn", other.output, one.output, scale, what="routed_ffn, experts renumbered")
 
 
 @pytest.mark.asks("experts.dispatch", "experts.routed_ffn")

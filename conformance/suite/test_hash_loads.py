@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 
-from routelaws import reference
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_same
 
@@ -151,50 +150,3 @@ def check_dispersed(backend, size, clusters: int) -> None:
 @pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
 def test_a_dispersed_table_is_even_by_every_choice(backend, size):
     check_dispersed(backend, size, size[1])
-
-
-FIELDS = dict(vocab_size=1024, d_model=8, blocks=2, heads=2, router="hash", experts=16)
-
-KINDS = {
-    "modulo": {}, "previous": {}, "balanced": {}, "random": dict(uniforms=(1024, 8)),
-    "dispersed": dict(embeddings=(1024, 3)), "clustered": dict(embeddings=(1024, 3)),
-    "multi": dict(uniforms=(1024, 4)), "bigram": dict(uniforms=(2, 1024)),
-}  # fmt: skip
-
-
-def table_of(module, kind: str):
-    """Return the configuration of a model with this hash, G = 4 and k = 2 where it can have them, and its table."""
-    fields = FIELDS | {"multi": dict(granularity=4), "bigram": {}}.get(kind, dict(granularity=4, k=2))
-    config, random = module.configuration.ModelConfig(**fields, hash=kind), np.random.default_rng(7)
-    given = {name: random.random(shape) for name, shape in KINDS[kind].items()}
-    if kind == "balanced":
-        given["counts"] = np.rint(1e7 * zipf(1024)).astype(int)
-    return config, np.asarray(module.routed_block.hash_table(config, **given))
-
-
-def check_configured(module, kind: str) -> None:
-    """What a user's configuration ends in."""
-    config, table = table_of(module, kind)
-    shares, experts, choices = zipf(1024), config.expert_count, config.choices
-    if kind == "bigram":
-        loads = loads_of(table.T, shares, experts)
-        check_drawn(loads[:1], shares, experts, 1, "hash_table of bigram, the token before")
-        return check_drawn(loads[1:], shares, experts, 1, "hash_table of bigram, the token")
-    check_choices(table, experts, f"hash_table of {kind}")
-    loads = loads_of(table, shares, experts)
-    if kind == "multi":  # segment j has the experts j E to (j + 1) E - 1
-        assert ((loads > 0).sum(axis=1) == 16).all() and (loads.sum(axis=0) > 0).all()
-        return check_drawn(loads, shares, experts, choices, "hash_table of multi")
-    if kind == "clustered":  # no load is promised
-        assert len(np.unique(table[:, 0])) > experts / 2 and len(sets_of(table)) > 4 * experts
-        return None
-    assert len(sets_of(table)) >= 4 * experts, f"hash_table of {kind}: {len(sets_of(table))} sets of experts"
-    return check_drawn(loads, shares, experts, choices, f"hash_table of {kind}")
-
-
-@pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
-@pytest.mark.twin
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_configured_hash_is_even(backend, kind):
-    for module in (backend, reference):
-        check_configured(module, kind)

@@ -1,4 +1,4 @@
-"""The laws of accuracy and of leverage as records of the catalogue: one kind of fit, of prediction and of interval."""
+"""The laws of accuracy, leverage and compute as records of the catalogue: one kind of fit, prediction and interval."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference_laws
 from routelaws.reference.laws import accuracy as records
-from routelaws.reference.laws import broken, downstream, leverage
+from routelaws.reference.laws import broken, compute, downstream, leverage
 
 FLOPS = np.geomspace(1e18, 1e21, 9)
 SIZES, TOKENS = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9, 3e9], [2e9, 1e10, 2e11]))
@@ -34,11 +34,15 @@ LAWS = {
         (LOSS_OF_SIZES,),
     ),
     "leverage": (leverage.PUBLISHED._replace(A_max=math.inf), tuple(GRID), ()),
+    "compute": (compute.ComputeCoefficients(0.0, 60.0, 0.07), (FLOPS,), ()),
 }  # fmt: skip
 """{law: (coefficients, its columns, what its fit takes beside)}."""
 
 SLOW = {"ceiling", "ratio", "broken", "two-stage-logistic", "two-stage-ratio"}
 """Laws that the reference searches from dozens of starts."""
+
+POSITIVE = ("leverage", "compute")
+"""Laws of what is no share; its errors are of its logarithm."""
 
 EXACT = ("direct", "repeated", "two-stage-linear", "leverage")
 """Laws whose coefficients a table without noise gives back to the last digits; of others it gives the predictions."""
@@ -57,6 +61,8 @@ def exact(name: str) -> np.ndarray:
     coefficients, columns, _ = LAWS[name]
     if name == "leverage":
         return leverage.leverage(*columns, coefficients)
+    if name == "compute":
+        return compute.predict_loss(*columns, coefficients)
     if name == "broken":
         return broken.predict_broken(*columns, coefficients)
     if name.startswith("two-stage"):
@@ -76,7 +82,7 @@ def exact(name: str) -> np.ndarray:
 def test_a_fit_gives_back_the_law(backend, name):
     """Noise-free tables: both twins find the law, predict by it where no row is, and have the fields of every fit."""
     coefficients, columns, beside = LAWS[name]
-    assert np.all((exact(name) > 0.05) & (exact(name) < 1)) or name == "leverage", "the table is one of accuracies"
+    assert np.all((exact(name) > 0.05) & (exact(name) < 1)) or name in POSITIVE, "the table is one of accuracies"
     for laws in (backend.laws, reference_laws):
         law = law_of(laws, name)
         fit = law.fit(*columns, *beside, exact(name))
@@ -100,7 +106,7 @@ def test_how_sure_a_law_is(backend, name):
     """A noisy table: the law's interval lies in that of one more run, both in those of a higher level; twins agree."""
     _, columns, beside = LAWS[name]
     noise = np.random.default_rng(3).normal(0, 0.004, exact(name).size)
-    measured = exact(name) * np.exp(noise) if name == "leverage" else exact(name) + noise
+    measured = exact(name) * np.exp(noise) if name in POSITIVE else exact(name) + noise
     at, said = [float(column[-1]) * 1.5 for column in columns], []
     for laws in (backend.laws, reference_laws):
         law = law_of(laws, name)

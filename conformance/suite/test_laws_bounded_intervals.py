@@ -107,6 +107,3 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             assert design.shape == (len(cells), 4)
             left = said - design @ np.linalg.lstsq(design, said, rcond=None)[0]
             check("laws.intervals.span", float(np.abs(left).max()))
-
-
-# What this file does not test: the search for an end (`test_laws_uncertainty.py`).

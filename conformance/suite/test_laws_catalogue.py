@@ -16,7 +16,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 NAMES = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
 LATER = ("compute", "sparsity")
-"""Laws that are not of log10 L by its mean square, and so are judged by tests of their own."""
+"""Laws that are not of log10 L by its mean square: `test_laws_accuracy.py` and `test_laws_sparsity.py`."""
 
 ADDITIVE = {
     "kaplan": ("dense_parameters", "tokens"),
@@ -158,44 +158,6 @@ def held_in(outer, inner, what: str) -> None:
             check("laws.intervals.inside", max(sign * (other - one), 0.0), size, message=what)
         else:
             assert not sign * other > sign * one, what
-
-
-@pytest.mark.asks("*.predict_loss", "*.predict_interval")
-@pytest.mark.parametrize("name", ["compute", pytest.param("sparsity", marks=pytest.mark.slow)])
-def test_the_later_laws_fit_predict_and_say_how_sure_they_are(backend, name):
-    """Losses of the law with noise of 0.001: both twins say the same, and most intervals hold the truth."""
-    truth, axes = {
-        "compute": ((0.0, 60.0, 0.07), [np.geomspace(1e18, 1e21, 12)]),
-        "sparsity": (
-            importlib.import_module("routelaws.reference.laws.sparsity").PUBLISHED,
-            [[1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95]],
-        ),
-    }[name]
-    columns = [v.ravel() for v in np.meshgrid(*axes)]
-    said = []
-    for laws in (backend.laws, reference_laws):
-        law, module = laws.catalogue.LAWS[name], getattr(laws, name)
-        coefficients = getattr(module, f"{name.capitalize()}Coefficients")(*truth)
-        exact = module.predict_loss(*columns, coefficients)
-        loss = exact * np.exp(np.random.default_rng(5).normal(0, 1e-3, exact.size))
-        fit = law.fit(*columns, loss)
-        assert fit.coefficients._fields == tuple(parameter.name for parameter in law.parameters)
-        predicted = law.predict(fit, *columns)
-        check("laws.catalogue.rmsle", abs(math.sqrt(np.mean(np.log10(predicted / loss) ** 2)) - fit.rmsle))
-        ranges = law.intervals(fit, columns, loss)
-        wide = law.intervals(fit, columns, loss, 0.999)
-        held = [item.low <= getattr(coefficients, item.name) <= item.high for item in ranges]
-        assert sum(held) >= 0.7 * len(held), ranges
-        for inner, outer in zip(ranges, wide, strict=True):
-            assert inner.low < inner.value < inner.high
-            held_in(outer[3:5], inner[3:5], f"{inner} {outer}")
-        at = [float(column[-1]) for column in columns]
-        found = law.predict_interval(fit, columns, loss, at)
-        check("laws.catalogue.rmsle", abs(math.log10(found.value / predicted[-1])))
-        assert found.run[0] < found.law[0] < found.value < found.law[1] < found.run[1]
-        assert found.law[0] < exact[-1] < found.law[1]
-        said.append(np.array([found.value, *found.law, *found.run]))
-    check("laws.catalogue.later", float(np.abs(said[0] / said[1] - 1).max()))
 
 
 def test_every_parameter_is_explained():

@@ -194,37 +194,6 @@ def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
         assert np.abs(far).max() < 1e-3
 
 
-@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
-@pytest.mark.slow
-def test_what_one_wrong_row_costs(backend):
-    """All rows but one follow a law exactly, and that one is off by 0.05 with delta = 1e-4.
-
-    Left where it is the law costs delta (0.05 - delta/2). Following the row a little gains less than delta²/2, as long
-    as the row has less than half of the say about the law at its own place.
-    """
-    runs, delta = with_one_wrong(noisy_released_design(0.0), 0.05), 1e-4
-    for module in (backend.laws.fitting, reference):
-        fit = module.fit_routed(*runs, delta)
-        stay = delta * (0.05 - delta / 2)
-        assert stay - delta**2 / 2 < fit.objective < stay
-        assert fit.status == "interior"
-        check("laws.huber.rmsle", abs(fit.rmsle / math.sqrt(float(np.mean(residuals(fit, runs, module) ** 2))) - 1))
-        assert np.abs(np.delete(residuals(fit, runs, module), 33)).max() < delta
-
-
-@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("law", "status"), [((1.0, 300.0), "E_start at 1"), ((2.0, math.inf), "E_max unbounded")], ids=["start", "end"]
-)
-def test_edges_agree_with_the_reference(backend, law, status):
-    runs = noisy_released_design(3e-5, LAW._replace(E_start=law[0], E_max=law[1]), seed=2)
-    runs = with_one_wrong(runs._replace(loss=runs.loss * 10 ** (-1e-4 * (runs.num_experts - 1) / 511)), 0.05)
-    found, wanted = backend.laws.fitting.fit_routed(*runs, 1e-4), reference.fit_routed(*runs, 1e-4)
-    assert found.status == status
-    check_same(found, wanted, runs, backend)
-
-
 @pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.slow
 def test_linear_limit_is_a_status(backend):

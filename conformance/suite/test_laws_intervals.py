@@ -124,6 +124,3 @@ def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
         assert item.name == "slope"
         check("laws.intervals.hand", abs(item.high - (0.2 + reach)))
     assert set(tops) == {1e9} and len(tops) >= 2 * 4  # more where a backend is called twice
-
-
-# What this file does not test: bootstrap and jackknife of the bounded law (`test_laws_resampling.py`).

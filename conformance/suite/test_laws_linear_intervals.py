@@ -179,6 +179,3 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             found = getattr(module, f"{name.replace('-', '_')}_design")(fit, *columns)
             assert found.shape == wanted.shape
             check("laws.intervals.design", float(np.abs(found - wanted).max()))
-
-
-# What this file does not test: that commands print these (`accelerated/tests/test_commands_truth.py`).

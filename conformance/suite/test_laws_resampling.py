@@ -252,21 +252,6 @@ def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
 
 
 @pytest.mark.asks(
-    "*.predict_loss", "laws.resampling.bootstrap_weights", "laws.resampling.bootstrap", "laws.resampling.jackknife"
-)
-def test_a_higher_level_is_a_wider_interval(backend):
-    runs, (ours, _) = table(), asked(backend)
-    weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(2).random((99, runs.loss.size)))
-    by_rows = [backend.laws.resampling.bootstrap(*runs, weights, ours, level).intervals for level in (0.5, 0.95)]
-    by_size = [
-        backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours, level).intervals for level in (0.5, 0.95)
-    ]
-    for narrow, wide in (by_rows, by_size):
-        for one, other in zip(narrow, wide, strict=True):
-            assert other.low <= one.low <= one.high <= other.high and other.low < other.high
-
-
-@pytest.mark.asks(
     "laws.resampling.bootstrap_weights",
     "laws.resampling.group_bootstrap_weights",
     "laws.resampling.bootstrap",

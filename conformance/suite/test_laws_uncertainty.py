@@ -310,81 +310,11 @@ def test_ends_of_the_shape_are_attained(backend, noise):
         assert least([(E_start, math.inf) for E_start in starts]) > allowed.limit
 
 
-@pytest.mark.asks("laws.uncertainty.slope_interval", "laws.uncertainty.gain_interval")
-@pytest.mark.slow
-def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend):
-    runs = near_linear(3e-3)
-    for module in (backend.laws.uncertainty, reference):
-        slope, gain = module.slope_interval(*runs, SIZES[0]), module.gain_interval(*runs, SIZES[0])
-        assert slope.low[0] == -math.inf and slope.high[0] < 0
-        assert -0.06 < gain.low[0] < gain.gain[0] < gain.high[0] < -0.04
-
-
-@pytest.mark.asks("laws.uncertainty.slope_interval", "laws.uncertainty.gain_interval")
-@pytest.mark.slow
-def test_both_ends_are_infinite_where_nothing_is_gained(backend):
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
-    runs = Runs(size, experts, 10 ** (0.4 + np.random.default_rng(5).normal(0, 3e-3, size.size)))
-    for module in (backend.laws.uncertainty, reference):
-        found = module.slope_interval(*runs, SIZES[1])
-        assert (found.low[0], found.high[0]) == (-math.inf, math.inf)
-        assert np.isfinite(module.gain_interval(*runs, SIZES[1])[3:5]).all()
-
-
 @pytest.mark.asks("laws.uncertainty.gain_interval")
 def test_a_higher_level_is_a_wider_interval(backend):
     runs = near_linear(1e-3)
     ends = [backend.laws.uncertainty.gain_interval(*runs, 1e8, level=level) for level in (0.5, 0.9, 0.99)]
     assert ends[2].low[0] < ends[1].low[0] < ends[0].low[0] < ends[0].high[0] < ends[1].high[0] < ends[2].high[0]
-
-
-def linear_in_experts(tilt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sizes, expert counts and log10 losses of rows that fall in proportion to E."""
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
-    offset, share = np.log10(size) - 8.0, (experts - 1) / 511
-    noise = np.random.default_rng(3).normal(0, 1e-4, size.size)
-    return size, experts, 0.4 - 0.08 * offset - (0.05 + tilt * offset) * share + noise
-
-
-@pytest.mark.asks("laws.uncertainty.profile_intervals")
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "effective", "open_ends"), [("a", 0.2, 1), ("d", 5.0, 2)])
-def test_ends_of_a_and_d_elsewhere_in_the_linear_limit(backend, name, effective, open_ends):
-    """Taken below every E_start, they run away on one side; taken at an Ê that E_start may pass, on both."""
-    size, experts, log_loss = linear_in_experts(-0.004)
-    found, wanted = (
-        module.profile_intervals(size, experts, 10**log_loss, [module.Quantity(name, effective=effective)])[0]
-        for module in (backend.laws.uncertainty, reference)
-    )
-    compare_intervals(found, wanted)
-    assert math.isinf(found.low) + math.isinf(found.high) == open_ends, found
-
-
-@pytest.mark.asks("laws.uncertainty.profile_intervals")
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "tilt"), [("a", -0.004), ("d", 0.004)])
-def test_ends_of_a_and_d_in_the_linear_limit(backend, name, tilt):
-    """E_start = E_max = 1 is a law without routing's own slope: there a and d are slope and level of dense models.
-
-    Of the two ends of each, one is infinite, and the other is that of straight least squares at rows linear in E.
-    """
-    size, experts, log_loss = linear_in_experts(tilt)
-    offset, share = np.log10(size) - 8.0, (experts - 1) / 511
-    at = 0.0 if name == "a" else 8.0  # d is the level at N = 1
-    design = np.stack([np.ones(size.size), offset + at, share, share * (offset + at)], axis=1)
-    inverse = np.linalg.pinv(design)
-    solution, row = inverse @ log_loss, 1 if name == "a" else 0
-    runs = Runs(size, experts, 10**log_loss)
-    room = Allowed(backend, runs).limit - np.sum((log_loss - design @ solution) ** 2)
-    reach = math.sqrt(room * (inverse @ inverse.T)[row, row])
-    for module in (backend.laws.uncertainty, reference):
-        [found] = module.profile_intervals(*runs, [module.Quantity(name)])
-        # a = size - interaction K and d = level - (gain at N = 1) K with K >= 0
-        up = solution[3 if name == "a" else 2] < 0
-        assert (found.high if up else -found.low) == math.inf, found
-        end, wanted = (found.low, solution[row] - reach) if up else (found.high, solution[row] + reach)
-        beyond = (wanted - end) if up else (end - wanted)
-        assert beyond > -BOUNDS["laws.uncertainty.outside"].limit, (found, wanted)
 
 
 OPEN = {

@@ -1,6 +1,5 @@
 """The bounded law in (F, B): values, inverses, the fit and its change of units, the released runs of every k and R."""
 
-import itertools
 import math
 
 import numpy as np
@@ -60,24 +59,6 @@ def test_fits_agree_with_the_reference(backend, table):
     if found.status != "linear limit" and found.coefficients.B_start < 1e3:
         direct = reference.predict_loss(F, B, reference.UtilisationCoefficients(*found.coefficients))
         check("laws.utilisation.same_law", float(np.abs(np.log10(direct / curve)).max()))
-
-
-@pytest.mark.long
-@pytest.mark.asks("laws.utilisation.effective_utilisation", "laws.utilisation.fit_utilisation")
-@given(table=tables(), seed=st.integers(0, 2**32 - 1))
-def test_no_point_of_the_domain_is_better(backend, table, seed):
-    """Straight from the law and the equation of B̂, over B_min/10 <= B_start < B_max <= inf."""
-    F, B, loss = table
-    found = backend.laws.utilisation.fit_utilisation(*table)
-    random, least = np.random.default_rng(seed), math.inf
-    for i in range(150):
-        B_start = B.min() / 10 * max(1.0, 10 ** random.uniform(-0.5, 3))
-        B_max = math.inf if i % 5 == 0 else B_start * (1 + 10 ** random.uniform(-2, 4))
-        used = np.log10(reference.effective_utilisation(B, B_start, B_max, B.min()))
-        design = np.stack([np.ones_like(F), np.log10(F), used, used * np.log10(F)], axis=1)
-        residual = np.log10(loss) - design @ np.linalg.lstsq(design, np.log10(loss), rcond=None)[0]
-        least = min(least, float(np.mean(residual**2)))
-    check("laws.utilisation.objective", max(found.objective / least - 1, 0.0), message=str(found.coefficients))
 
 
 @pytest.mark.asks("laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
@@ -166,29 +147,3 @@ def test_released_runs_of_every_k_and_routing_frequency(backend, router):
         decimals = (4, 4, 4, 4, 3, 1, 4)
         ours = tuple(round(value, places) for value, places in zip(found.coefficients, decimals, strict=True))
         assert (ours, round(found.rmsle, 4)) == (printed, rmsle)
-
-
-@pytest.mark.long
-@pytest.mark.asks("laws.fitting.fit_routed", "laws.utilisation.compute_columns")
-@pytest.mark.released
-def test_released_optima_are_far_from_the_floor(backend):
-    """What the reference says of its floor: B_start is 6 to 38 times as large, and another one changes nothing."""
-    runs = [
-        row
-        for row in released_last_rows()
-        if row["hyper_id"] not in MISLABELLED and (row["seed"] == "42" or row["hyper_id"] == ONE_DENSE_130M)
-    ]
-    times = []
-    for router, column in itertools.product(RELEASED, [name for name in runs[0] if name.startswith("loss_")]):
-        rows = [row for row in runs if row["router_type"] in (router, "Dense") and row[column]]
-        names = ("flops_per_step", "total_parameter_count", column)
-        flops, total, loss = (np.array([float(row[name]) for row in rows]) for name in names)
-        F, B = reference.compute_columns(flops, total)
-        starts = []
-        for unit in B.min() * np.array([0.5, reference.FLOOR, 1e-4]):
-            fit = backend.laws.fitting.fit_routed(F, 1 + (B - B.min()) / unit, loss)
-            assert fit.status == "interior", f"{router}, {column}"
-            starts.append(fit.coefficients.E_start * unit)
-        check("laws.uncertainty.value", max(starts) / min(starts) - 1, message=f"{router}, {column}")
-        times.append(starts[1] / (reference.FLOOR * B.min()))
-    assert len(times) == 18 and 6 <= min(times) and max(times) <= 38

@@ -1,7 +1,6 @@
 """Mixture of Tokens: weights and outputs by formula, gradients by differences, what it reduces to, who sees whom."""
 
 import functools
-import re
 from types import SimpleNamespace
 
 import jax
@@ -488,21 +487,6 @@ def check_groups(backend) -> None:
 )
 def test_groups(backend):
     check_groups(backend)
-
-
-def check_no_copies(backend) -> None:
-    """Under vmap over n groups nothing as large as n copies of the experts is made."""
-    params, x = (jax.tree.map(jnp.float32, tree) for tree in layer(8, "float32", (32, 4)))
-    function = jax.vmap(backend.routers.mixture_of_tokens.mixture_of_tokens, (None, 0))
-    text = jax.jit(function).lower(params, x.reshape(16, 2, D)).as_text()
-    sizes = [np.prod([int(n) for n in found[:-1].split("x")]) for found in re.findall(r"tensor<((?:\d+x)+)f32>", text)]
-    assert max(sizes) == 16 * 4 * F, f"mixture_of_tokens under vmap: {max(sizes)} numbers, {16 * 4 * F} are needed"
-
-
-@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
-def test_vmap_makes_no_copies_of_the_experts(backend):
-    if jitted(backend):
-        check_no_copies(backend)
 
 
 def check_low_precision(backend) -> None:

@@ -108,15 +108,8 @@ def build(module, name: str, **changes):
 
 
 def draw(config, seed: int):
-    """Return (weights, tokens [b, S + 1], noise, table): larger than an initialisation, as in `strategies.case`."""
+    """Return (weights, tokens [b, S + 1], noise, table)."""
     random = np.random.default_rng(seed)
-
-    def weights(node):
-        if isinstance(node, dict):
-            return {child: weights(node[child]) for child in sorted(node)}
-        shape, deviation = node
-        return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
-
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
     # Equal tokens after equal ones, or after none, are equal to a router, and rounding decides between them.
     tokens[:, 0] = np.arange(BATCH)
@@ -125,7 +118,7 @@ def draw(config, seed: int):
     if config.router == "hash" and config.hash in ("multi", "bigram"):
         shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, config.choices)
         table = routed_block.hash_table(config, uniforms=random.random(shape))
-    return weights(reference.parameter_shapes(config)), tokens, noise, table
+    return strategies.weights(random, reference.parameter_shapes(config)), tokens, noise, table
 
 
 def total_loss(params, tokens, noise, table, more, loss, config, training=True):

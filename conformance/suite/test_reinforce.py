@@ -17,7 +17,6 @@ from routelaws.conformance.bounds import BOUNDS, UNIT, check
 from routelaws.conformance.compare import (
     assert_admissible_top_k,
     assert_close_bounded,
-    assert_nearly_same,
     assert_same,
     central_difference,
 )
@@ -483,26 +482,6 @@ def check_reward_to_go(backend) -> None:
 @pytest.mark.asks("routers.reinforce.reward_to_go")
 def test_reward_to_go(backend):
     check_reward_to_go(backend)
-
-
-def check_independence(backend, drawn: Logits, seed: int) -> None:
-    """Causal and independent of the batch, drawn or greedy: a token keeps its experts whatever the others are."""
-    z, random, gumbel = drawn.values, np.random.default_rng(seed), noise(drawn.values.shape, seed)
-    for traced in ({}, {"gumbel": gumbel}):
-        before = run_varied(backend, ROUTER, "float32", z, traced=traced, k=drawn.k, nucleus=0.9)
-        for t in (0, len(z) - 1):
-            others = 3 * random.standard_normal(z.shape)
-            others[t] = z[t]
-            moved = {"gumbel": np.where(np.arange(len(z))[:, None] == t, gumbel, 1.0)} if traced else {}
-            after = run_varied(backend, ROUTER, "float32", others, traced=moved, k=drawn.k, nucleus=0.9)
-            assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
-            assert_nearly_same(after.plan[t], np.asarray(before.plan)[t], what=f"token {t} among others: plan")
-
-
-@pytest.mark.asks("routers.reinforce.reinforce_router")
-@given(drawn=logits(shapes=SHAPES), seed=seeds)
-def test_independence(backend, drawn, seed):
-    check_independence(backend, drawn, seed)
 
 
 @pytest.mark.asks(

@@ -253,49 +253,6 @@ def test_every_scale_and_family(backend, shape):
                 check_hard(backend, family, shape, scale, 1, "float64", tolerance=TIGHT)
 
 
-def megatron_logits(shape, scale: float, seed: int) -> np.ndarray:
-    """Logits on which scaling vectors of exp(z) never come to rest, or overflow: noise and an offset per expert."""
-    random = np.random.default_rng(seed)
-    values = scale * (random.standard_normal(shape) + random.standard_normal(shape[1]))
-    return values.astype(np.float32).astype(np.float64)
-
-
-SMALL_REGRESSION = [((4096, 8), scale) for scale in (2.0, 3.0, 5.0, 100.0)]
-LARGE_REGRESSION = [((4096, 64), 2.0), ((4096, 64), 1e4), ((8192, 256), 1.5), ((8192, 256), 2.0), ((8192, 256), 1e3)]
-
-
-@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
-@pytest.mark.parametrize(
-    "shape, scale", SMALL_REGRESSION + [pytest.param(*case, marks=pytest.mark.slow) for case in LARGE_REGRESSION]
-)
-def test_what_the_exponential_form_cannot_do(backend, shape, scale):
-    for seed in range(3 if shape[1] < 64 else 1):
-        found = run(backend, PLAN, "float32", megatron_logits(shape, scale, seed))
-        what = f"sinkhorn_plan {shape} times {scale:g}, seed {seed}"
-        assert bool(found.converged), f"{what}: residual {float(found.residual)}"
-        unit = UNIT["float32"] * shape[1]
-        assert_plan("sinkhorn.rows", found.plan, found.residual, unit, what=what)
-        if scale <= 5:  # what is easy stays with the sweeps
-            assert int(found.newton_steps) == 0 and int(found.sweeps) < 40, f"{what}: {int(found.sweeps)} sweeps"
-
-
-@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
-@pytest.mark.slow
-def test_groups_side_by_side(backend):
-    """Under vmap each group gets what it gets alone, and the easy one no step of Newton's method."""
-    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
-        pytest.skip("vmap is of JAX")
-    easy, hard = (draw_scores("random", (13, 3), scale, 3).values.astype(np.float32) for scale in (1.0, 1e3))
-    found = jax.jit(jax.vmap(backend.routers.sinkhorn.sinkhorn_plan))(jnp.asarray(np.stack([easy, hard])))
-    for index, values in enumerate((easy, hard)):
-        alone = run(backend, PLAN, "float32", values)
-        unit = plan_unit(values, "float32")
-        what = "sinkhorn_plan under vmap"
-        assert_close_bounded("sinkhorn.tight", 13 * found.plan[index], 13 * np.asarray(alone.plan), unit, what=what)
-        assert bool(found.converged[index]) and int(found.sweeps[index]) == int(alone.sweeps)
-        assert (int(found.newton_steps[index]) > 0) == (int(alone.newton_steps) > 0) == (index == 1)
-
-
 def padded(drawn: Logits, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a mask with at least one real token, and the logits with something else in the padded rows."""
     random = np.random.default_rng(seed)

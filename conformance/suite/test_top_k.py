@@ -345,25 +345,6 @@ def test_constant_gate(backend):
     check_constant_gate(backend)
 
 
-def check_independence(backend, drawn: Logits, seed: int) -> None:
-    """Causal and independent of the batch: a token keeps its experts and gates, whatever the others are."""
-    z, random = drawn.values, np.random.default_rng(seed)
-    for bias in ({}, {"bias": random.standard_normal(z.shape[1])}):
-        before = run_varied(backend, TOP_K, "float32", z, k=2, score="sigmoid", traced=bias)
-        for t in range(len(z)):
-            others = 3 * random.standard_normal(z.shape)
-            others[t] = z[t]
-            after = run_varied(backend, TOP_K, "float32", others, k=2, score="sigmoid", traced=bias)
-            assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
-            assert_nearly_same(after.gate[t], np.asarray(before.gate)[t], what=f"token {t} among others: gate")
-
-
-@pytest.mark.asks("routers.top_k.top_k_router")
-@given(drawn=logits(shapes=SHAPES), seed=seeds)
-def test_independence(backend, drawn, seed):
-    check_independence(backend, drawn, seed)
-
-
 def check_saturated_scores(backend) -> None:
     """In 32 bits σ(20) = σ(30) = 1; the logits differ."""
     z = np.tile([20.0, 30.0, 25.0, 0.0], (7, 1))

@@ -1,7 +1,5 @@
 """What is wrong in bfloat16 or in one kernel alone is seen, and the reference compared with itself is exact."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,13 +12,11 @@ from routelaws.conformance.suite import (
     strategies,
     test_balance,
     test_base,
-    test_bfloat16,
     test_expert_choice,
     test_experts,
     test_mixture_of_tokens,
     test_quantile,
     test_reinforce,
-    test_top_k,
     test_transformer,
 )
 from routelaws.conformance.suite.strategies import Logits, Selection
@@ -34,57 +30,6 @@ def own(name: str) -> backends.Backend:
     """Return a backend as a run makes it of a name."""
     name = name if "." in name else f"routelaws.conformance.engine.own_backends:{name}"
     return backends.Backend(name, backends.load(name), Ledger())
-
-
-def low_check(backend) -> None:
-    test_top_k.check_top_k(test_bfloat16.lowered(backend), test_bfloat16.low(DRAWN), "float32", 2, "softmax", "none")
-
-
-def experts_check(backend) -> None:
-    test_experts.check_gelu(backend, SELECTION, "bfloat16")
-    test_experts.check_expert_ffn(backend, SELECTION, "bfloat16")
-    test_experts.check_combine(backend, SELECTION, 3, "bfloat16")
-    test_experts.check_routed_ffn(backend, SELECTION, 0.6, "bfloat16")
-
-
-def z_loss_check(backend) -> None:
-    test_balance.check_z_loss(test_bfloat16.lowered(backend), test_bfloat16.low(DRAWN), "float32")
-
-
-def in_16_bits(logits, k=1, **options):
-    """Not raised: what is computed in bfloat16 is said to be float32."""
-    found = accelerated.routers.top_k.top_k_router(logits, k, **options)
-    scores = jax.nn.softmax(logits)
-    return found._replace(gate=jnp.take_along_axis(scores, found.expert, axis=1).astype(jnp.float32))
-
-
-def gate_comes_back_low(logits, k=1, **options):
-    found = accelerated.routers.top_k.top_k_router(logits, k, **options)
-    return found._replace(gate=found.gate.astype(logits.dtype))
-
-
-def z_loss_in_16_bits(logits):
-    return (jax.nn.logsumexp(logits, axis=1) ** 2).mean().astype(jnp.float32)
-
-
-def experts_in_8_bits(params, x, *arguments, **options):
-    low = jnp.float8_e4m3fn if x.dtype == jnp.bfloat16 else x.dtype
-    params, x = jax.tree.map(lambda leaf: leaf.astype(low).astype(leaf.dtype), (params, x))
-    return accelerated.experts.routed_ffn(params, x, *arguments, **options)
-
-
-LOW_BUGS = {
-    "scores in bfloat16": ("routers.top_k.top_k_router", in_16_bits, low_check),
-    "gates rounded at the end": ("routers.top_k.top_k_router", gate_comes_back_low, low_check),
-    "z-loss in bfloat16": ("balance.z_loss", z_loss_in_16_bits, z_loss_check),
-    "another activation": ("experts.gelu", jax.nn.silu, experts_check),
-    "experts in 8 bits": ("experts.routed_ffn", experts_in_8_bits, experts_check),
-}
-
-
-@pytest.mark.parametrize("name", LOW_BUGS)
-def test_what_is_wrong_in_bfloat16_is_seen(name):
-    catch_public(*LOW_BUGS[name])
 
 
 class TestKernels:
