@@ -118,7 +118,8 @@ def test_how_sure_a_law_is(backend, name):
             assert outer[0] <= inner[0] and inner[1] <= outer[1]
         check("laws.accuracy.exact", abs(float(law.predict(fit, *(np.array([x]) for x in at))[0]) - found.value))
         names = [item.name for item in law.intervals(fit, given, measured, 0.8)]
-        assert names == [parameter.name for parameter in law.parameters][: len(names)] and len(names) >= 2
+        every = [parameter.name for parameter in law.parameters]
+        assert names == [one for one in every if one in names] and len(names) >= 2
         said.append(np.array([found.value, *found.law, *found.run]))
     check("laws.accuracy.interval", float(np.abs(said[0] - said[1]).max()))
 

@@ -442,7 +442,7 @@ def test_bias(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
     """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
-    for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 4)):  # R L is whole
+    for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 12)):  # R L is whole
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
