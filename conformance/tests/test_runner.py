@@ -1,9 +1,9 @@
 """The suite as a product: strangers' backends, each named as what it is, and the rest goes on."""
 
 import ast
-import contextlib
 import functools
 import gc
+import importlib
 import json
 import os
 import re
@@ -685,26 +685,12 @@ def suite_tests() -> list[tuple]:
 ASKS = "pytest.mark.asks("
 
 
-@functools.cache
-def tuples_of(file) -> dict[str, tuple | SimpleNamespace]:
-    """Return the tuples that a file, or a file of tests that it imports, gives names to; nothing is imported here."""
-    found = {}
-    for node in ast.parse(file.read_text("utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            tests = [alias for alias in node.names if alias.name.startswith("test_")]
-            others = {alias.asname or alias.name: file.with_name(f"{alias.name}.py") for alias in tests}
-            found |= {name: SimpleNamespace(**tuples_of(other)) for name, other in others.items() if other.exists()}
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-            with contextlib.suppress(ValueError):  # no literal
-                found[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
-    return found
-
-
 def test_every_test_of_a_backend_says_what_it_asks_for():
     """By marks that name functions of the reference, or say why there is none to name; with --only these decide."""
     paths, asked = set(), 0
     for file, node, marks in suite_tests():
-        asks = [eval(mark, {"pytest": pytest} | tuples_of(file)) for mark in marks if mark.startswith(ASKS)]
+        names = vars(importlib.import_module(f"routelaws.conformance.suite.{file.stem}"))
+        asks = [eval(mark, dict(names)) for mark in marks if mark.startswith(ASKS)]
         assert asks, f"{file.name}: {node.name} has no @pytest.mark.asks"
         said = [mark.args or set(mark.kwargs) == {"because"} for mark in asks]
         assert all(said), f"{file.name}: {node.name} asks for nothing and does not say why"
