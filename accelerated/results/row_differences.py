@@ -55,8 +55,8 @@ SAME_BUDGET = 1.1
 MOST_PASSES = {"routed": 4.0, "dense": 8.0}
 """Passes over a text from which its repetition harms a model, after arXiv 2609.11917."""
 
-COMMON = ("objective", "vocab_size", "sequence_length", "model_options", "schedule")
-"""Columns that change what a loss per token means, what every model is, or how far a loss fell at its last step."""
+COMMON = ("objective", "vocab_size", "sequence_length", "model_options", "schedule", "initial_tokens")
+"""Columns that change what a loss per token means, what every model is, or how it was trained."""
 
 SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameters")
 """What laws call a number of parameters."""

@@ -27,8 +27,8 @@ RELEASED_COLUMNS = (
 """The columns of the released table, in its order."""
 
 OWN_COLUMNS = (
-    "granularity", "capacity_factor", "tokens", "unique_tokens", "epochs", "sequence_length", "batch_size",
-    "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "schedule", "trunk",
+    "granularity", "capacity_factor", "tokens", "initial_tokens", "unique_tokens", "epochs", "sequence_length",
+    "batch_size", "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "schedule", "trunk",
     "dropped_fraction", "max_load", "idle_experts", "router_agreement", "router_information", "router_entropy",
     "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device",
     "commit",
@@ -134,7 +134,7 @@ RANGES = {
     "flops_per_step": _count(MOST_FLOPS, whole=False),
     "granularity": Range("a number above 1e-6", 1e-6, above=True, limit=2**20),
     "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite: nothing was dropped
-    "tokens": _from_0(MOST_TOKENS),
+    **dict.fromkeys(("tokens", "initial_tokens"), _from_0(MOST_TOKENS)),
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),
     "learning_rate": _from_0(1e6),
     "dropped_fraction": _SHARE,

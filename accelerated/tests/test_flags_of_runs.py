@@ -124,7 +124,8 @@ RUN_VALUES = {
     "rematerialise": True, "attention": "own", "evaluations": 3, "evaluation_tokens": 128, "steps_per_call": 2,
     "checkpoint_every": 3, "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0,
     "corpus": ["a.txt", "b.txt"],
-    "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "mesh": "data=2", "balancing_group": "global",
+    "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "init_noise": 0.125,
+    "init_redraw": 0.25, "init_optimizer": True, "mesh": "data=2", "balancing_group": "global",
 }  # fmt: skip
 """A value for each field of a run, not its default."""
 

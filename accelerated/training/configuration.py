@@ -122,7 +122,13 @@ class TrainConfig:
     eval: tuple[str, ...] = ()
     """More evaluation texts; c4=PATH fills the column loss_c4."""
     init_from: str | None = None
-    """Folder of a run. Its last checkpoint gives the initial weights."""
+    """Folder of a run. Its last checkpoint gives the initial weights. The FFNs of a dense run become the experts of a routed model."""  # noqa: E501
+    init_noise: float = 0.0
+    """With a dense --init-from: noise that is added to the experts, as a multiple of fresh weights."""
+    init_redraw: float = 0.0
+    """With a dense --init-from: share of the hidden units of each expert that are drawn anew."""
+    init_optimizer: bool = False
+    """Take over the optimizer state of --init-from, too."""
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -239,6 +245,17 @@ class TrainConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be between 0 and 1")
         self._check_schedule()
+        self._check_init()
+
+    def _check_init(self) -> None:
+        """Raise `InputError` where a field on the weights of another run is out of range, or there is no such run."""
+        if not 0 <= self.init_noise < math.inf:
+            raise InputError(f"init_noise is {self.init_noise}; it has to be at least 0 and finite")
+        if not 0 <= self.init_redraw <= 1:
+            raise InputError(f"init_redraw is {self.init_redraw}; it has to be between 0 and 1")
+        for name in ("init_noise", "init_redraw", "init_optimizer"):
+            if getattr(self, name) and self.init_from is None:
+                raise InputError(f"{name} is {getattr(self, name)}, which needs init_from")
 
     def _check_schedule(self) -> None:
         """Raise `InputError` where the schedule is unknown, or a field beside it has no meaning for it."""

@@ -69,7 +69,7 @@ from .texts import check_text, open_text
 from .tokens import TokenFiles
 from .trunk import Trunk, begin, check_growth, check_trunk
 from .watch import Watch, silent
-from .weights import check_files, check_lender, check_params, load_run
+from .weights import check_files, check_lender, check_params, lent
 from .window_losses import WindowRows, as_csv, mean_loss
 
 ANOTHER_OUT = "choose another --out to train on the new one"
@@ -134,7 +134,7 @@ class Run:
             check_trunk(trunk, config)
             check_lender(trunk.folder, tokens.tokenizer, self.table)
         if config.init_from is not None:
-            check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
+            check_params(config)
             check_lender(Path(config.init_from), tokens.tokenizer, self.table)
         self.folder = make_folder(folder)
         with storage_errors(self.folder):
@@ -147,6 +147,7 @@ class Run:
         self.windows: list[str] = []  # digests, see `record`
         self.window_rows: dict[str, WindowRows] = {}
         self.seconds = 0.0
+        self.initial_tokens = 0  # of other runs, whose weights this one began with
         self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
@@ -178,7 +179,7 @@ class Run:
         """Return the step and the state to go on from, with log and table cut back to them."""
         state = initial_state(self.config, self.layout)
         if self.config.init_from is not None and self.trunk is None:
-            state = state._replace(params=load_run(self.config.init_from, self.watch).params)
+            state, self.initial_tokens = lent(self.config, state, self.watch)
         restored = checkpoints.restore(state._asdict(), self._check_saved)
         begun = restored or (self.trunk and begin(self.trunk, self.config, state._asdict(), self._tell))
         step = begun.step if begun else 0
@@ -204,6 +205,7 @@ class Run:
         self.dropped = tuple(begun.extra["dropped"])
         self.skipped = begun.extra.get("skipped", 0)
         self.branched_off = begun.extra.get("trunk", "")
+        self.initial_tokens = begun.extra.get("initial_tokens", self.initial_tokens)
 
     def _check_saved(self, step: int, extra: dict) -> None:
         """Raise `InputError` where the files of the folder do not belong to a checkpoint."""
@@ -327,6 +329,7 @@ class Run:
         """Return what a checkpoint has to hold beside the arrays."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped, "trunk": self.branched_off}
+        counted["initial_tokens"] = self.initial_tokens
         return {"position": position, "wall_seconds": self.seconds, **counted, "record": self._record().plain()}
 
     def _look_for_bad(
@@ -395,6 +398,7 @@ class Run:
         last = step == self.config.steps
         learned = self._report_routing(evaluate, params, losses["validation"]) if last else None
         more = {"learned": learned, "unique_tokens": self.unique_tokens, "trunk": self.branched_off}
+        more["initial_tokens"] = self.initial_tokens
         dropped, self.dropped = self.dropped[0] / max(1, self.dropped[1]), (0.0, 0)
         self.log.write(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         loss_of = losses, by_window["validation"]

@@ -58,6 +58,7 @@ def result_row(
     seconds: float,
     *,
     trunk: str = "",
+    initial_tokens: int = 0,
     unique_tokens: int | None = None,
     learned: dict[str, float] | None = None,
 ) -> dict:
@@ -73,6 +74,7 @@ def result_row(
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
         trunk: from which run and step the run was branched off, see `trunk`; "" if from none.
+        initial_tokens: that the weights were trained on before, see `weights.lent`.
         unique_tokens: of the training text; None if not known.
         learned: what the routers have learned, by column; None where it was not measured.
     """
@@ -85,6 +87,7 @@ def result_row(
         "hyper_id": hyper_id,
         "step": step,
         "tokens": tokens,
+        "initial_tokens": initial_tokens,
         "trunk": trunk,
         "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",

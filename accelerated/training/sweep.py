@@ -53,7 +53,16 @@ from .workers import start_worker, thread_environment
 RUNS_KEPT = 8
 """A process forgets what it has compiled after so many runs: some 15 MB of each at the size of the demo."""
 
-NOT_IN_PROGRAMS = ("seed", "learning_rate", "corpus", "eval", "init_from")
+NOT_IN_PROGRAMS = (
+    "seed",
+    "learning_rate",
+    "corpus",
+    "eval",
+    "init_from",
+    "init_noise",
+    "init_redraw",
+    "init_optimizer",
+)
 """Fields of a run that are inputs of its programs, or are in none: runs that differ in these alone share them."""
 
 STOPPED = "stopped"

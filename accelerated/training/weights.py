@@ -1,20 +1,33 @@
 """A finished or stopped run, read for another run or another use: its weights, and what belongs to them."""
 
+import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+
+from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.upcycling import upcycle
 
 from ..errors import InputError
 from .checkpoints import Checkpoints
 from .configuration import TrainConfig
 from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
-from .step import initial_state
+from .step import TrainState, initial_state
 from .tokenizer import Tokenizer
 from .watch import Watch, silent
+
+UPCYCLING_STREAM = 3
+"""Beside the seed, of which hidden units are drawn anew."""
+
+DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions")
+"""Fields in which a dense lender has to be as the routed model."""
 
 
 class SavedRun(NamedTuple):
@@ -25,18 +38,21 @@ class SavedRun(NamedTuple):
     table: np.ndarray | None  # of a hash
     tokenizer: Tokenizer
     texts: dict[str, str]  # digest of each text that is known, see `record`
+    optimizer: optax.OptState | None  # only where it is asked for
+    tokens: int  # that trained the weights, those of runs before it included
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, as `TokenFiles` does."""
         return self.tokenizer
 
 
-def load_run(folder: str | Path, watch: Watch = silent) -> SavedRun:
+def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False) -> SavedRun:
     """Return the run in a folder, each file checked against its last whole checkpoint.
 
     Args:
         folder: a run folder.
         watch: told of damaged checkpoints, and of a run whose files are under no digest.
+        moments: return the state of the optimizer, too.
 
     Raises:
         InputError: no run, no checkpoint, or a file that is damaged or belongs to another run.
@@ -55,7 +71,7 @@ def load_run(folder: str | Path, watch: Watch = silent) -> SavedRun:
                 line=f"{folder}: {NO_RECORD}",
             )
         parts["files"] = check_files(folder, config, record, f"the checkpoint of step {step:,}")
-        parts["texts"] = texts_in(extra)
+        parts["texts"], parts["before"] = texts_in(extra), extra.get("initial_tokens", 0)
 
     try:
         restored = checkpoints.restore(shapes._asdict(), check)
@@ -63,7 +79,9 @@ def load_run(folder: str | Path, watch: Watch = silent) -> SavedRun:
         checkpoints.close()
     if restored is None:
         raise InputError(f"{folder}: has no checkpoint yet")
-    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"])
+    tokens = parts["before"] + restored.step * config.batch_size * config.sequence_length
+    optimizer = restored.state["optimizer"] if moments else None
+    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens)
 
 
 def check_files(
@@ -93,9 +111,58 @@ def check_files(
     return table, tokenizer
 
 
-def check_params(folder: str | Path, like: dict) -> None:
-    """Raise `InputError` where the run in `folder` has no checkpoints, or weights of other shapes than `like`."""
-    config = read_config(folder)
+def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
+    """Return the state with the weights of `init_from`, and the optimizer's state where that is wanted; and the tokens.
+
+    Args:
+        config: the run.
+        state: as it begins without another run.
+        watch: as in `load_run`.
+    """
+    saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
+    if upcycles(config.model, saved.config.model):
+        state, take = initial_state(config), _upcycling(config)
+    moments = state.optimizer
+    if config.init_optimizer:
+        pairs = saved.optimizer, state.optimizer
+        moments = jax.tree.map(lambda a, b: take(a, b) if _is_params(b) else a, *pairs, is_leaf=_is_params)
+    return TrainState(take(saved.params, state.params), moments), saved.tokens
+
+
+def upcycles(model: ModelConfig, lender: ModelConfig) -> bool:
+    """Return whether the FFNs of a lender become experts: it is dense, and the model is not."""
+    return lender.router == "dense" and model.router != "dense"
+
+
+def _upcycling(config: TrainConfig) -> Callable[[dict, dict], dict]:
+    """Return a function of a dense tree and a fresh routed one, see `reference.upcycling`; moments are trees, too."""
+    model, random = config.model, np.random.default_rng([config.seed, UPCYCLING_STREAM])
+    uniforms = random.random((model.num_routed, model.expert_count, model.ffn_width // model.granularity))
+    options = {"noise": config.init_noise, "redrawn": config.init_redraw, "uniforms": uniforms}
+    return lambda dense, fresh: jax.tree.map(jnp.asarray, upcycle(dense, fresh, model, **options))
+
+
+def _is_params(node) -> bool:
+    return isinstance(node, dict) and "embedding" in node
+
+
+def check_params(config: TrainConfig) -> None:
+    """Raise `InputError` where the run of `init_from` has no checkpoints, or weights that do not fit the model."""
+    folder, model = config.init_from, config.model
+    lender = read_config(folder)
+    if upcycles(model, lender.model):
+        shape = {name: getattr(model, name) for name in DENSE_FIELDS}
+        check_shapes(folder, dataclasses.replace(config, model=ModelConfig(**shape)))
+        return
+    for name in ("init_noise", "init_redraw"):
+        if getattr(config, name):
+            raise InputError(f"{name} is {getattr(config, name)}; {folder} has no dense FFNs to make experts of")
+    check_shapes(folder, config)
+
+
+def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
+    """Raise `InputError` where the run in `folder` has no checkpoints, or weights of other shapes than another run."""
+    config, like = read_config(folder), jax.eval_shape(lambda: initial_state(wanted)).params
     if not os.path.isdir(Path(folder) / "checkpoints"):
         raise InputError(f"{folder}: has no checkpoints")
     shapes = jax.eval_shape(lambda: initial_state(config))

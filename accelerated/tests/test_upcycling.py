@@ -1,0 +1,151 @@
+"""Experts from a dense model: at step 0 the routed model computes what the dense one does, where its gates sum to 1."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import loop
+from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.weights import load_run
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.reference import transformer
+from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.upcycling import upcycle
+
+SHAPE = {"vocab_size": 12, "d_model": 8, "blocks": 4, "heads": 1}
+EXACT = {
+    "sum": {"router": "top_k", "experts": 4, "k": 2, "normalisation": "sum", "capacity_factor": float("inf")},
+    "k = E": {"router": "top_k", "experts": 4, "k": 4, "normalisation": "softmax", "layout": "upper"},
+    "hash": {"router": "hash", "experts": 4, "k": 1, "routing_frequency": 1.0},
+    "two of a hash": {"router": "hash", "experts": 4, "k": 2},
+    "equal gates of slices": {"router": "top_k", "experts": 2, "k": 2, "granularity": 2, "normalisation": "sum"},
+    "SwiGLU": {"router": "top_k", "experts": 4, "k": 3, "activation": "swiglu"},
+}
+"""Models whose gates sum to 1."""
+
+
+def models(fields: dict) -> tuple[ModelConfig, ModelConfig]:
+    """Return the routed model and the dense one of its shape."""
+    routed = ModelConfig(**SHAPE, **fields)
+    same = {name: getattr(routed, name) for name in ("activation", "positions")}
+    return routed, ModelConfig(**SHAPE, **same)
+
+
+def check_same_loss(tokens: np.ndarray, *models: tuple[dict, ModelConfig]) -> None:
+    """Check that two models, as (parameters, configuration), have one loss in float64."""
+    found, wanted = (transformer.loss(params, tokens, config, training=False) for params, config in models)
+    scale = 2.0**-53 * np.abs(wanted.output.logits).max()
+    assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what="loss")
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_loss_is_the_dense_one_where_gates_sum_to_1(name, seed):
+    """With the fresh router; of slices, with a router of zeros, whose gates are equal."""
+    random = np.random.default_rng(seed)
+    routed, dense = models(EXACT[name])
+    before, fresh = (transformer.init(random, config) for config in (dense, routed))
+    if routed.granularity > 1:
+        fresh["routed_ffn"]["router"] = 0 * fresh["routed_ffn"]["router"]
+    params, tokens = upcycle(before, fresh, routed), random.integers(0, 12, (2, 6))
+    check_same_loss(tokens, (params, routed), (before, dense))
+
+
+def test_copies_differ_by_noise_and_by_redrawn_units():
+    """By hand: two experts cut in two, each 16 wide; a quarter of the units is fresh, those with the least uniforms."""
+    random = np.random.default_rng(0)
+    routed, dense = models({"router": "top_k", "experts": 2, "granularity": 2})
+    before, fresh = (transformer.init(random, config) for config in (dense, routed))
+    uniforms = random.random((2, 4, 16))
+    changed = upcycle(before, fresh, routed, noise=0.5, redrawn=0.25, uniforms=uniforms)["routed_ffn"]
+    for block, expert, unit in np.ndindex(2, 4, 16):
+        new = (uniforms[block, expert] < uniforms[block, expert, unit]).sum() < 4
+        column, layer = 16 * (expert % 2) + unit, 2 * block + 1  # the second and the fourth block are routed
+        for name, factor in (("up", 1), ("down", 2)):
+            ours, drawn = (tree[name][block, expert].T if name == "up" else tree[name][block, expert]
+                           for tree in (changed, fresh["routed_ffn"]))  # fmt: skip
+            old = before["dense_ffn"][name][layer]
+            old = factor * (old.T if name == "up" else old)[column]
+            assert np.allclose(ours[unit], drawn[unit] if new else old + 0.5 * drawn[unit])
+    assert changed["router"] is fresh["routed_ffn"]["router"]
+
+
+def test_the_dense_blocks_are_those_that_stay_dense():
+    routed, dense = models({"router": "hash", "experts": 2, "layout": "upper"})
+    before, fresh = (transformer.init(np.random.default_rng(s), c) for s, c in enumerate((dense, routed)))
+    params = upcycle(before, fresh, routed)
+    assert np.array_equal(params["dense_ffn"]["up"], before["dense_ffn"]["up"][:2])
+    assert np.array_equal(params["routed_ffn"]["up"][1, 1], before["dense_ffn"]["up"][3])
+    with pytest.raises(InputError, match="redrawn is 0.5; .*needs uniforms"):
+        upcycle(before, fresh, routed, redrawn=0.5)
+    wider = transformer.init(np.random.default_rng(0), dataclasses.replace(dense, d_model=16))
+    with pytest.raises(InputError, match="the experts need down of shape .* those of the dense model give"):
+        upcycle(wider, fresh, routed)
+
+
+def begun(fields: dict, folder, **changes):
+    """Return a run that has not begun, its checkpoints, and the step and the state that it begins with."""
+    config = from_mapping(fields | changes)
+    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    run = loop.Run(config, folder, tokens)
+    kept = Checkpoints(run.checkpoints, print)
+    return run, kept, *run._start(kept)
+
+
+@pytest.fixture(scope="module")
+def lender(small_fields, tmp_path_factory):
+    """The folder of a dense run with a checkpoint at step 4, whose moments are all 2."""
+    folder = tmp_path_factory.mktemp("lender") / "dense"
+    run, kept, _, state = begun(small_fields, folder)
+    moments = jax.tree.map(lambda leaf: np.full_like(leaf, 2), state.optimizer)
+    kept.save(4, state._replace(optimizer=moments)._asdict(), run._extra())
+    kept.close()
+    return folder
+
+
+def test_a_run_begins_with_the_experts_of_a_dense_run(small_fields, lender, tmp_path):
+    fields = small_fields | EXACT["k = E"] | {"init_from": str(lender)}
+    run, kept, first, state = begun(fields, tmp_path / "run", init_optimizer=True)
+    kept.save(2, state._asdict(), run._extra())
+    kept.close()
+    assert (first, run.initial_tokens, load_run(tmp_path / "run").tokens) == (0, 4 * 4 * 16, (4 + 2) * 4 * 16)
+    tokens = np.random.default_rng(0).integers(0, 300, (2, 17))
+    dense, routed = load_run(lender), load_run(tmp_path / "run")
+    check_same_loss(tokens, *((_wide(saved.params), saved.config.model) for saved in (routed, dense)))
+    moments = next(leaf for leaf in jax.tree.leaves(state.optimizer, is_leaf=_is_tree) if _is_tree(leaf))
+    assert set(np.unique(moments["routed_ffn"]["up"])) == set(np.unique(moments["embedding"])) == {2}
+    assert set(np.unique(moments["routed_ffn"]["router"])) == {0}
+    fresh = begun(fields, tmp_path / "other", init_redraw=1.0)[3]
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(fresh.optimizer))
+    assert not np.any(fresh.params["routed_ffn"]["up"] == state.params["routed_ffn"]["up"])
+
+
+def _wide(params: dict) -> dict:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+def _is_tree(node) -> bool:
+    return isinstance(node, dict) and "embedding" in node
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 16}, "has other shapes; the first: .* needed"),
+        ({"init_from": None, "init_noise": 0.5}, "init_noise is 0.5, which needs init_from"),
+        ({"init_redraw": 1.5}, "init_redraw is 1.5; it has to be between 0 and 1"),
+        ({"router": "dense", "experts": 1, "init_noise": 0.5}, "init_noise is 0.5; .*dense has no dense FFNs to make"),
+    ],
+)
+def test_a_lender_that_does_not_fit_is_one_clear_line(small_fields, lender, tmp_path, changes, message):
+    fields = {"router": "top_k", "experts": 2, "init_from": str(lender)} | changes
+    with pytest.raises(InputError, match=message):
+        begun(small_fields, tmp_path / "run", **fields)

@@ -1,0 +1,78 @@
+"""Upcycling: the weights of a routed model from those of a trained dense model of the same shape.
+
+1. COPY    everything but the FFNs of the routed blocks is taken over
+2. CUT     an FFN of width f becomes G narrow FFNs of width f / G: columns of `up` (and `linear`), rows of `down`; and
+           there are E copies of each
+3. SCALE   `down` of each copy is multiplied by G, unless the gate is the constant 1/k
+4. VARY    noise is added to each copy, and a share of its hidden units is drawn anew, so that copies differ
+5. ROUTER  fresh
+
+Without step 4, every expert of granularity 1 is the dense FFN. So the routed model has the loss of the dense one if the
+gates of a token sum to 1, whatever the router chooses. With G > 1 this holds if a token goes to all experts with equal
+gates.
+
+Sources: Komatsuzaki et al. 2023, "Sparse Upcycling" (arXiv 2212.05055), section 2, copies the FFNs and adds a fresh
+router; He et al. 2024 (arXiv 2410.07524) cut them into narrow experts and scale the weights; Nakamura et al. 2025,
+"Drop-Upcycling" (arXiv 2502.19261), draw a share of the hidden units anew, from the mean and deviation of the weights
+that they replace. Our choice: they, and the noise, have the distribution of initial weights.
+"""
+
+import numpy as np
+
+from .configuration import ModelConfig
+from .errors import InputError
+
+
+def upcycle(
+    dense: dict,
+    fresh: dict,
+    config: ModelConfig,
+    *,
+    noise: float = 0.0,
+    redrawn: float = 0.0,
+    uniforms: np.ndarray | None = None,
+) -> dict:
+    """Return the parameters of a routed model that continues a dense one, see the head of this file.
+
+    Args:
+        dense: parameters of the dense model, a tree as `transformer.parameter_shapes` describes it, with L FFNs.
+        fresh: initial parameters of the routed model; its router and all that the dense model lacks are taken over, and
+            its experts are the random numbers of noise and of new units.
+        config: the routed model.
+        noise: multiple of the fresh experts that is added to the copies.
+        redrawn: share of the hidden units of each expert that are drawn anew, 0 to 1: those with the smallest uniforms.
+        uniforms: [n_r, E G, f / G], random numbers; needed where `redrawn` is above 0.
+
+    Returns:
+        A tree with the shapes of `fresh`.
+
+    Raises:
+        ValueError: the dense model has other shapes, or wide FFNs; or `redrawn` is out of range, or lacks its uniforms.
+    """
+    if not 0 <= redrawn <= 1 or (redrawn and uniforms is None):
+        raise InputError(f"redrawn is {redrawn}; it has to be between 0 and 1, and above 0 it needs uniforms")
+    routed = np.array([config.is_routed(block) for block in range(config.blocks)])
+    result = fresh | {name: dense[name] for name in ("embedding", "blocks", "final_norm")}
+    if "dense_ffn" in fresh:
+        result["dense_ffn"] = {name: leaf[~routed] for name, leaf in dense["dense_ffn"].items()}
+    experts = dict(fresh["routed_ffn"])
+    new = np.zeros((config.num_routed, config.expert_count, 1), bool)
+    if redrawn:
+        new = np.argsort(np.argsort(uniforms, axis=-1), axis=-1) < round(redrawn * uniforms.shape[-1])
+    for name in dense["dense_ffn"]:
+        copy = _cut(np.asarray(dense["dense_ffn"][name])[routed], name, config)
+        unit = new[..., None] if name == "down" else new[:, :, None, :]
+        drawn = np.asarray(fresh["routed_ffn"][name])
+        if copy.shape != drawn.shape:
+            raise InputError(
+                f"the experts need {name} of shape {drawn.shape}; those of the dense model give {copy.shape}"
+            )
+        experts[name] = np.where(unit, drawn, copy + noise * drawn).astype(copy.dtype)
+    return result | {"routed_ffn": experts}
+
+
+def _cut(ffn: np.ndarray, name: str, config: ModelConfig) -> np.ndarray:
+    """Return [n_r, E G, ...] from a matrix of the FFNs [n_r, ...]: expert e G + g is slice g of the hidden units."""
+    slices = np.stack(np.split(ffn, config.granularity, axis=1 if name == "down" else 2), axis=1)
+    scale = config.granularity if name == "down" and not config.record.constant_gate else 1
+    return np.tile(slices, (1, config.experts, 1, 1)) * scale
