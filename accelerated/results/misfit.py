@@ -26,6 +26,7 @@ from routelaws.reference.laws.intervals import Range
 
 from ..laws.catalogue import Law
 from ..tables.schema import called, run_names
+from ..wording import by_reason, in_short
 from .blocks import figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
@@ -52,6 +53,9 @@ UNCERTAIN = 10.0
 
 CLEAR = 0.05
 """Below this p of a test a caution reports a bend or a misfit."""
+
+NAMES = 7
+"""Routers or tasks that a line names; of more, the first six and how many there are besides."""
 
 NO_FLOOR = (
     "This law has no irreducible loss: far above the fitted sizes it falls towards 0, so it predicts too low a loss"
@@ -434,3 +438,18 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
             advice = "see routelaws fit --huber" if takes_huber else "filter with --rows"
             text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: {advice}"
     return text
+
+
+def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
+    """Return a line for each reason why a router has no fit, and for each caution, with the routers it concerns."""
+    lines = [
+        f"warning ({in_short(names, NAMES)}): not fitted, and left out here: {reason}"
+        for reason, names in by_reason(not_fitted).items()
+    ]
+    return lines + [f"warning ({in_short(names, NAMES)}): {caution}" for caution, names in cautions.items()]
+
+
+def floor_lines(law, fits) -> list[str]:
+    """Return `NO_FLOOR` where it is true of one fit of a law at least."""
+    misfits = [fit.misfit for fit in fits if fit.misfit is not None]
+    return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

@@ -13,8 +13,9 @@ from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
 from .blocks import Block, Table, figure, span, text, to_html
 from .encoding import head_of, interval, named, plain, unknown
-from .misfit import CLEAR, NO_FLOOR, has_no_floor, how_far_off
+from .misfit import CLEAR, NAMES, floor_lines, how_far_off, warning_lines
 from .row_differences import left_out_lines
+from .rows import law_lines
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -33,9 +34,6 @@ NOT_SURROUNDED = "no runs surround this point, although each of its numbers is w
 
 
 BY_SIZE = "By size allows for errors that runs of one size share; the others take errors as independent."
-
-NAMES = 7
-"""Routers or tasks that a line names; of more, the first six and how many there are besides."""
 
 
 class Prediction(NamedTuple):
@@ -391,33 +389,3 @@ def published_blocks(found) -> list[Block]:
         f"{law.measured} {found.value:.4f} at {where}; no interval, since the runs behind the coefficients are not at "
         "hand",
     ]
-
-
-def law_lines(fits) -> list[str]:
-    """Return which law it is, how it is fitted, and, of laws that are not of the loss, the printed coefficients."""
-    law, criterion = fits.law, fits[0].best.criterion
-    if fits.loss:
-        return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
-    return [f"law {law.name}, of {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
-
-
-def _printed_lines(law: Law) -> list[str]:
-    lines = []
-    for name, printed in law.published.items():
-        values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
-        lines.append(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}")
-    return lines
-
-
-def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
-    """Return a line for each reason why a router has no fit, and for each caution, with the routers it concerns."""
-    lines = [
-        f"warning ({in_short(names, NAMES)}): not fitted, and left out here: {reason}"
-        for reason, names in by_reason(not_fitted).items()
-    ]
-    return lines + [f"warning ({in_short(names, NAMES)}): {caution}" for caution, names in cautions.items()]
-
-
-def floor_lines(law, fits) -> list[str]:
-    misfits = [fit.misfit for fit in fits if fit.misfit is not None]
-    return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

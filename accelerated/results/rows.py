@@ -55,6 +55,22 @@ def law_of(text: str, command: str | None = None) -> Law:
     return law
 
 
+def law_lines(fits) -> list[str]:
+    """Return which law it is, how it is fitted, and, of laws that are not of the loss, the printed coefficients."""
+    law, criterion = fits.law, fits[0].best.criterion
+    if fits.loss:
+        return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
+    return [f"law {law.name}, of {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
+
+
+def _printed_lines(law: Law) -> list[str]:
+    lines = []
+    for name, printed in law.published.items():
+        values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
+        lines.append(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}")
+    return lines
+
+
 def rows_of_released(law: Law, rows: str | None) -> str | None:
     """Return which rows of the released table a law is fitted to: those that are chosen, or else the paper's own.
 

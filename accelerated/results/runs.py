@@ -24,12 +24,13 @@ from .accuracy_rows import Choice, read_groups
 from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
 from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_each, fit_some, fit_with_intervals
+from .misfit import floor_lines, warning_lines
 from .planning.next_run import FLAGS, NextRuns, propose
 from .planning.plan import Plan, plan_of
 from .planning.rankings import check_resamples, published_rankings, table_ranking
 from .plotting import plot_fits
-from .prediction import Predictions, floor_lines, law_lines, point_of, predict_all, warning_lines
-from .rows import column_remarks, law_of, rows_of_runs
+from .prediction import Predictions, point_of, predict_all
+from .rows import column_remarks, law_lines, law_of, rows_of_runs
 
 LOSS = "loss_validation"
 """The column of the loss, unless another is asked for."""

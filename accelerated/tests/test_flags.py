@@ -216,7 +216,7 @@ SAME = {
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),
     f"{PREDICT_TASKS} --tasks rates.csv": lambda: fits(**TASKS, at={"flops": 1e21}, tasks=Path("rates.csv")),
     PLAN: lambda: plans(),
-    f"{PLAN} --table more.csv": lambda: plans(tables=["table.csv", "more.csv"]),
+    PLAN.replace("table.csv", "table.csv more.csv"): lambda: plans(tables=["table.csv", "more.csv"]),
     f"{PLAN} --flops 4e16": lambda: plans(Budget(4e16)),
     f"{PLAN} --inference-tokens 1e8": lambda: plans(Budget(1e16, inference_tokens=1e8)),
     f"{PLAN} --tokens 32M": lambda: plans(tokens=3.2e7),
