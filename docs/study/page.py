@@ -1,0 +1,189 @@
+"""Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
+
+Each part of README.md between `<!-- NAME -->` and `<!-- end -->` is written anew from results.csv beside it, and from
+score.json where it is there. Losses are nats per token on the validation text, after the last step.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from routelaws.accelerated import results
+from routelaws.accelerated.tables.schema import DENSE
+from routelaws.accelerated.training.grid import read_grid
+
+HERE = Path(__file__).parent
+LOSS, SIZE = "loss_validation", "dense_parameter_count"
+ROUTERS = ("Hash", "S-Base", "Top-K", "RL-R")
+SEEDED = 16
+"""E of the routed runs with three seeds."""
+
+PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table."""
+    lines = [head, ["---" if name in ("N", "router", "on") else "---:" for name in head], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def with_rule(frame):
+    """Return the rows with the rule's learning rate, k = 1 and R = 1/2."""
+    ruled = [i for i, run in enumerate(read_grid("study").runs) if run.learning_rate is None]
+    return frame[frame["hyper_id"].isin(ruled) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
+
+
+def label(size: float) -> str:
+    """Return N in thousands or millions."""
+    return f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size / 1e3:.0f}K"
+
+
+def progress(frame) -> str:
+    """Return how many runs of each size are finished, and what they ran on."""
+    grid, rows = read_grid("study"), []
+    sizes = [run.accounting().dense_parameters for run in grid.runs]
+    for size in sorted(set(sizes)):
+        finished = frame[frame[SIZE] == size]
+        devices = finished["device"].value_counts()
+        ran_on = ", ".join(f"{device} ({count})" for device, count in devices.items()) or "-"
+        rows.append([label(size), f"{len(finished)} of {sizes.count(size)}", ran_on])
+    return markdown(["N", "finished runs", "on"], rows)
+
+
+def losses(frame) -> str:
+    """Return the loss of seed 42 for each size, router and E."""
+    chosen = with_rule(frame)
+    chosen = chosen[chosen["seed"] == 42]
+    counts = sorted(chosen["num_experts"].unique())
+    rows = []
+    for (size, router), runs in chosen.groupby([SIZE, "router_type"]):
+        by_count = dict(zip(runs["num_experts"], runs[LOSS], strict=True))
+        rows.append([label(size), router, *(f"{by_count[e]:.3f}" if e in by_count else "" for e in counts)])
+    return markdown(["N", "router", *(f"E = {e:.0f}" for e in counts)], rows)
+
+
+def order(frame) -> str:
+    """Return, for each size, the loss of each router at E = 16 less the dense loss, with a 95 % interval over seeds.
+
+    The deviation of one run is pooled over the dense and the routed runs of a size; a cell without an interval has too
+    few seeds.
+    """
+    rows = []
+    for size, runs in with_rule(frame).groupby(SIZE):
+        dense = runs[runs["router_type"] == DENSE][LOSS].to_numpy()
+        seeded = {
+            r: runs[(runs["router_type"] == r) & (runs["num_experts"] == SEEDED)][LOSS].to_numpy() for r in ROUTERS
+        }
+        if len(dense) and any(len(each) for each in seeded.values()):
+            deviation, freedom = pooled_deviation([dense, *seeded.values()])
+            cells = [_difference(each, dense, deviation, freedom) for each in seeded.values()]
+            rows.append([label(size), f"{dense.mean():.3f}", *cells])
+    return markdown(["N", "dense", *ROUTERS], rows) if rows else "No size has its dense runs and routed ones yet."
+
+
+def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
+    """Return the deviation of one run within groups of seeds, and its degrees of freedom; (nan, 0) without any."""
+    groups = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in groups)
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    return (float(np.sqrt(squares / freedom)), freedom) if freedom else (np.nan, 0)
+
+
+def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom: int) -> str:
+    """Return the difference of two means in words, with its interval."""
+    if not len(routed):
+        return ""
+    difference = routed.mean() - dense.mean()
+    if not freedom:
+        return f"{difference:+.3f}"
+    half = stats.t.ppf(0.975, freedom) * deviation * np.sqrt(1 / len(routed) + 1 / len(dense))
+    return f"{difference:+.3f} ± {half:.3f}"
+
+
+def laws(table: Path) -> str:
+    """Return the bounded law of each router: its error, what it says of a size left out, and its coefficients."""
+    numbers = tuple(i for i, run in enumerate(read_grid("study").runs) if run.learning_rate is None)
+    condition = f"k == 1 and routing_frequency == 0.5 and hyper_id in {numbers}"
+    try:
+        fits = results.read(table).where(condition).fit("routed-bounded")
+    except ValueError as error:
+        return f"The finished runs do not determine the law: {error}."
+    rows = [_law_row(fit) for fit in fits]
+    reasons = "".join(f"\n\n{router}: {reason}." for router, reason in fits.not_fitted.items())
+    return markdown(["router", "runs", "RMSLE", "size left out", *COEFFICIENTS], rows) + reasons
+
+
+COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
+
+
+def _law_row(fit) -> list[str]:
+    """Return the row of one fit; a coefficient that the runs do not determine is in brackets."""
+    held_out = fit.held_out_size.rmsle
+    cells = [
+        fit.name,
+        str(len(fit.rows.measured)),
+        f"{fit.rmsle:.4f}",
+        f"{held_out:.4f}" if np.isfinite(held_out) else "",
+    ]
+    if not fit.determined:
+        return [*cells, "not determined", *[""] * (len(COEFFICIENTS) - 1)]
+    known = {item.name: item for item in fit.intervals if item.at is None}
+    return cells + [_coefficient(fit, known.get(name)) for name in COEFFICIENTS]
+
+
+def _coefficient(fit, item) -> str:
+    """Return a coefficient with its interval."""
+    if item is None:
+        return ""
+    words = f"{item.value:.3g} ({item.low:.3g} to {item.high:.3g})"
+    return words if fit.is_known(item.name, item.value) else f"[{words}]"
+
+
+def prediction(path: Path) -> str:
+    """Return how far each law was off at the largest size."""
+    if not path.exists():
+        return "The largest size is not trained yet."
+    rows = []
+    for law, entry in json.loads(path.read_text())["laws"].items():
+        if entry["points"]:
+            rows.append([law, str(entry["points"]), f"{entry['mean_percent']:.2f} %", f"{entry['inside']:.0%}"])
+    return markdown(["law", "points", "mean error", "runs in their 95 % interval"], rows)
+
+
+def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
+    """Return how each part of the page is made."""
+    last = results.read(table).last
+    tables = {each.__name__: lambda each=each: each(last) for each in (progress, losses, order)}
+    return tables | {"laws": lambda: laws(table), "prediction": lambda: prediction(score)}
+
+
+def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
+    """Return the page with its parts written anew."""
+    return PART.sub(lambda part: part[1] + made[part[2]]() + "\n" + part[3], page)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command of this file's first lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="of README.md and results.csv")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")
+    flags = parser.parse_args(arguments)
+    path = flags.folder / "README.md"
+    page = path.read_text()
+    new = filled(page, parts(flags.folder / "results.csv", flags.folder / "score.json"))
+    if flags.check:
+        if new != page:
+            print(f"{path}: differs from results.csv; run python docs/study/page.py", file=sys.stderr)
+        return int(new != page)
+    path.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

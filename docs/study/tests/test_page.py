@@ -1,0 +1,70 @@
+"""The tables of the study's page, from rows whose truth is known."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import page  # noqa: E402
+
+from routelaws.accelerated import results  # noqa: E402
+
+
+def runs_of(losses: dict[tuple[str, int], list[float]]):
+    """Return rows of N = 15,168 with one run for each loss, seeds 42, 43, 44."""
+    rows = [
+        {"hyper_id": 0, "dense_parameter_count": 15168, "router_type": router, "num_experts": e, "seed": 42 + i}
+        | {"k": 1, "routing_frequency": 0.5, "loss_validation": loss, "device": "cpu"}
+        for (router, e), group in losses.items()
+        for i, loss in enumerate(group)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_interval_of_a_difference_is_that_of_the_pooled_t_test():
+    dense, routed = [3.5, 3.52, 3.48], [3.41, 3.40, 3.45]
+    line = page.order(runs_of({("Dense", 1): dense, ("Hash", 16): routed})).splitlines()[-1]
+    bounds = stats.ttest_ind(routed, dense).confidence_interval(0.95)
+    half = (bounds.high - bounds.low) / 2
+    assert f"| 15K | 3.500 | {np.mean(routed) - 3.5:+.3f} ± {half:.3f} |" in line
+
+
+def test_a_difference_without_seeds_has_no_interval():
+    table = page.order(runs_of({("Dense", 1): [3.5], ("S-Base", 16): [3.4]}))
+    assert "| -0.100 |" in table and "±" not in table
+
+
+def test_runs_at_another_rate_or_k_are_in_no_mean():
+    other = next(i for i, run in enumerate(page.read_grid("study").runs) if run.learning_rate is not None)
+    frame = runs_of({("Dense", 1): [3.5, 9.0, 9.0, 9.0]})
+    frame["hyper_id"] = [0, other, 0, 0]
+    frame["k"], frame["routing_frequency"] = [1, 1, 2, 1], [0.5, 0.5, 0.5, 1.0]
+    assert page.with_rule(frame)["loss_validation"].tolist() == [3.5]
+
+
+def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("Before.\n<!-- progress -->\nold\n<!-- end -->\nAfter.\n")
+    (tmp_path / "results.csv").write_bytes((page.HERE / "results.csv").read_bytes())
+    assert page.main([str(tmp_path), "--check"]) == 1 and "differs from results.csv" in capsys.readouterr().err
+    assert page.main([str(tmp_path)]) == 0 and page.main([str(tmp_path), "--check"]) == 0
+    written = (tmp_path / "README.md").read_text()
+    finished = results.read(tmp_path / "results.csv").last["dense_parameter_count"]
+    assert written.startswith("Before.\n") and written.endswith("After.\n") and "old" not in written
+    assert f"| 15K | {(finished == 15168).sum()} of 37 |" in written
+
+
+@pytest.mark.parametrize("name", ["progress", "losses", "order", "prediction"])
+def test_the_page_is_what_its_table_gives(name):
+    """The laws are left out: the last digit of a fit may differ between processors."""
+    made = page.parts(page.HERE / "results.csv", page.HERE / "score.json")[name]()
+    assert f"<!-- {name} -->\n{made}\n<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
+
+
+def test_the_page_has_every_part():
+    names = [name for _, name, _ in page.PART.findall((page.HERE / "README.md").read_text())]
+    assert names == list(page.parts(page.HERE / "results.csv", page.HERE / "score.json"))
