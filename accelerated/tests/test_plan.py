@@ -204,6 +204,21 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
+def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
+    """Of the level that is asked for, the one by size in a note too."""
+    frame = table(3e-3)
+    frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)
+    runs = read(tmp_path / "table.csv")
+    [said] = runs.plan(Budget(1e17), published=False, resamples=0, level=0.5).to_dict()["rankings"]
+    best = said["options"][0]
+    [found] = runs.fit(level=0.5).predict(best["N"], best["num_experts"]).predictions
+    for name, own in (("law", found.law), ("run", found.run), ("by_size", found.by_size)):
+        ends = best["intervals"][name]
+        assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
+    ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
+    assert any(f"the first option has {ends}" in note for note in said["notes"])
+
+
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
     """The shares by hand: runs are drawn from all of the table, and each law is a line through its logarithms."""
     frame = table(0.03, tuple(SIZES)[:3])
