@@ -35,6 +35,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.notation import check_finite  # noqa: F401 - for the other files here
+
 from .errors import InputError
 
 
@@ -223,22 +225,6 @@ def canonical_zero(values: jax.Array) -> jax.Array:
     Differs from the reference: jit would remove an addition of 0.0, and `lax.top_k` ranks +0.0 above -0.0.
     """
     return jnp.where(values == 0, jnp.zeros((), values.dtype), values)
-
-
-def check_finite(name: str, values) -> np.ndarray:
-    """Return `values` as a NumPy array of the same dtype.
-
-    Raises:
-        ValueError: an entry is NaN or infinite; the message names the first one.
-
-    Differs from the reference: checks only concrete arrays, outside jit.
-    """
-    values = np.asarray(values)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):  # a scalar gives one empty index
-        where = tuple(int(i) for i in bad[0])
-        raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
-    return values
 
 
 _LONG = 32

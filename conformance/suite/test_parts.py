@@ -191,7 +191,7 @@ TIGHT = {
 }  # fmt: skip
 """Room for fewer than ask, so that it matters who asks."""
 
-BLOCKS = [name for name in models.MODELS if "wide" not in name and "sequences" not in name]
+BLOCKS = [name for name, fields in models.MODELS.items() if "router" in fields and "sequences" not in name]
 SLOWLY = ("mixture with two temperatures", "sinkhorn above, normed", "fine-grained")
 
 

@@ -20,7 +20,7 @@ from routelaws.conformance.suite import (
     test_transformer,
 )
 from routelaws.conformance.suite.strategies import Logits, Selection
-from routelaws.conformance.tests.planting import catch_public, own_shares  # noqa: F401
+from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 SELECTION = Selection(np.array([[0, 1], [1, 2], [2, 0], [0, 2], [0, 1]]), 3, "random", 1)
 DRAWN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32).astype(float), "free", 2)
