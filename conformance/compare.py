@@ -4,7 +4,6 @@ Each raises AssertionError with the function, the shapes, and the expected and a
 Limits come from `bounds.BOUNDS`; the caller supplies the scale, the condition of the computation.
 """
 
-import jax
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS, check
@@ -145,6 +144,7 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
 
 def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
     """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
+    import jax  # not above: the lessons compare with NumPy alone
 
     def at(s):
         return function(jax.tree.map(lambda p, v: p + s * v, point, direction))

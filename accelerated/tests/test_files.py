@@ -158,7 +158,7 @@ ALLOWED = {
     ("files.py", "open"),  # the writer itself, and lines added to a log
     ("training/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
     ("training/run_folder.py", "save"), ("report/figures/style.py", "savefig"),  # into memory
-    ("engine/failing_calls.py", "savez"),  # into memory
+    ("engine/failing_calls.py", "savez"), ("inspection/trace.py", "savez_compressed"),  # into memory
     ("training/loop.py", "save"),  # a checkpoint, of Orbax
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull
 }  # fmt: skip

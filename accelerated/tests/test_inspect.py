@@ -31,7 +31,7 @@ def run_of(small_fields):
     def make(**changes):
         config = from_mapping({**small_fields, "experts": EXPERTS, "blocks": 4, **changes}, "test")
         params = jax.tree.map(np.array, initial_state(config).params)
-        return SavedRun(config, params, None, tokens_of(small_fields).load_tokenizer(), {})
+        return SavedRun(config, params, None, tokens_of(small_fields).load_tokenizer(), {}, None, 0)
 
     return make
 

@@ -151,6 +151,7 @@ return [changed.length, document.querySelector('.lab').textContent];
 @pytest.mark.parametrize("name", sorted(path.stem for path in (SITE / "lab").glob("*.md") if path.stem != "index"))
 def test_every_control_can_be_used_and_leaves_numbers(show, name):
     page = show(f"{name}.html")
+    wait_until(lambda: page.find_elements(By.CSS_SELECTOR, ".lab button, .lab input"), bool)
     count, text = page.execute_script(EVERY)
     assert count > 10
     assert not re.search(r"NaN|undefined|\[object", text)
@@ -160,7 +161,7 @@ def test_every_control_can_be_used_and_leaves_numbers(show, name):
 @pytest.mark.parametrize("width", [390, 1366])
 def test_the_tabulator_key_reaches_every_control_and_nothing_is_wider_than_the_page(show, name, width):
     page = show(f"{name}.html", width)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    wait_until(lambda: page.execute_script("return document.documentElement.scrollWidth"), lambda wide: wide <= width)
     ask = """return [...document.querySelectorAll('button, select, input, a[href]')]
       .filter((node) => node.checkVisibility() && node.tabIndex >= 0).length"""
     count = page.execute_script(ask)
