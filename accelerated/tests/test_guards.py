@@ -1,9 +1,12 @@
 """What a user sees when something goes wrong in training: one line, an exit code, and a folder that goes on."""
 
 import errno
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -337,3 +340,15 @@ def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkey
         monkeypatch.setattr(sweep_folder.time, "time", lambda: now - 3600)
     [noted] = read_sessions(tmp_path)
     assert 0 <= noted["last"] - noted["started"] < 60
+
+
+@pytest.mark.slow
+def test_every_kind_of_fault_leaves_the_table_as_it_is(tmp_path):
+    """The kinds of `make campaign` once each: damage, SIGTERM, a full disk, a clock that jumps back."""
+    campaign, counts = Path(__file__).parents[2] / "tools/campaign.py", tmp_path / "counts.json"
+    kinds = ["kill at a moment", "kill in the text", "checkpoint cut", "checkpoint emptied", "checkpoint flipped"]
+    kinds += ["clock", "SIGTERM", "job array", "full disk", "two at once", "kill at a file"]
+    words = ["--runs", str(len(kinds)), "--models", "dense", "--kinds", *kinds, "--json", str(counts)]
+    done = subprocess.run([sys.executable, str(campaign), *words], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(counts.read_text())["by_kind"] == dict.fromkeys(kinds, 1)
