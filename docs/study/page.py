@@ -12,48 +12,39 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from predict import HERE, LOSS, law_runs
 from scipy import stats
 
 from routelaws.accelerated import results
+from routelaws.accelerated.results.blocks import Table, markdown
+from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.training.grid import read_grid
 
-HERE = Path(__file__).parent
-LOSS, SIZE = "loss_validation", "dense_parameter_count"
+SIZE = "dense_parameter_count"
 ROUTERS = ("Hash", "S-Base", "Top-K", "RL-R")
 SEEDED = 16
 """E of the routed runs with three seeds."""
 
+GRID = read_grid("study")
+
 PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table."""
-    lines = [head, ["---" if name in ("N", "router", "on") else "---:" for name in head], *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def with_rule(frame):
     """Return the rows with the rule's learning rate, k = 1 and R = 1/2."""
-    ruled = [i for i, run in enumerate(read_grid("study").runs) if run.learning_rate is None]
-    return frame[frame["hyper_id"].isin(ruled) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
-
-
-def label(size: float) -> str:
-    """Return N in thousands or millions."""
-    return f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size / 1e3:.0f}K"
+    return frame[frame["hyper_id"].isin(law_runs(GRID))]
 
 
 def progress(frame) -> str:
     """Return how many runs of each size are finished, and what they ran on."""
-    grid, rows = read_grid("study"), []
-    sizes = [run.accounting().dense_parameters for run in grid.runs]
+    rows, sizes = [], [run.accounting().dense_parameters for run in GRID.runs]
     for size in sorted(set(sizes)):
         finished = frame[frame[SIZE] == size]
         devices = finished["device"].value_counts()
         ran_on = ", ".join(f"{device} ({count})" for device, count in devices.items()) or "-"
-        rows.append([label(size), f"{len(finished)} of {sizes.count(size)}", ran_on])
-    return markdown(["N", "finished runs", "on"], rows)
+        rows.append([size_label(size), f"{len(finished)} of {sizes.count(size)}", ran_on])
+    return markdown([Table(["N", "finished runs", "on"], rows)])
 
 
 def losses(frame) -> str:
@@ -64,8 +55,8 @@ def losses(frame) -> str:
     rows = []
     for (size, router), runs in chosen.groupby([SIZE, "router_type"]):
         by_count = dict(zip(runs["num_experts"], runs[LOSS], strict=True))
-        rows.append([label(size), router, *(f"{by_count[e]:.3f}" if e in by_count else "" for e in counts)])
-    return markdown(["N", "router", *(f"E = {e:.0f}" for e in counts)], rows)
+        rows.append([size_label(size), router, *(f"{by_count[e]:.3f}" if e in by_count else "" for e in counts)])
+    return markdown([Table(["N", "router", *(f"E = {e:.0f}" for e in counts)], rows)])
 
 
 def order(frame) -> str:
@@ -83,8 +74,9 @@ def order(frame) -> str:
         if len(dense) and any(len(each) for each in seeded.values()):
             deviation, freedom = pooled_deviation([dense, *seeded.values()])
             cells = [_difference(each, dense, deviation, freedom) for each in seeded.values()]
-            rows.append([label(size), f"{dense.mean():.3f}", *cells])
-    return markdown(["N", "dense", *ROUTERS], rows) if rows else "No size has its dense runs and routed ones yet."
+            rows.append([size_label(size), f"{dense.mean():.3f}", *cells])
+    table = Table(["N", "dense", *ROUTERS], rows)
+    return markdown([table if rows else "No size has its dense runs and routed ones yet."])
 
 
 def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
@@ -106,17 +98,14 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
     return f"{difference:+.3f} ± {half:.3f}"
 
 
-def laws(table: Path) -> str:
+def laws(runs) -> str:
     """Return the bounded law of each router: its error, what it says of a size left out, and its coefficients."""
-    numbers = tuple(i for i, run in enumerate(read_grid("study").runs) if run.learning_rate is None)
-    condition = f"k == 1 and routing_frequency == 0.5 and hyper_id in {numbers}"
     try:
-        fits = results.read(table).where(condition).fit("routed-bounded")
+        fits = runs.where(f"hyper_id in {tuple(law_runs(GRID))}").fit("routed-bounded")
     except ValueError as error:
-        return f"The finished runs do not determine the law: {error}."
-    rows = [_law_row(fit) for fit in fits]
-    reasons = "".join(f"\n\n{router}: {reason}." for router, reason in fits.not_fitted.items())
-    return markdown(["router", "runs", "RMSLE", "size left out", *COEFFICIENTS], rows) + reasons
+        return markdown([f"The finished runs do not determine the law: {error}."])
+    table = Table(["router", "runs", "RMSLE", "size left out", *COEFFICIENTS], [_law_row(fit) for fit in fits])
+    return markdown([table, *(f"{router}: {reason}." for router, reason in fits.not_fitted.items())])
 
 
 COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
@@ -148,24 +137,24 @@ def _coefficient(fit, item) -> str:
 def prediction(path: Path) -> str:
     """Return how far each law was off at the largest size."""
     if not path.exists():
-        return "The largest size is not trained yet."
+        return markdown(["The largest size is not trained yet."])
     rows = []
     for law, entry in json.loads(path.read_text())["laws"].items():
         if entry["points"]:
             rows.append([law, str(entry["points"]), f"{entry['mean_percent']:.2f} %", f"{entry['inside']:.0%}"])
-    return markdown(["law", "points", "mean error", "runs in their 95 % interval"], rows)
+    return markdown([Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)])
 
 
 def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
     """Return how each part of the page is made."""
-    last = results.read(table).last
-    tables = {each.__name__: lambda each=each: each(last) for each in (progress, losses, order)}
-    return tables | {"laws": lambda: laws(table), "prediction": lambda: prediction(score)}
+    runs = results.read(table)
+    tables = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
+    return tables | {"laws": lambda: laws(runs), "prediction": lambda: prediction(score)}
 
 
 def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
     """Return the page with its parts written anew."""
-    return PART.sub(lambda part: part[1] + made[part[2]]() + "\n" + part[3], page)
+    return PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
 
 
 def main(arguments: list[str] | None = None) -> int:

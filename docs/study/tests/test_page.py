@@ -40,10 +40,12 @@ def test_a_difference_without_seeds_has_no_interval():
 
 
 def test_runs_at_another_rate_or_k_are_in_no_mean():
-    other = next(i for i, run in enumerate(page.read_grid("study").runs) if run.learning_rate is not None)
+    runs = list(enumerate(page.GRID.runs))
+    rate = next(i for i, run in runs if run.learning_rate is not None)
+    k = next(i for i, run in runs if run.model.k == 2)
+    frequency = next(i for i, run in runs if run.model.routing_frequency == 1)
     frame = runs_of({("Dense", 1): [3.5, 9.0, 9.0, 9.0]})
-    frame["hyper_id"] = [0, other, 0, 0]
-    frame["k"], frame["routing_frequency"] = [1, 1, 2, 1], [0.5, 0.5, 0.5, 1.0]
+    frame["hyper_id"] = [0, rate, k, frequency]
     assert page.with_rule(frame)["loss_validation"].tolist() == [3.5]
 
 
@@ -62,7 +64,7 @@ def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
 def test_the_page_is_what_its_table_gives(name):
     """The laws are left out: the last digit of a fit may differ between processors."""
     made = page.parts(page.HERE / "results.csv", page.HERE / "score.json")[name]()
-    assert f"<!-- {name} -->\n{made}\n<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
+    assert f"<!-- {name} -->\n{made}<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
 
 
 def test_the_page_has_every_part():
