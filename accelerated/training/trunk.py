@@ -6,7 +6,6 @@ once, and a run of each smaller budget takes over its state where its own decay 
 2405.18392, section 3). Its losses are bit for bit those of the same run trained alone.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,9 +37,13 @@ class Trunk(NamedTuple):
         """Return it as the results table names it, such as `002-top_k-E8-d16-L2-s42@320`."""
         return f"{self.folder.absolute().name}@{self.step}"
 
+    def checkpoints(self, tell: Callable[[str], None] = print) -> Checkpoints:
+        """Return the checkpoints of the run; `tell` is called with a line on what is wrong with one."""
+        return Checkpoints(self.folder / "checkpoints", tell)
+
     def is_saved(self) -> bool:
         """Return whether the checkpoint of the step is there."""
-        return os.path.isdir(self.folder / "checkpoints" / str(self.step))
+        return self.step in self.checkpoints().steps()
 
 
 def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
@@ -62,7 +65,7 @@ def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
             f"run {ours[apart[0]]:.6g}; both have to be equal up to step {trunk.step:,}: begin earlier, or use the "
             "schedule and warm-up of the trunk and more steps"
         )
-    Checkpoints(trunk.folder / "checkpoints", print).check_has(trunk.step)
+    trunk.checkpoints().check_has(trunk.step)
 
 
 def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], None]) -> Restored:
@@ -79,7 +82,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
     """
     check_trunk(trunk, config)
     there = read_config(trunk.folder)
-    checkpoints = Checkpoints(trunk.folder / "checkpoints", tell)
+    checkpoints = trunk.checkpoints(tell)
 
     def check(step: int, extra: dict) -> None:
         check_files(trunk.folder, there, record_in(extra), f"the checkpoint of step {step:,}")
