@@ -50,11 +50,7 @@ def spoilt(name: str, inputs: dict) -> dict[tuple[str, str], tuple]:
                     found[key, "constant"] = np.full_like(value, value[-1]), "told apart|tell|at least|need|differ"
         elif isinstance(value, str):
             found[key, "unknown"] = "no such", f"{key} 'no such' is not known; allowed: "
-        elif (
-            isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and key not in ("value", "A_max", "router_flops")
-        ):
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
             found[key, "-1"] = type(value)(-1), "-1"
     return found
 
