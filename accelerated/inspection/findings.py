@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from routelaws.reference.diagnostics import (
     Faults,
@@ -21,7 +22,7 @@ from routelaws.reference.diagnostics import (
 )
 
 from ..report.outline import listed
-from ..results.blocks import Block, Table
+from ..results.blocks import Block, Table, percent
 from ..wording import in_short, once
 from .trace import Trace
 
@@ -75,7 +76,7 @@ def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
     """Return what the routing of one block tells, `i` its index."""
     row, expert = _choices(trace.expert[i])
     counts = np.bincount(expert.ravel(), minlength=trace.experts)
-    nats = None if trace.logits is None else entropy(_softmax(trace.logits[i]))
+    nats = None if trace.logits is None else entropy(softmax(trace.logits[i].astype(np.float64), axis=1))
     return BlockFindings(
         block=int(trace.block[i]),
         load=(counts * trace.experts / counts.sum()).tolist(),
@@ -96,12 +97,6 @@ def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(len(expert)), expert
     row, choice = np.nonzero(expert >= 0)
     return row, expert[row, choice][:, None]
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities from logits [T, E] in float64."""
-    raised = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
 
 
 def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dict[str, Information]:
@@ -130,20 +125,31 @@ def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]
     return [[word(i, e) for i in chosen] for e, chosen in enumerate(best)]
 
 
+def _percent(value: float | None) -> str:
+    return "" if value is None else percent(value, ".1f")
+
+
+COLUMNS = {
+    "block": lambda block: str(block.block),
+    "busiest expert": lambda block: f"{max(block.load):.1f}x",
+    "without a token": lambda block: str(block.load.count(0)),
+    "entropy": lambda block: _percent(block.entropy),
+    "training agrees": lambda block: _percent(block.agreement),
+    "dropped": lambda block: _percent(block.dropped),
+    "no expert": lambda block: _percent(block.unchosen or None),
+}
+"""The cell of a block in each column of a table with a row for each block."""
+
+
 def table(found: list[BlockFindings]) -> Table:
     """Return a row for each block."""
-    heads = ["block", "busiest expert", "without a token", "entropy", *(f"bits: {name}" for name in LABELS)]
-    heads += ["bits at most", "training agrees", "dropped"]
+    before, after = ("block", "busiest expert", "without a token", "entropy"), ("training agrees", "dropped")
     rows = []
     for block in found:
-        told = [f"{each.bits:.2f} ({each.baseline:.2f})" for each in block.information.values()]
-        row = [str(block.block), f"{max(block.load):.1f}x", str(block.load.count(0)), _percent(block.entropy), *told]
-        rows.append([*row, f"{block.most:.2f}", _percent(block.agreement), _percent(block.dropped)])
-    return Table(heads, rows)
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+        bits = [f"{told.bits:.2f} ({told.baseline:.2f})" for told in block.information.values()]
+        first, last = ([COLUMNS[head](block) for head in heads] for heads in (before, after))
+        rows.append([*first, *bits, f"{block.most:.2f}", *last])
+    return Table([*before, *(f"bits: {name}" for name in LABELS), "bits at most", *after], rows)
 
 
 def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
@@ -165,8 +171,8 @@ def _faults_of(trace: Trace, block: BlockFindings) -> list[str]:
     """Return what is wrong with the router of a block."""
     wrong, lines = block.faults, []
     if wrong.collapsed:
-        who = "expert" if len(wrong.collapsed) == 1 else "experts"
-        lines.append(f"the router has collapsed: {who} {listed(wrong.collapsed)} takes (almost) every token")
+        who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
+        lines.append(f"the router has collapsed: {who} {listed(wrong.collapsed)} {verb} (almost) every token")
     elif wrong.dead:
         count = "1 expert is" if len(wrong.dead) == 1 else f"{len(wrong.dead)} experts are"
         lines.append(

@@ -10,7 +10,7 @@ from ..errors import printable
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document
 from ..wording import in_short, plural
-from .findings import LABELS, BlockFindings, Word, fault_sentences, sentences, share
+from .findings import COLUMNS, LABELS, BlockFindings, Word, fault_sentences, sentences, share
 from .trace import Trace
 
 SHOWN = 500
@@ -111,16 +111,7 @@ def _sentences(trace: Trace, found: list[BlockFindings]) -> str:
 
 def _overview(found: list[BlockFindings]) -> str:
     """Return a table with a row for each block; columns that no block has are left out."""
-    columns = {
-        "block": lambda block: str(block.block),
-        "busiest expert": lambda block: f"{max(block.load):.1f}x",
-        "without a token": lambda block: str(block.load.count(0)),
-        "entropy": lambda block: _percent(block.entropy),
-        "training agrees": lambda block: _percent(block.agreement),
-        "dropped": lambda block: _percent(block.dropped),
-        "no expert": lambda block: _percent(block.unchosen) if block.unchosen else "",
-    }
-    kept = {head: cell for head, cell in columns.items() if any(map(cell, found))}
+    kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
     return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
 
 
@@ -173,7 +164,7 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
     """Return a table of the experts: loads, and the tokens that they take."""
     scale = max(2.0, *block.load)
     rows = []
-    for e in sorted(experts):
+    for e in experts:
         bar = _bar(block.load[e] / scale, 1 / scale)
         rows.append([f'<span class="e e{e}">{e}</span>', f"{bar} {block.load[e]:.2f}x", _words(block.words[e])])
     return _table(["expert", "load", "takes most beyond its share"], rows, "experts")
@@ -246,7 +237,3 @@ def _terms() -> str:
 
 def _text(text: str) -> str:
     return html.escape(printable(text))
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
