@@ -46,7 +46,7 @@ class Worker:
 
 def environment(library: str, threads: int) -> dict[str, str]:
     """Return the environment variables of a process with this many threads, which caches no compiled programs."""
-    from routelaws.accelerated.training.workers import HUGE_PAGES
+    from routelaws.accelerated.training.sweeps.workers import HUGE_PAGES
 
     one = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
     own = {"JAX_ENABLE_COMPILATION_CACHE": "false", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -67,7 +67,7 @@ def _environment(settings: dict[str, str]):
 
 def _start(library: str, threads: int) -> None:
     """Pin a new process to as many cores as threads, with the memory settings of `routelaws train`."""
-    from routelaws.accelerated.training.workers import compute_where_called, keep_freed_memory
+    from routelaws.accelerated.training.sweeps.workers import compute_where_called, keep_freed_memory
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])

@@ -80,7 +80,7 @@ def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | 
         if cache is not None:
             os.environ["ROUTELAWS_CACHE"] = str(cache)
         from routelaws.accelerated import cli
-        from routelaws.accelerated.training import sweep
+        from routelaws.accelerated.training.sweeps import sweep
 
         # Workers are processes of their own and import everything anew; as on an accelerator, this process trains.
         sweep._train_in_workers = lambda todo, jobs, watch: sweep._train_here(todo, watch)
@@ -447,14 +447,14 @@ def main() -> int:
 
 def prepare_environment(folder: Path) -> None:
     """Set what the commands inherit: one thread, a token cache and a folder of programs; import all that they need."""
-    from routelaws.accelerated.training.workers import thread_environment
+    from routelaws.accelerated.training.sweeps.workers import thread_environment
 
     os.environ |= {**thread_environment(1), "ROUTELAWS_CACHE": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
     os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     import routelaws.accelerated.commands.sweep
     import routelaws.accelerated.commands.train  # noqa: F401
-    from routelaws.accelerated.training.result_rows import commit
+    from routelaws.accelerated.training.runs.result_rows import commit
 
     commit()  # remembered: a commit in the middle of the campaign would change the rows
 

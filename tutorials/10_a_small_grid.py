@@ -10,7 +10,7 @@
 # **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py), and in the
 # fast twin [`training/step.py`](../accelerated/training/step.py),
 # [`training/configuration.py`](../accelerated/training/configuration.py),
-# [`training/grid.py`](../accelerated/training/grid.py).
+# [`training/sweeps/grid.py`](../accelerated/training/sweeps/grid.py).
 
 # %% [markdown]
 # ## 1. A language that we know
@@ -284,7 +284,7 @@ assert words[1].mean(axis=1).min() > words[16].mean(axis=1).max()
 import tempfile
 from pathlib import Path
 
-from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.sweeps.grid import read_grid
 
 SIZES = "[sizes.small]\nd_model = 8\nheads = 1\n\n[sizes.large]\nd_model = 16\nheads = 2\n\n"
 BASE = f"[base]\nblocks = 2\nvocab_size = 512\nsequence_length = {S}\nbatch_size = {b}\nsteps = {steps}\n\n"

@@ -449,10 +449,10 @@ import tempfile
 from pathlib import Path
 
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.loop import Run
 from routelaws.accelerated.training.stopping import Resumable, stoppable
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 
 # %%
 workplace = tempfile.TemporaryDirectory()  # goes when the lesson ends

@@ -52,15 +52,15 @@ def packed(name: str, node) -> dict[str, np.ndarray]:
 
 
 def evaluations(folder: Path) -> list[dict]:
-    from routelaws.accelerated.training.run_folder import read_log
+    from routelaws.accelerated.training.runs.run_folder import read_log
 
     return [line for line in read_log(folder / "log.jsonl") if line["kind"] == "evaluation"]
 
 
 def held_out(length: int) -> np.ndarray:
     """Return [WINDOWS, length] tokens at equal steps through the validation text."""
-    from routelaws.accelerated.training.corpus import read_corpus
-    from routelaws.accelerated.training.tokens import default_cache, load_tokens, prepare_tokens
+    from routelaws.accelerated.training.text.corpus import read_corpus
+    from routelaws.accelerated.training.text.tokens import default_cache, load_tokens, prepare_tokens
 
     files = prepare_tokens(read_corpus(), 512, default_cache())
     tokens = load_tokens(files.validation, files.dtype)
@@ -69,7 +69,7 @@ def held_out(length: int) -> np.ndarray:
 
 
 def main(runs: Path) -> None:
-    from routelaws.accelerated.training.weights import load_run
+    from routelaws.accelerated.training.runs.weights import load_run
 
     train(runs)
     run = load_run(runs / f"balanced-{SEEDS[0]}")

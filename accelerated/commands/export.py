@@ -7,7 +7,7 @@ import tyro
 from ..errors import InputError
 from ..files import write_atomically
 from ..training.configuration import TrainConfig
-from ..training.export import export_train_step
+from ..training.runs.export import export_train_step
 from . import flags
 from .terminal import say
 from .train import RunFlags, default_flags

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 
 from ..results.blocks import Terminal
 from ..training.configuration import TrainConfig
-from ..training.sweep import cost
+from ..training.sweeps.sweep import cost
 
 QUIET = 30.0
 """Seconds after which a single run says how far it is, where there are no bars."""

@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..files import storage_errors
 from ..report.sweep_report import write_report
 from ..results.sweeps.run_pairs import beside, run_table
-from ..training.sweep_folder import check_collected, check_plan, collect_rows
+from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
 from .terminal import Working
 
 

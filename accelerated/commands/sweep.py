@@ -14,10 +14,10 @@ from ..report.sweep_report import write_report
 from ..results.sweeps.findings import learning, not_learned_sentence
 from ..results.sweeps.folder import read_sweep
 from ..results.sweeps.registered import check_untouched, held_out, register
-from ..training.board import Board
-from ..training.grid import MOST_RUNS, Grid, read_grid
-from ..training.sweep import Part, run_sweep, runs_of_part
-from ..training.sweep_folder import folder_of_run
+from ..training.sweeps.board import Board
+from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid
+from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
+from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from .progress import Progress
 from .terminal import say

@@ -11,16 +11,16 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..training import hosts
-from ..training.board import Board
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
-from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
-from ..training.run_folder import read_config
-from ..training.tokens import prepare_tokens
-from ..training.trunk import Trunk
+from ..training.runs.run_folder import read_config
+from ..training.runs.trunk import Trunk
+from ..training.sweeps.board import Board
+from ..training.sweeps.workers import compute_where_called, keep_freed_memory
+from ..training.text.corpus import read_corpus
+from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
-from ..training.workers import compute_where_called, keep_freed_memory
 from . import flags
 from .progress import Progress
 from .terminal import say

@@ -20,15 +20,15 @@ from ..notation import ExpertChoice
 from ..routed_block import _groups, _logits
 from ..routers.mixture_of_tokens import mixing_weights
 from ..training.configuration import TrainConfig
-from ..training.corpus import read_corpus
 from ..training.diagnosis import first_blocks, special_blocks
 from ..training.routing import QUICK_COMPILE
+from ..training.runs.weights import SavedRun, load_run
 from ..training.step import EVALUATION_SEED, compute_dtype
-from ..training.texts import check_text
-from ..training.tokenizer import END_OF_DOCUMENT
-from ..training.tokens import load_tokens, prepare_tokens
+from ..training.text.corpus import read_corpus
+from ..training.text.texts import check_text
+from ..training.text.tokenizer import END_OF_DOCUMENT
+from ..training.text.tokens import load_tokens, prepare_tokens
 from ..training.watch import telling
-from ..training.weights import SavedRun, load_run
 from ..transformer import _run, apply, draw_noise
 from .trace import Trace
 

@@ -10,9 +10,9 @@ from ..errors import InputError
 from ..notation import Routing
 from ..routed_block import Replay
 from ..training.configuration import TrainConfig
+from ..training.runs.weights import SavedRun, load_run
 from ..training.step import compute_dtype
 from ..training.watch import telling
-from ..training.weights import SavedRun, load_run
 from ..transformer import loss
 from .own_run import windows_of
 from .trace import read_trace

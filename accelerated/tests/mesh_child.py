@@ -20,7 +20,6 @@ import optax
 
 from routelaws.accelerated.mesh_plan import plan_device
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.hashing import hash_table_of
 from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
 from routelaws.accelerated.training.optimizer import optimizer
 from routelaws.accelerated.training.step import (
@@ -31,6 +30,7 @@ from routelaws.accelerated.training.step import (
     make_train_steps,
     open_layout,
 )
+from routelaws.accelerated.training.text.hashing import hash_table_of
 from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.reference.routers.records import RECORD_OF

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from routelaws.accelerated.commands import train
-from routelaws.accelerated.training.workers import thread_environment
+from routelaws.accelerated.training.sweeps.workers import thread_environment
 
 CALLS = """
 import jax
-from routelaws.accelerated.training import workers
+from routelaws.accelerated.training.sweeps import workers
 workers.compute_where_called()
 products = jax.jit(lambda a: jax.lax.fori_loop(0, 100, lambda i, b: a @ b, a)).lower(jax.numpy.ones((500, 500)))
 print(workers.computes_where_called(), products.compile()(jax.numpy.ones((500, 500))).is_ready())

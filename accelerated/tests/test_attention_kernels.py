@@ -16,12 +16,13 @@ from routelaws.accelerated import attention_kernels as kernels
 from routelaws.accelerated import cli
 from routelaws.accelerated.attention_kernels import AttentionShape, Choice
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import loop, run_folder
+from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
-from routelaws.accelerated.training.export import export_train_step
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.runs import run_folder
+from routelaws.accelerated.training.runs.export import export_train_step
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import apply, init, loss
 from routelaws.reference import transformer as reference
 from routelaws.reference.configuration import ModelConfig

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import batches
-from routelaws.accelerated.training.batches import training_batches, validation_batches, windows_of_text
-from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, train_tokenizer
-from routelaws.accelerated.training.tokens import TokenFiles
+from routelaws.accelerated.training.text import batches
+from routelaws.accelerated.training.text.batches import training_batches, validation_batches, windows_of_text
+from routelaws.accelerated.training.text.tokenizer import END_OF_DOCUMENT, train_tokenizer
+from routelaws.accelerated.training.text.tokens import TokenFiles
 
 S, B = 8, 4
 

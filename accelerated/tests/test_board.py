@@ -10,8 +10,8 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.tables.events import event_files
-from routelaws.accelerated.training.board import Board, scalars
 from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.sweeps.board import Board, scalars
 
 pytest.importorskip("tensorboard")
 

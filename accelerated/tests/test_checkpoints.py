@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError, StorageError
-from routelaws.accelerated.training import checkpoints, packing
+from routelaws.accelerated.training.runs import checkpoints
+from routelaws.accelerated.training.text import packing
 
 TREE = {"a": [np.float32([[1, 2]])], "b": np.int32([7]), "c": np.float32(3), "d": np.zeros((0, 4), np.float32)}
 PLACES = [checkpoints.PACKED, "state"]

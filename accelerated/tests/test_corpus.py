@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import corpus as module
-from routelaws.accelerated.training.corpus import Document, cut, find_files, name_hash, read_corpus, split
+from routelaws.accelerated.training.text import corpus as module
+from routelaws.accelerated.training.text.corpus import Document, cut, find_files, name_hash, read_corpus, split
 
 
 def lines(count, word="line"):

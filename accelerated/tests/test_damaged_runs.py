@@ -16,14 +16,15 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import checkpoints, loop, result_rows, run_folder, step
+from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.grid import read_grid
-from routelaws.accelerated.training.record import read_record, record_in, write_record
-from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, collect_rows, folder_of_run
-from routelaws.accelerated.training.tokenizer import train_tokenizer
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
+from routelaws.accelerated.training.runs.record import read_record, record_in, write_record
+from routelaws.accelerated.training.sweeps.grid import read_grid
+from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, collect_rows, folder_of_run
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokenizer import train_tokenizer
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses
 
 PUT_BACK = "; put it back, or delete it and repeat the training command"

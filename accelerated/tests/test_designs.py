@@ -8,7 +8,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.training.configuration import designs, from_mapping, read_config_file
-from routelaws.accelerated.training.weights import load_run
+from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.reference.transformer import parameter_shapes
 
 BY_HAND = {

@@ -9,7 +9,7 @@ from routelaws.accelerated.cpu import portable
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.export import (
+from routelaws.accelerated.training.runs.export import (
     PLATFORMS,
     export_train_step,
     load_train_step,

@@ -156,8 +156,8 @@ WRITERS = {
 FOLDERS = [Path(accelerated.__file__).parent, Path(conformance.__file__).parent]
 ALLOWED = {
     ("files.py", "open"),  # the writer itself, and lines added to a log
-    ("training/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
-    ("training/run_folder.py", "save"), ("report/figures/style.py", "savefig"),  # into memory
+    ("training/text/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
+    ("training/runs/run_folder.py", "save"), ("report/figures/style.py", "savefig"),  # into memory
     ("engine/failing_calls.py", "savez"), ("inspection/trace.py", "savez_compressed"),  # into memory
     ("training/loop.py", "save"),  # a checkpoint, of Orbax
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull

@@ -22,17 +22,19 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.commands import export, plan_mesh, train
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
-from routelaws.accelerated.training import hashing, loop, step, sweep
-from routelaws.accelerated.training.batches import windows_of_text
-from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.export import load_train_step
-from routelaws.accelerated.training.result_rows import result_row, write_rows
-from routelaws.accelerated.training.run_folder import read_config
-from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
-from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.training.weights import load_run
+from routelaws.accelerated.training.runs.checkpoints import Checkpoints
+from routelaws.accelerated.training.runs.export import load_train_step
+from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
+from routelaws.accelerated.training.runs.run_folder import read_config
+from routelaws.accelerated.training.runs.weights import load_run
+from routelaws.accelerated.training.sweeps import sweep
+from routelaws.accelerated.training.text import hashing
+from routelaws.accelerated.training.text.batches import windows_of_text
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokenizer import END_OF_DOCUMENT, Tokenizer
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.transformer import draw_noise, loss
 from routelaws.reference import configuration

@@ -18,13 +18,15 @@ from routelaws.accelerated import cli, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep_folder
+from routelaws.accelerated.training import diagnosis, loop, step
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.result_rows import read_rows
-from routelaws.accelerated.training.run_folder import read_log
-from routelaws.accelerated.training.sweep_folder import read_sessions
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.runs import checkpoints
+from routelaws.accelerated.training.runs.result_rows import read_rows
+from routelaws.accelerated.training.runs.run_folder import read_log
+from routelaws.accelerated.training.sweeps import sweep_folder
+from routelaws.accelerated.training.sweeps.sweep_folder import read_sessions
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration
 
@@ -272,7 +274,7 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
             raise OSError(number, os.strerror(number), str(path))
         before(path, content)
 
-    monkeypatch.setattr("routelaws.accelerated.training.result_rows.write_atomically", write)
+    monkeypatch.setattr("routelaws.accelerated.training.runs.result_rows.write_atomically", write)
     code, said = train(out)
     line = f"{out}/results.csv: {os.strerror(number)}; complete files are kept: {remedy} and repeat the command"
     assert (code, said) == (2, [f"routelaws: {line}"])

@@ -17,10 +17,10 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training.batches import training_batches
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.text.batches import training_batches
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 
 SLURM = {name: "1" for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")}
 SLURM["SLURM_STEP_NODELIST"] = "node[1-2]"
@@ -227,7 +227,7 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
 DAMAGE = """
 import sys
 from routelaws.accelerated import cli
-from routelaws.accelerated.training import checkpoints
+from routelaws.accelerated.training.runs import checkpoints
 
 read = checkpoints.ocp.load_checkpointables
 

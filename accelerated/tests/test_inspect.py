@@ -14,8 +14,8 @@ from routelaws.accelerated.inspection.own_run import trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import write_trace
+from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state
-from routelaws.accelerated.training.weights import SavedRun
 from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.results.runs import read
-from routelaws.accelerated.training.grid import read_grid
-from routelaws.accelerated.training.result_rows import COLUMNS, run_columns, write_rows
+from routelaws.accelerated.training.runs.result_rows import COLUMNS, run_columns, write_rows
+from routelaws.accelerated.training.sweeps.grid import read_grid
 
 PRESETS = {
     "fine_grained": {"activation": {"relu"}, "positions": {"rotary"}, "output_norm": {True},

@@ -7,9 +7,9 @@ import pytest
 from routelaws.accelerated.commands.flags import in_flags
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, from_mapping
-from routelaws.accelerated.training.grid import Grid
-from routelaws.accelerated.training.run_folder import claim_folder, read_config
-from routelaws.accelerated.training.sweep_folder import check_sweep_folder, read_plan
+from routelaws.accelerated.training.runs.run_folder import claim_folder, read_config
+from routelaws.accelerated.training.sweeps.grid import Grid
+from routelaws.accelerated.training.sweeps.sweep_folder import check_sweep_folder, read_plan
 
 FIRST = """{
   "router": "sinkhorn", "experts": 4, "k": 1, "routing_frequency": 0.5, "granularity": 1, "flop_increase": 1,

@@ -13,7 +13,7 @@ import pytest
 from routelaws.accelerated import transformer
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import TrainConfig
-from routelaws.accelerated.training.sweep import fields_of_programs
+from routelaws.accelerated.training.sweeps.sweep import fields_of_programs
 from routelaws.reference.configuration import ModelConfig
 
 SAY = """

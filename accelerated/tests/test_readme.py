@@ -10,7 +10,7 @@ import pytest
 import routelaws.accelerated as accelerated
 from routelaws.accelerated import cli
 from routelaws.accelerated.tables.schema import NEEDED_COLUMNS, TABLE_COLUMNS
-from routelaws.accelerated.training.grid import presets
+from routelaws.accelerated.training.sweeps.grid import presets
 from routelaws.reference.accounting import ROUTER_TYPES
 
 ROOT = Path(accelerated.__file__).parents[1]

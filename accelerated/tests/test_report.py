@@ -26,9 +26,9 @@ from routelaws.accelerated.results.sweeps import registered
 from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
 from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.grid import Grid, read_grid
-from routelaws.accelerated.training.result_rows import result_row, write_rows
-from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
+from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
+from routelaws.accelerated.training.sweeps.grid import Grid, read_grid
+from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 

@@ -7,7 +7,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.sweeps.run_pairs import beside, run_table
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.result_rows import result_row, write_rows
+from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
 

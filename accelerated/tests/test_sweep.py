@@ -21,13 +21,14 @@ import pytest
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import stopping, sweep, sweep_folder
+from routelaws.accelerated.training import stopping
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.grid import Grid, presets, read_grid
-from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
+from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
+from routelaws.accelerated.training.sweeps import sweep, sweep_folder
+from routelaws.accelerated.training.sweeps.grid import Grid, presets, read_grid
+from routelaws.accelerated.training.sweeps.workers import thread_environment
+from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.window_losses import WindowLosses
-from routelaws.accelerated.training.workers import thread_environment
 
 GRID = """
 name = "tiny"

@@ -14,15 +14,16 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.accuracies import add_run, read_accuracies
-from routelaws.accelerated.training import loop, tasks, weights
-from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training import loop, tasks
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.run_folder import read_config
+from routelaws.accelerated.training.runs import weights
+from routelaws.accelerated.training.runs.checkpoints import Checkpoints
+from routelaws.accelerated.training.runs.run_folder import read_config
 from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.training.tasks import Question, read_task, score_questions, summary
-from routelaws.accelerated.training.tokenizer import Tokenizer
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokenizer import Tokenizer
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.reference import configuration
 from routelaws.reference import transformer as reference
 

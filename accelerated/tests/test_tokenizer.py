@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import tokens as module
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.tokenizer import (
+from routelaws.accelerated.training.text import tokens as module
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokenizer import (
     END_OF_DOCUMENT,
     LINE_END,
     SMALLEST_VOCABULARY,
     Tokenizer,
     train_tokenizer,
 )
-from routelaws.accelerated.training.tokens import changed_files, default_cache, load_tokens, prepare_tokens
+from routelaws.accelerated.training.text.tokens import changed_files, default_cache, load_tokens, prepare_tokens
 
 V = 320
 
@@ -229,7 +229,7 @@ def test_cache_that_cannot_be_a_folder(corpus, tmp_path):
 def test_a_killed_run_leaves_no_entry(corpus, cache, step):
     script = f"""
         import os, signal, sys
-        from routelaws.accelerated.training import corpus, tokens
+        from routelaws.accelerated.training.text import corpus, tokens
         def killed(*arguments):
             if "{step}" != "_publish":
                 step(*arguments)

@@ -11,13 +11,14 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
-from routelaws.accelerated.training import checkpoints, loop, run_folder, step, weights
+from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
-from routelaws.accelerated.training.result_rows import COLUMNS, read_rows, result_row, size_label
-from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.training.trunk import Trunk
+from routelaws.accelerated.training.runs import checkpoints, run_folder, weights
+from routelaws.accelerated.training.runs.result_rows import COLUMNS, read_rows, result_row, size_label
+from routelaws.accelerated.training.runs.trunk import Trunk
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import loss
 

@@ -17,14 +17,15 @@ import pytest
 from jax.experimental import io_callback
 
 from routelaws.accelerated import transformer
-from routelaws.accelerated.training import evaluate, loop, run_folder, step, weights
+from routelaws.accelerated.training import evaluate, loop, step
 from routelaws.accelerated.training import generate as writing
-from routelaws.accelerated.training.batches import training_batches
-from routelaws.accelerated.training.checkpoints import Checkpoints
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.runs import run_folder, weights
+from routelaws.accelerated.training.runs.checkpoints import Checkpoints
+from routelaws.accelerated.training.text.batches import training_batches
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokenizer import END_OF_DOCUMENT, Tokenizer
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import hidden_positions
 from routelaws.conformance.bounds import check
 

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import hashing, loop, run_folder, weights
-from routelaws.accelerated.training.batches import validation_batches
+from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate
+from routelaws.accelerated.training.runs import run_folder, weights
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
-from routelaws.accelerated.training.tokens import load_tokens, prepare_tokens
+from routelaws.accelerated.training.text import hashing
+from routelaws.accelerated.training.text.batches import validation_batches
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import load_tokens, prepare_tokens
 from routelaws.reference.routers.records import EXAMPLES
 
 SHORT = {"steps": 8, "evaluations": 1, "steps_per_call": 4}

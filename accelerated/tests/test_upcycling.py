@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import loop
-from routelaws.accelerated.training.checkpoints import Checkpoints
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
-from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.training.weights import load_run
+from routelaws.accelerated.training.runs.checkpoints import Checkpoints
+from routelaws.accelerated.training.runs.weights import load_run
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference import transformer
 from routelaws.reference.configuration import ModelConfig

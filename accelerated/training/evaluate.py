@@ -11,14 +11,14 @@ from pathlib import Path
 from routelaws.reference.routers.records import routers_with
 
 from ..errors import InputError
-from .batches import windows_of_text
-from .corpus import read_corpus
-from .run_folder import read_config
+from .runs.run_folder import read_config
+from .runs.weights import SavedRun, load_run
 from .step import make_evaluate
-from .texts import check_text, open_text
-from .tokens import prepare_tokens
+from .text.batches import windows_of_text
+from .text.corpus import read_corpus
+from .text.texts import check_text, open_text
+from .text.tokens import prepare_tokens
 from .watch import telling
-from .weights import SavedRun, load_run
 from .window_losses import documents, mean_loss, standard_error, window_losses
 
 

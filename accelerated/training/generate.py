@@ -11,10 +11,10 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..transformer import apply
-from .run_folder import read_config
-from .tokenizer import END_OF_DOCUMENT
+from .runs.run_folder import read_config
+from .runs.weights import SavedRun, load_run
+from .text.tokenizer import END_OF_DOCUMENT
 from .watch import Watch, silent
-from .weights import SavedRun, load_run
 
 MOST_TOKENS = 1_000_000
 """Tokens at most of one text: each runs a whole window."""

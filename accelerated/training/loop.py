@@ -28,12 +28,12 @@ import numpy as np
 from ..errors import InputError
 from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
 from . import hosts, stopping
-from .checkpoints import Checkpoints, Restored
 from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
-from .hashing import table_of_run
 from .optimizer import check_memory
-from .record import (
+from .routing import report_routing
+from .runs.checkpoints import Checkpoints, Restored
+from .runs.record import (
     NO_RECORD,
     Record,
     digest,
@@ -43,10 +43,9 @@ from .record import (
     texts_in,
     write_record,
 )
-from .result_rows import as_text, result_row, write_rows
-from .resuming import Kept, check_untrained, kept_files, kept_files_of_older
-from .routing import report_routing
-from .run_folder import (
+from .runs.result_rows import as_text, result_row, write_rows
+from .runs.resuming import Kept, check_untrained, kept_files, kept_files_of_older
+from .runs.run_folder import (
     WINDOWS,
     Log,
     check_folder,
@@ -55,6 +54,8 @@ from .run_folder import (
     keep_tokenizer,
     read_results,
 )
+from .runs.trunk import Trunk, begin, check_growth, check_trunk
+from .runs.weights import check_files, check_lender, check_params, lent
 from .step import (
     StepMetrics,
     TrainState,
@@ -65,11 +66,10 @@ from .step import (
     open_layout,
     wait_for,
 )
-from .texts import check_text, open_text
-from .tokens import TokenFiles
-from .trunk import Trunk, begin, check_growth, check_trunk
+from .text.hashing import table_of_run
+from .text.texts import check_text, open_text
+from .text.tokens import TokenFiles
 from .watch import Watch, silent
-from .weights import check_files, check_lender, check_params, lent
 from .window_losses import WindowRows, as_csv, mean_loss
 
 ANOTHER_OUT = "choose another --out to train on the new one"

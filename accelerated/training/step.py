@@ -19,7 +19,7 @@ from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .configuration import TrainConfig
 from .mesh import Layout
 from .optimizer import optimizer, rates_of_steps
-from .workers import computes_where_called
+from .sweeps.workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
 """After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.

@@ -36,11 +36,11 @@ from ..files import read_bytes
 from ..json_files import parse_json, shown
 from ..transformer import apply
 from .evaluate import changed_model
-from .run_folder import read_config, read_results
+from .runs.run_folder import read_config, read_results
+from .runs.weights import load_run
 from .step import compute_dtype
-from .tokenizer import END_OF_DOCUMENT
+from .text.tokenizer import END_OF_DOCUMENT
 from .watch import telling
-from .weights import load_run
 
 TRAINING = 3
 """FLOPs of training over those of the forward pass alone."""

@@ -15,11 +15,11 @@ import numpy as np
 import optax
 
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.optimizer import optimizer
 from routelaws.accelerated.training.step import drawn, initial_state, make_evaluate, run_inputs
-from routelaws.accelerated.training.texts import open_text
-from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.text.corpus import read_corpus
+from routelaws.accelerated.training.text.texts import open_text
+from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import loss
 
 POLICY_WEIGHT = 0.1

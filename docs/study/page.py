@@ -19,7 +19,7 @@ from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
 from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
-from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.sweeps.grid import read_grid
 
 SIZE = "dense_parameter_count"
 ROUTERS = ("Hash", "S-Base", "Top-K", "RL-R")

@@ -25,7 +25,7 @@ from routelaws.accelerated.results.rows import rows_of_runs
 from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table
-from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.sweeps.grid import read_grid
 
 HERE = Path(__file__).parent
 

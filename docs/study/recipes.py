@@ -12,8 +12,8 @@ from pathlib import Path
 
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.training.configuration import TrainConfig
-from routelaws.accelerated.training.run_folder import read_results
-from routelaws.accelerated.training.sweep_folder import folder_of_run, is_finished, read_plan
+from routelaws.accelerated.training.runs.run_folder import read_results
+from routelaws.accelerated.training.sweeps.sweep_folder import folder_of_run, is_finished, read_plan
 
 HERE = Path(__file__).parent
 

@@ -17,7 +17,7 @@ from routelaws.reference.diagnostics import not_learned
 from ...errors import InputError
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
-from ...training.grid import presets, read_grid
+from ...training.sweeps.grid import presets, read_grid
 from ...training.window_losses import loss_difference, standard_error
 from ...wording import plural
 from ..comparisons.runs import Run

@@ -15,9 +15,9 @@ from ...tables.schema import DENSE
 from ...tables.selection import RouterRows, last_evaluations, select_rows
 from ...tables.table import read_table
 from ...training.configuration import TrainConfig
-from ...training.result_rows import read_rows
-from ...training.run_folder import read_own_log, read_results
-from ...training.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
+from ...training.runs.result_rows import read_rows
+from ...training.runs.run_folder import read_own_log, read_results
+from ...training.sweeps.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
 from ...training.window_losses import WindowLosses
 
 
@@ -70,7 +70,7 @@ class Sweep(NamedTuple):
     planned: tuple[TrainConfig, ...]  # by hyper_id
     runs: list[SweepRun]  # the finished ones, by hyper_id
     selections: list[RouterRows]  # by router: the runs a law is fitted to, dense ones as E = 1; [] if none is routed
-    sessions: list[dict]  # see `training.sweep_folder.read_sessions`
+    sessions: list[dict]  # see `training.sweeps.sweep_folder.read_sessions`
     frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:

@@ -19,8 +19,8 @@ from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
 from ...tables.schema import DENSE
 from ...tables.selection import select_rows
-from ...training.result_rows import read_rows
-from ...training.sweep_folder import folder_of_run, read_had, read_plan
+from ...training.runs.result_rows import read_rows
+from ...training.sweeps.sweep_folder import folder_of_run, read_had, read_plan
 from ...wording import plural
 from ..encoding import dumps
 from ..fit import LEVEL, Fit

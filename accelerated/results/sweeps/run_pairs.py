@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...errors import InputError
 from ...training.configuration import TrainConfig
-from ...training.run_folder import read_config, read_results
+from ...training.runs.run_folder import read_config, read_results
 from ...training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
 from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routelaws.accelerated.training.grid import read_grid
-from routelaws.accelerated.training.result_rows import result_row, write_rows
+from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
+from routelaws.accelerated.training.sweeps.grid import read_grid
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 

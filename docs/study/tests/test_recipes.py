@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.sweeps.grid import read_grid
 from routelaws.accelerated.transformer import draw_noise, init, loss
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..files import read_bytes
+from ...errors import InputError
+from ...files import read_bytes
+from ..window_losses import read_window_losses
 from .record import Record, check_log, check_rows
 from .result_rows import as_text, read_rows
 from .run_folder import check_losses, read_log
-from .window_losses import read_window_losses
 
 
 class Kept(NamedTuple):

@@ -33,9 +33,10 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from ..errors import InputError, StorageError
-from ..files import REMEDIES, storage_errors, storage_line
-from . import hosts, packing
+from ...errors import InputError, StorageError
+from ...files import REMEDIES, storage_errors, storage_line
+from .. import hosts
+from ..text import packing
 from .record import digest_of_json
 
 PACKED = "packed"

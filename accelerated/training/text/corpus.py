@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..files import opened
-from ..wording import in_short, plural
+from ...errors import InputError
+from ...files import opened
+from ...wording import in_short, plural
 
 SPLIT_RULE = "1"
 """Version of steps 3 to 5; part of the content hash, so that a change of the rule never meets an old cache."""

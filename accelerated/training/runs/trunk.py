@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
+from ..configuration import CHANGEABLE, PLACES, TrainConfig
+from ..optimizer import rates_of_steps
 from .checkpoints import Checkpoints, Restored
-from .configuration import CHANGEABLE, PLACES, TrainConfig
-from .optimizer import rates_of_steps
 from .record import record_in
 from .run_folder import read_config
 from .weights import check_files

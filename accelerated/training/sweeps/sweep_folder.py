@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..cores import available_cores
-from ..errors import InputError
-from ..files import locked, make_folder, write_atomically, write_once
-from ..json_files import NUMBER, read_json, shown
-from .configuration import TrainConfig, from_mapping
+from ...cores import available_cores
+from ...errors import InputError
+from ...files import locked, make_folder, write_atomically, write_once
+from ...json_files import NUMBER, read_json, shown
+from ..configuration import TrainConfig, from_mapping
+from ..runs.result_rows import as_text, read_rows, run_columns, write_rows
+from ..runs.run_folder import read_config, read_results
 from .grid import Grid
-from .result_rows import as_text, read_rows, run_columns, write_rows
-from .run_folder import read_config, read_results
 
 HAVE = "have.csv"
 """Rows of runs that a sweep need not train, since a table of the same grid has them (`routelaws sweep --have TABLE`).

@@ -23,11 +23,11 @@ from hashlib import blake2b
 import grain
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
+from ..window_losses import EvaluationText
 from .corpus import PIECE, cut, digest_of_texts, find_files, name_hash, read_documents
 from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
-from .window_losses import EvaluationText
 
 MOST_ENCODED = 2**22
 """Characters of another text that are encoded for an evaluation, whatever is wanted of it: seconds."""

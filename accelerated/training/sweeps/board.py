@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from .configuration import TrainConfig
-from .result_rows import run_columns
-from .run_folder import parse_line
-from .watch import Watch
+from ...errors import InputError
+from ..configuration import TrainConfig
+from ..runs.result_rows import run_columns
+from ..runs.run_folder import parse_line
+from ..watch import Watch
 
 FOLDER = "tensorboard"
 """Of the event files, in the folder of a run."""

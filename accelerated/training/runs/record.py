@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import write_atomically
-from ..json_files import misfit, read_json, shown
-from .configuration import PLACES, TrainConfig, from_mapping
+from ...errors import InputError
+from ...files import write_atomically
+from ...json_files import misfit, read_json, shown
+from ..configuration import PLACES, TrainConfig, from_mapping
 
 FILE = "record.json"
 """Name of the record in the folder of a run, and without its ending that of the entry in a checkpoint."""

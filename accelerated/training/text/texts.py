@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..json_files import shown
-from ..wording import in_short
+from ...errors import InputError
+from ...json_files import shown
+from ...wording import in_short
+from ..configuration import TrainConfig
+from ..window_losses import EvaluationText
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
-from .configuration import TrainConfig
 from .tokens import TokenFiles, changed_files
-from .window_losses import EvaluationText
 
 
 def open_text(

@@ -25,9 +25,9 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..json_files import misfit, shown
-from .configuration import TrainConfig, from_mapping, read_toml
+from ...errors import InputError
+from ...json_files import misfit, shown
+from ..configuration import TrainConfig, from_mapping, read_toml
 
 FORM = {"name?": str, "base?": dict, "sizes?": {"*": dict}, "runs?": [dict]}
 """The form of a sweep's file; each field of a run is checked with the run."""

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..caches import CACHE, cache_folder, private_folder, user_cache
-from ..errors import InputError, in_line
-from ..files import write_atomically
-from ..json_files import NUMBER, read_json
+from ...caches import CACHE, cache_folder, private_folder, user_cache
+from ...errors import InputError, in_line
+from ...files import write_atomically
+from ...json_files import NUMBER, read_json
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 

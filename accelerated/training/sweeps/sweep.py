@@ -24,14 +24,18 @@ from typing import NamedTuple
 
 import jax
 
-from ..cores import available_cores
-from ..errors import InputError, WorkerDiedError
-from ..files import locked, storage_errors
-from .configuration import TrainConfig
-from .corpus import read_corpus
+from ...cores import available_cores
+from ...errors import InputError, WorkerDiedError
+from ...files import locked, storage_errors
+from ..configuration import TrainConfig
+from ..loop import Run
+from ..runs.trunk import Trunk
+from ..stopping import Resumable, asked, held
+from ..text.corpus import read_corpus
+from ..text.texts import open_text
+from ..text.tokens import TokenFiles, prepare_tokens
+from ..watch import Watch
 from .grid import Grid
-from .loop import Run
-from .stopping import Resumable, asked, held
 from .sweep_folder import (
     check_collected,
     check_sweep_folder,
@@ -44,10 +48,6 @@ from .sweep_folder import (
     read_had,
     session,
 )
-from .texts import open_text
-from .tokens import TokenFiles, prepare_tokens
-from .trunk import Trunk
-from .watch import Watch
 from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8

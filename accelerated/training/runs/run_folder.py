@@ -20,15 +20,15 @@ import numpy as np
 
 from routelaws.reference.configuration import ModelConfig
 
-from ..errors import InputError
-from ..files import append_to, read_bytes, read_npy, write_atomically
-from ..json_files import NUMBER, misfit, parse_json, read_json
-from .configuration import TrainConfig, from_mapping
+from ...errors import InputError
+from ...files import append_to, read_bytes, read_npy, write_atomically
+from ...json_files import NUMBER, misfit, parse_json, read_json
+from ..configuration import TrainConfig, from_mapping
+from ..text.tokenizer import Tokenizer
+from ..window_losses import FILE as WINDOWS
+from ..window_losses import WindowLosses, read_window_losses
 from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_log, check_rows, digest, read_record
 from .result_rows import read_rows
-from .tokenizer import Tokenizer
-from .window_losses import FILE as WINDOWS
-from .window_losses import WindowLosses, read_window_losses
 
 HASH_TABLE = "hash_table.npy"
 """Where a run keeps its table."""

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import read_npy
-from ..routed_block import hash_table
-from .configuration import TrainConfig
-from .record import WRITTEN_ANEW
-from .run_folder import HASH_TABLE, read_hash_table
+from ...errors import InputError
+from ...files import read_npy
+from ...routed_block import hash_table
+from ..configuration import TrainConfig
+from ..runs.record import WRITTEN_ANEW
+from ..runs.run_folder import HASH_TABLE, read_hash_table
+from ..runs.weights import load_run
 from .tokens import TokenFiles, load_tokens
-from .weights import load_run
 
 COUNTED = 1 << 24
 """Tokens that are counted at a time."""

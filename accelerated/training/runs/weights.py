@@ -14,14 +14,14 @@ import optax
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.upcycling import upcycle
 
-from ..errors import InputError
+from ...errors import InputError
+from ..configuration import TrainConfig
+from ..step import TrainState, initial_state
+from ..text.tokenizer import Tokenizer
+from ..watch import Watch, silent
 from .checkpoints import Checkpoints
-from .configuration import TrainConfig
 from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
-from .step import TrainState, initial_state
-from .tokenizer import Tokenizer
-from .watch import Watch, silent
 
 UPCYCLING_STREAM = 3
 """Beside the seed, of which hidden units are drawn anew."""

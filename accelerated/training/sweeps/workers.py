@@ -17,7 +17,7 @@ import sys
 import threading
 from multiprocessing import connection
 
-from .stopping import obey
+from ..stopping import obey
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """The environment variable that gives a process pages of 2 MB; glibc 2.35 or newer reads it when a process starts."""

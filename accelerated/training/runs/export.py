@@ -21,11 +21,11 @@ import jax
 import numpy as np
 from jax import export
 
-from .. import cpu
-from ..errors import InputError
-from .configuration import TrainConfig
+from ... import cpu
+from ...errors import InputError
+from ..configuration import TrainConfig
+from ..step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 from .run_folder import table_shape
-from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """For which platforms a train step can be exported."""
