@@ -32,7 +32,7 @@ NEEDED = {
 }
 """The extras of commands that need others than `laws`."""
 
-TRAINING = ("train", "sweep", "evaluate", "generate", "inspect")
+TRAINING = ("train", "sweep", "evaluate", "generate", "inspect", "report")
 """The commands that compile a model, with JAX's cache of compiled programs."""
 
 RESUMABLE = ("train", "sweep")
@@ -46,7 +46,7 @@ COMMANDS = {
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
     "plan-mesh": "Find the meshes of devices that a model fits on, and their costs, from its shapes alone.",
     "convert": "Write your own runs as a results table.",
-    "report": "Write the report of a sweep again, or compare runs.",
+    "report": "Write the report of a sweep again or of one run, or compare runs.",
     "reproduce": "Compare a results table (default: the paper's) with the paper: report, figures, numbers.",
     "downstream": "Compare laws of downstream accuracy: fit them below a budget and score them above it.",
     "evaluate": "Evaluate a trained model on its own texts, on other texts or on a downstream task.",

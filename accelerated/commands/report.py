@@ -1,4 +1,4 @@
-"""What `routelaws report` does: write the report of a sweep again, or compare runs."""
+"""What `routelaws report` does: write the report of a sweep again or of one run, or compare runs."""
 
 import os
 from pathlib import Path
@@ -10,20 +10,29 @@ from ..files import storage_errors
 from ..report.sweep_report import write_report
 from ..results.sweeps.run_pairs import beside, run_table
 from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
-from .terminal import Working
+from .terminal import Working, remark
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:
-    """Write the report of a sweep again, or compare runs.
+    """Write the report of a sweep again or of one run, or compare runs.
 
     Args:
         folders: The folder of one sweep: its report (report.md, report.html, report.json and figures) is written again.
-            Or the folders of two or more runs of `routelaws train`: they are printed side by side, with differences
-            from the first.
+            Or the folder of one run: report.html shows its losses, loads and experts, its settings and the command that
+            repeats it. Or the folders of two or more runs: they are printed side by side, with differences from the
+            first.
         full: For a sweep: write every table, not only the answer, its figures and the cautions.
     """
     if not folders:
-        raise InputError("no folder is given; give the folder of a sweep, or the folders of two or more runs")
+        raise InputError("no folder is given; give the folder of a sweep, or the folders of runs")
+    alone = len(folders) == 1 and os.path.exists(folders[0] / "config.json")
+    if full and (alone or len(folders) > 1):
+        raise InputError("--full is for the report of a sweep; leave it out")
+    if alone:
+        from ..inspection.run_page import write_run_page
+
+        print(write_run_page(folders[0], remark))
+        return
     if len(folders) == 1:
         _collect(folders[0])
     with Working("writing the report: fits, intervals, figures"):

@@ -29,6 +29,8 @@ h2 { border-color: var(--line); }
 h3 { font-size: 1.1rem; margin: 1.4rem 0 0.3rem; }
 th, td { border-color: var(--line); }
 a { color: var(--link); }
+code, pre { background: var(--panel); }
+figcaption { color: var(--soft); }
 p.how { color: var(--soft); margin: 0.2rem 0 0.6rem; max-width: 48rem; }
 ul.findings { padding-left: 1.2rem; font-size: 1.05rem; }
 ul.findings li.bad { color: var(--bad); font-weight: 600; }
@@ -81,16 +83,19 @@ TAKES = (
 
 def page(trace: Trace, found: list[BlockFindings]) -> str:
     """Return a routing as one HTML page that needs no other file."""
+    body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found)}"
+    return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))
+
+
+def microscope(trace: Trace, found: list[BlockFindings]) -> str:
+    """Return what a page shows of a routing; its style sheet needs `STYLE` and `rules`."""
     experts = _shown_experts(found)
     buttons = "".join(_button("block", f"b{i}", f"Block {block.block}", i == 0) for i, block in enumerate(found))
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
-    body = (
-        f"<h1>What the experts learned: {_text(trace.name)}</h1>\n<p>{_about(trace)}</p>\n"
-        f'<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
+    return (
+        f'<p>{_about(trace)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
         f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms()}'
     )
-    style = REPORT_STYLE + STYLE + _rules(trace, experts)
-    return document(f"Experts of {trace.name}", body, style)
 
 
 def _about(trace: Trace) -> str:
@@ -191,8 +196,9 @@ def _shown_experts(found: list[BlockFindings]) -> list[list[int]]:
     return [sorted(order[:LISTED]) for order in orders]
 
 
-def _rules(trace: Trace, experts: list[list[int]]) -> str:
+def rules(trace: Trace, found: list[BlockFindings]) -> str:
     """Return the style rules of blocks and experts: colours, and what the radio buttons show."""
+    experts = _shown_experts(found)
     used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
     lines = [
         f".e{e}{{--h:{_hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{_hue(e, trace.experts)}}}" for e in used

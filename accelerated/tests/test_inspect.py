@@ -1,6 +1,10 @@
 """The microscope on routers whose truth is known: planted weights, a hash, and the same model's own words."""
 
+import dataclasses
 import html.parser
+import math
+import shlex
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -8,18 +12,22 @@ import pytest
 import scipy.special
 import scipy.stats
 
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import findings as told
+from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.own_run import trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import write_trace
+from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
 
-from .test_training_routers import ROUTERS, from_mapping, make_run, tokens_of
+from .test_training_routers import ROUTERS, cut_at, from_mapping, make_run, tokens_of
 
 EXPERTS = 4
 
@@ -159,7 +167,7 @@ class Page(html.parser.HTMLParser):
         attributes = dict(attributes)
         self.ids += [attributes["id"]] if "id" in attributes else []
         self.outside += [attributes[name] for name in ("src", "href") if name in attributes]
-        if tag not in ("meta", "input"):
+        if tag not in ("meta", "input", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -233,3 +241,76 @@ def test_stored_gates_and_experts_are_used(run_of):
     assert replayed(moved, trace.token, ids, trace.gate)["loss"] == pytest.approx(own, rel=1e-6)
     assert abs(replayed(run, trace.token, ids, trace.gate)["loss"] - own) > 1e-5
     assert abs(replayed(moved, trace.token, ids, None)["loss"] - own) > 1e-7  # gates of other experts
+
+
+# The page of a run.
+
+
+def parsed(command, monkeypatch):
+    """Return the run, its folder and its trunk that `routelaws train` takes from a command."""
+    taken = {}
+    keep = lambda config, out, tensorboard, trunk: taken.update(config=config, out=out, trunk=trunk)  # noqa: E731
+    monkeypatch.setattr(train, "run_of", keep)
+    train.main(shlex.split(command.replace("\\\n", ""))[2:])  # as a shell joins its lines
+    return taken["config"], taken["out"], taken["trunk"]
+
+
+def test_the_command_of_a_run_repeats_it(small_fields, monkeypatch):
+    changes = {"router": "top_k", "experts": 4, "k": 2, "capacity_factor": math.inf, "output_norm": True, "seed": 7}
+    changes |= {"learning_rate": 0.003, "corpus": ["a b.txt", "it's"], "eval": ["c4=x y.txt"], "steps": 100}
+    config = from_mapping({**small_fields, **changes}, "test")
+    words = run_page.command(Path("runs/first"), SweepRun(0, config, {"trunk": math.nan}, [], None))
+    assert parsed(words, monkeypatch)[:2] == (config, Path("NEW"))
+    assert max(map(len, words.splitlines())) <= run_page.COMMAND_WIDTH + 12
+
+
+def test_the_command_of_a_decay_begins_at_its_trunk(small_fields, tmp_path, monkeypatch):
+    trunk = from_mapping({**small_fields, "schedule": "constant", "warmup_steps": 4, "keep_every": 8}, "test")
+    (tmp_path / "the trunk").mkdir()
+    (tmp_path / "the trunk" / "config.json").write_text(trunk.to_json())
+    decay = dataclasses.replace(trunk, schedule="wsd", steps=20, decay=0.5, keep_every=10)
+    run = SweepRun(0, decay, {"trunk": "the trunk@8"}, [], None)
+    config, _, begun = parsed(run_page.command(tmp_path / "first", run), monkeypatch)
+    assert config == decay and begun == (tmp_path / "the trunk", 8)
+
+
+def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_path, capsys):
+    folder = tmp_path / "a <run>"
+    fields = {**small_fields, "router": "hash", "experts": EXPERTS, "vocab_size": 300}
+    rows = make_run(fields, folder).train()
+    assert main(["report", str(folder)]) == 0 and capsys.readouterr().out == f"{folder / 'report.html'}\n"
+    shown = (folder / "report.html").read_text()
+    read = Page()
+    read.feed(shown)
+    assert not read.open and len(set(read.ids)) == len(read.ids) and "<script" not in shown and "a &lt;run&gt;" in shown
+    assert all(address.startswith("data:") for address in read.outside) and len(read.outside) == 1
+    for row in rows:
+        assert f"<td>{float(row['loss_validation']):.4f}</td>" in shown
+    assert "Block 2: the token itself" in shown and "Load and tokens of each expert" in shown
+    assert "<td>experts</td><td>4</td><td>1</td>" in shown and "--experts 4" in shown
+    assert main(["report", str(folder), "--full"]) == 2 and "--full is for" in capsys.readouterr().err
+
+
+def test_a_run_without_its_text_has_a_page_and_says_why(small_fields, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_bytes(Path(small_fields["corpus"][0]).read_bytes())
+    changes = {"router": "hash", "experts": EXPERTS, "steps": 4, "evaluations": 1, "corpus": [str(text)]}
+    make_run({**small_fields, **changes}, tmp_path / "run").train()
+    text.unlink()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    shown = (tmp_path / "run" / "report.html").read_text()
+    assert "The experts cannot be shown: " in shown and str(text) in shown and "Load and tokens" not in shown
+    assert not any(mark in capsys.readouterr().err for mark in ("Traceback", "routelaws:"))
+
+
+def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
+    watch, cut = cut_at(12)
+    with pytest.raises(cut):
+        make_run(small_fields, tmp_path / "run", watch).train()
+    shown = run_page.write_run_page(tmp_path / "run").read_text()
+    assert "after 8 of 24 steps" in shown and "The run is not finished" in shown and "experts learned" not in shown
+    with pytest.raises(InputError, match="has no evaluation yet"):
+        watch, cut = cut_at(4)
+        with pytest.raises(cut):
+            make_run(small_fields, tmp_path / "new", watch).train()
+        run_page.write_run_page(tmp_path / "new")

@@ -19,7 +19,7 @@ from .runs import (
     transfer_figure,
     utilisation_figure,
 )
-from .style import STYLE, save_figure
+from .style import save_figure, styled
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # a table is reported without the trainer
@@ -53,14 +53,10 @@ def draw_all(
     Returns:
         The names that were drawn, in the order of FIGURES and OF_A_SWEEP.
     """
-    import matplotlib
-
     make_folder(folder)
     drawn = []
     for name in (*FIGURES, *OF_A_SWEEP):
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()  # a reader's own style would change the bytes
-            matplotlib.rcParams.update(STYLE)
+        with styled():
             figure = None
             if name in FIGURES:
                 figure = FIGURES[name](results, runs)

@@ -4,6 +4,7 @@ One colour per router in every figure (Okabe and Ito's palette, which colour-bli
 router darker means larger. The same numbers give the same bytes.
 """
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -32,16 +33,35 @@ STYLE = {
     "svg.hashsalt": "routelaws", "svg.fonttype": "path", "text.parse_math": False,
 }  # fmt: skip
 
+METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+"""What a file says of its making, without the time or the version of anything."""
+
 WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it
 PER_ROW = 3
 
 
 def save_figure(figure, path: Path) -> None:
-    """Write PATH.png and PATH.svg, each whole or not at all, without the time or the version of anything."""
-    for ending, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        content = io.BytesIO()
-        figure.savefig(content, format=ending[1:], metadata=metadata)
-        write_atomically(path.with_name(path.name + ending), content.getvalue())
+    """Write PATH.png and PATH.svg, each whole or not at all."""
+    for form in METADATA:
+        write_atomically(path.with_name(f"{path.name}.{form}"), image(figure, form))
+
+
+def image(figure, form: str) -> bytes:
+    """Return a figure as png or svg, the same bytes for the same numbers."""
+    content = io.BytesIO()
+    figure.savefig(content, format=form, metadata=METADATA[form])
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def styled():
+    """Draw in our style: a reader's own would change the bytes, and keeps as it is."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
 
 
 def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:  # a table is reported without the trainer
     from ...results.sweeps.findings import Load
     from ...results.sweeps.folder import Sweep, SweepRun
 
+TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
+SHARES = "tokens, in units of a fair share"
+"""What the axes show."""
+
 EVEN = 2.0
 """Fair shares that the busiest expert has at most where the upper half of a panel of loads is needed for its lines."""
 
@@ -24,27 +28,40 @@ def training_figure(results: dict, sweep: "Sweep", found: dict):
     figure, panels = panel_grid(len(chosen), 3.3)
     names = _names([run for _, runs in chosen for run in runs])
     for panel, (size, runs) in zip(panels, chosen, strict=True):
-        tops = [value for run in runs for value in _draw_run(panel, run, colour_of(results, run.router), names)]
+        tops = [t for run in runs for t in _draw_run(panel, run, colour_of(results, run.router), names[run.router])]
         if tops:
             with_room(panel, tops, 0.04, 0.04)
-        panel.set(title=f"N = {size_name(results, size)}", xlabel="training tokens (millions)", xlim=(0, None))
+        panel.set(title=f"N = {size_name(results, size)}", xlabel=TOKENS, xlim=(0, None))
         if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel("loss (nats per token)")
+            panel.set_ylabel(NATS)
     shared_legend(figure, panels, columns=5)
     return figure
 
 
-def _draw_run(panel, run: "SweepRun", colour, names: dict[str, str]) -> list[float]:
+def run_figure(run: "SweepRun", load: "Load | None"):
+    """Return the losses of one run and, of a routed one, the load of its experts."""
+    figure, panels = panel_grid(1 + (load is not None), 3.4)
+    colour = colour_of({"table": {"routers": [run.router]}}, run.router)
+    with_room(panels[0], _draw_run(panels[0], run, colour, "validation", "training, running mean"), 0.04, 0.04)
+    panels[0].set(title="Loss", xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
+    panels[0].legend(loc="upper right")
+    if load is not None:
+        _load_panel(panels[1], load, colour, load.busiest)
+        panels[1].set(title="Load of the experts", ylabel=SHARES)
+    return figure
+
+
+def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
     """Draw the training loss, smoothed, and the evaluations of a run; return the losses that the axis has to hold.
 
     The first steps fall from so high that all else would be flat, and may leave the panel.
     """
     at, loss = _curve(run, "train", "loss")
     smooth = _smoothed(loss)
-    panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0)
+    panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0, label=of_training or None)
     at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
     look = {"color": colour, "markersize": 4, "linewidth": 1.6, "zorder": 3}
-    panel.plot(at_evaluation, validation, "o-", label=names[run.router], **look)
+    panel.plot(at_evaluation, validation, "o-", label=label, **look)
     return [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
 
 
@@ -69,22 +86,23 @@ def load_figure(results: dict, sweep: "Sweep", found: dict):
     figure, panels = panel_grid(len(shown), 3.4)
     highest = max(load.busiest for load in shown.values())
     for panel, load in zip(panels, shown.values(), strict=True):
-        _draw_load(panel, load, colour_of(results, load.router))
-        count = len(load.shares[0])
-        panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
-        panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
-        panel.set(
-            title=f"{router_name(load.router)}, E = {load.experts}",
-            xlabel="experts, busiest first",
-            xlim=(0.5, count + 0.5),
-            ylim=(0, highest * 1.06),
-        )
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        if len(load.shares) > 1:  # where all experts have about a fair share, the lines are at the top
-            panel.legend(loc="lower left" if highest < EVEN else "upper right")
+        _load_panel(panel, load, colour_of(results, load.router), highest)
+        panel.set_title(f"{router_name(load.router)}, E = {load.experts}")
         if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel("tokens, in units of a fair share")
+            panel.set_ylabel(SHARES)
     return figure
+
+
+def _load_panel(panel, load: "Load", colour, highest: float) -> None:
+    """Draw the load of the experts of one run; the axis holds a load of `highest`."""
+    _draw_load(panel, load, colour)
+    count = len(load.shares[0])
+    panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
+    panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
+    panel.set(xlabel="experts, busiest first", xlim=(0.5, count + 0.5), ylim=(0, highest * 1.06))
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    if len(load.shares) > 1:  # where all experts have about a fair share, the lines are at the top
+        panel.legend(loc="lower left" if highest < EVEN else "upper right")
 
 
 def _draw_load(panel, load: "Load", colour) -> None:

@@ -290,20 +290,16 @@ def loads(sweep: Sweep) -> list[Load]:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
         for size in sorted({run.size for run in runs}):
             run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
-            shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
-            found.append(
-                Load(
-                    run.router,
-                    size,
-                    run.experts,
-                    run.config.seed,
-                    shares,
-                    max(max(block) for block in shares),
-                    sum(share == 0 for block in shares for share in block),
-                    float(run.row["dropped_fraction"]),
-                )
-            )
+            found.append(load_of(run))
     return found
+
+
+def load_of(run: SweepRun) -> Load:
+    """Return the load of one routed run that has a log."""
+    shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
+    busiest, idle = max(map(max, shares)), sum(share == 0 for block in shares for share in block)
+    dropped = float(run.row["dropped_fraction"])
+    return Load(run.router, run.size, run.experts, run.config.seed, shares, busiest, idle, dropped)
 
 
 def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
@@ -354,11 +350,12 @@ COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_e
 def learning(sweep: Sweep) -> list[Learning]:
     """Return the diagnostics of each finished routed run that has some, by hyper_id."""
     routed = [run for run in sweep.runs if run.config.model.num_routed]
-    entries = [_of_run(run) for run in routed]
+    entries = [learning_of(run) for run in routed]
     return [entry for entry in entries if entry.exchange is not None]
 
 
-def _of_run(run: SweepRun) -> Learning:
+def learning_of(run: SweepRun) -> Learning:
+    """Return the diagnostics of one routed run."""
     model = run.config.model
     cells = [float(run.row.get(name, math.nan)) for name in COLUMNS]
     agreement, information, entropy, exchange = (None if math.isnan(cell) else cell for cell in cells)

@@ -127,7 +127,7 @@ def run_table(found: RunsBeside) -> str:
     heads = ["run", "what", "N", "step", "validation loss", f"less {folders[0]}", ""]
     blocks: list[Block] = [Table(heads, [_row(run, first=i == 0) for i, run in enumerate(found.runs)])]
     if found.settings:
-        rows = [[f"`{name}`", *map(_setting, values)] for name, values in found.settings.items()]
+        rows = [[f"`{name}`", *map(setting, values)] for name, values in found.settings.items()]
         blocks += ["They differ in", Table(["", *folders], rows)]
     else:
         blocks.append("The runs differ in no setting.")
@@ -148,7 +148,8 @@ def _off_by(error: float) -> str:
     return f" ± {figure(error, '.4f')}" if error == error else ""
 
 
-def _setting(value) -> str:
+def setting(value) -> str:
+    """Return the value of a field as a table shows it."""
     if value is None or value == ():
         return "none"
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -84,9 +84,7 @@ def read_plan(folder: Path) -> Grid:
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.isdir(folder):
             raise InputError(f"{folder}: no such folder") from None
-        one = "; it is one run: give two or more runs to compare them"
-        alone = one if os.path.exists(Path(folder) / "config.json") else ""
-        raise InputError(f"{folder}: holds no sweep (no sweep.json){alone}") from None
+        raise InputError(f"{folder}: holds no sweep (no sweep.json)") from None
     runs = (from_mapping(run, f"{path}: run {i}") for i, run in enumerate(content["runs"]))
     return Grid(content["name"], tuple(runs))
 

@@ -1,0 +1,210 @@
+"""The page on one run: its losses and loads, a microscope of its experts, its settings, and how to repeat it."""
+
+import base64
+import contextlib
+import html
+import math
+import shlex
+from pathlib import Path
+
+from ..errors import InputError
+from ..files import write_atomically
+from ..report.figures.style import image, styled
+from ..report.figures.training import run_figure
+from ..report.opening import corpus
+from ..report.outline import loss_name
+from ..report.page import STYLE as REPORT_STYLE
+from ..report.page import document
+from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
+from ..results.sweeps.findings import learning_of, load_of
+from ..results.sweeps.folder import SweepRun
+from ..results.sweeps.run_pairs import setting
+from ..tables.table import read_table
+from ..training.configuration import TrainConfig
+from ..training.runs.record import read_record
+from ..training.runs.run_folder import read_config, read_own_log, read_results
+from .findings import findings
+from .own_run import trace_folder
+from .page import STYLE, microscope, rules
+
+SAMPLE = 16_384
+"""Validation tokens under the microscope, as in `routelaws inspect`."""
+
+COMMAND_WIDTH = 72
+"""Characters of a line of the command that repeats a run."""
+
+RUN_STYLE = """
+figure { max-width: 100%; }
+summary { cursor: pointer; color: var(--link); margin: 0.7rem 0; }
+@media (prefers-color-scheme: dark) { figure img { filter: invert(0.91) hue-rotate(180deg); } }
+"""
+
+
+def write_run_page(folder: Path, tell=print) -> Path:
+    """Write report.html into the folder of a run, finished or not, and return its path.
+
+    Args:
+        folder: a run folder.
+        tell: called with a line on what is being done.
+
+    Raises:
+        InputError: no run there, no evaluation yet, or a file that is damaged.
+    """
+    folder = Path(folder)
+    run, title = read_run(folder), f"Run {folder.absolute().name}"
+    experts, style = _experts(folder, run.config, tell)
+    before = [Heading(title, 0), about(run), Notes(notes(run))]
+    body = _html(before) + _figure(run) + _html([Heading("Evaluations", 1), evaluations(folder)]) + experts
+    body += _settings(run.config) + _repeat(folder, run)
+    write_atomically(folder / "report.html", document(title, body, REPORT_STYLE + STYLE + RUN_STYLE + style))
+    return folder / "report.html"
+
+
+def read_run(folder: Path) -> SweepRun:
+    """Return the run in a folder with its last evaluation."""
+    config, (rows, windows) = read_config(folder), read_results(folder)
+    if not rows:
+        raise InputError(f"{folder}: has no evaluation yet; wait for the first one")
+    last = read_table(folder / "results.csv").to_dict("records")[-1]
+    return SweepRun(last["hyper_id"], config, last, read_own_log(folder), windows)
+
+
+# WHAT IT IS, AND WHAT IT REACHED
+
+
+def about(run: SweepRun) -> str:
+    """Return what was trained, on what, how long, and its loss."""
+    model, row, counted = run.config.model, run.row, run.config.accounting()
+    routed = f"router {model.router}, {model.experts} experts, k = {model.k}" if model.num_routed else "dense"
+    error = "" if math.isnan(run.standard_error) else f" ± {run.standard_error:.4f} (standard error over documents)"
+    text = corpus(run.config.corpus).replace("`", "")
+    return (
+        f"Validation loss {run.loss:.4f}{error} nats per token after {int(row['step']):,} of {run.config.steps:,} "
+        f"steps. The model ({routed}) has {count(counted.dense_parameters)} dense and "
+        f"{count(counted.total_parameters)} total parameters. It was trained on {int(row['tokens']):,} tokens of "
+        f"{text} in {duration(row['wall_seconds'])} on {row['device']}."
+    )
+
+
+def notes(run: SweepRun) -> list[str]:
+    """Return what a reader should know before the loss is used."""
+    skipped = sum(line["kind"] == "skipped" for line in run.log)
+    lines = []
+    if run.row["step"] < run.config.steps:
+        lines.append("The run is not finished, so its loss will still fall.")
+    if run.config.model.num_routed and (reasons := learning_of(run).reasons):
+        lines.append(f"The router has not learned: {'; '.join(reasons)}.")
+    if skipped:
+        lines.append(f"{skipped} batches were skipped because a loss or gradient was not finite or exploded.")
+    if isinstance(trunk := run.row.get("trunk"), str) and trunk:
+        lines.append(f"The run branched off another run at a step: {trunk}.")
+    return lines
+
+
+def evaluations(folder: Path) -> Table:
+    """Return a row for each evaluation."""
+    frame = read_table(folder / "results.csv").dropna(axis=1, how="all")
+    losses = [name for name in frame if name.startswith("loss_")]
+    routed = [name for name in EVENNESS if name in frame]
+    heads = ["step", "tokens", *(f"{loss_name(name)} loss" for name in losses), *(EVENNESS[name][0] for name in routed)]
+    rows = [
+        [f"{int(row['step']):,}", f"{int(row['tokens']):,}", *(figure(row[name], ".4f", "") for name in losses)]
+        + [EVENNESS[name][1](row[name]) for name in routed]
+        for row in frame.to_dict("records")
+    ]
+    return Table(heads, rows)
+
+
+EVENNESS = {
+    "max_load": ("busiest expert", lambda value: f"{value:.2f}x"),
+    "idle_experts": ("experts without a token", percent),
+    "dropped_fraction": ("dropped in training", lambda value: percent(value, ".2f")),
+}
+"""Columns of the table on how evenly experts are used: their heads and cells."""
+
+
+def _figure(run: SweepRun) -> str:
+    """Return the figure of the losses and loads; nothing for a run without a log."""
+    if not run.log:
+        return ""
+    load = load_of(run) if run.config.model.num_routed and run.load else None
+    with styled():
+        drawing = base64.b64encode(image(run_figure(run, load), "svg")).decode("ascii")
+    words = "Losses during training; the first steps, far above the rest, are cut off."
+    if load is not None:
+        words += " Right: tokens of each expert at the last evaluation, the busiest first; 1 is an even load."
+    drawn = f'<img src="data:image/svg+xml;base64,{drawing}" alt="{words}">'
+    return f"<figure>{drawn}<figcaption>{words}</figcaption></figure>\n"
+
+
+# THE EXPERTS
+
+
+def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
+    """Return the microscope of a sample, and its style rules; why there is none where it cannot be had."""
+    if not config.model.num_routed:
+        return "", ""
+    head = "<h2>What the experts learned</h2>\n"
+    try:
+        trace = trace_folder(folder, tokens=SAMPLE, tell=tell)
+    except InputError as error:
+        return f"{head}<p>The experts cannot be shown: {html.escape(str(error))}.</p>\n", ""
+    found = findings(trace)
+    return head + microscope(trace, found), rules(trace, found)
+
+
+# SETTINGS, AND THE COMMAND
+
+
+def _settings(config: TrainConfig) -> str:
+    """Return the settings that differ from the defaults, and all settings behind a click."""
+    defaults = TrainConfig().fields()
+    rows = [[name, setting(value), setting(defaults[name])] for name, value in config.fields().items()]
+    changed = _html([Heading("Settings", 1), Table(["changed", "value", "default"], [r for r in rows if r[1] != r[2]])])
+    rate = f"The peak of the learning rate is {config.peak_learning_rate():.3g}."
+    every = _html([Table(["setting", "value", "default"], rows)])
+    return f"{changed}<p>{rate}</p>\n<details><summary>Every setting</summary>{every}</details>\n"
+
+
+def _repeat(folder: Path, run: SweepRun) -> str:
+    """Return the command, and on what its result depends."""
+    record = read_record(folder)
+    texts = [] if record is None else [f"{name}: {digest}" for name, digest in record.texts.items()]
+    blocks = [
+        f"Version or commit {run.row['commit']}. On the same machine with the same number of threads, the same text "
+        "and the same version, the losses are identical. Paths are as they were given: begin in the same folder.",
+        *([f"Digests of the texts, in record.json: {'; '.join(texts)}."] if texts else []),
+        "Without --out NEW but with this folder, the command resumes the run from its last checkpoint.",
+    ]
+    return f"<h2>Repeat it</h2>\n<pre>{html.escape(command(folder, run))}</pre>\n{_html(blocks)}"
+
+
+def command(folder: Path, run: SweepRun) -> str:
+    """Return the command that trains the same run into another folder: `routelaws train` with its changed settings."""
+    base, flags = TrainConfig().fields(), []
+    if isinstance(trunk := run.row.get("trunk"), str) and trunk:
+        name, _, step = trunk.rpartition("@")
+        beside = folder.parent / name
+        flags = [["--decay-from", str(beside)], ["--at", step], ["--steps", str(run.config.steps)]]
+        with contextlib.suppress(InputError):
+            base = read_config(beside).fields() | {"schedule": "wsd"}
+        base["steps"] = run.config.steps
+    flags += [_flag(name, value) for name, value in run.config.fields().items() if value != base[name]]
+    lines = ["routelaws train"]
+    for words in map(shlex.join, [*flags, ["--out", "NEW"]]):
+        lines += ["   "] if len(lines[-1]) + len(words) > COMMAND_WIDTH else []
+        lines[-1] += f" {words}"
+    return " \\\n".join(lines)
+
+
+def _flag(name: str, value) -> list[str]:
+    """Return the words that set a field."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+
+
+def _html(blocks: list[Block]) -> str:
+    """Return blocks as HTML, in which a wide table scrolls."""
+    return to_html(blocks).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>") + "\n"
