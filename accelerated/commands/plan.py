@@ -14,9 +14,11 @@ from ..laws.planning import Budget
 from ..results.blocks import Heading, markdown, show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
+from ..results.planning.isoflop import ISOFLOP_CAPTION
 from ..results.planning.next_run import NextRuns, next_blocks
 from ..results.planning.plan import Plan, plan_blocks, plan_of
 from ..results.planning.rankings import check_resamples, published_rankings
+from ..results.plotting import plot_profiles
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read
 from ..tables.released import released_table
@@ -126,7 +128,7 @@ def plan(
         resamples: Number of resamples of the runs, for the share of resamples that an option wins; 0 for none. If not
             given: 500, or 50 for a law with training tokens, which takes longer to fit.
         top: Number of options to show in each ranking. Files and JSON hold all.
-        out: Folder for plan.md, plan.json and a figure of the frontier.
+        out: Folder for plan.md, plan.json, a figure of the frontier and one of isoFLOP profiles.
         json: Print one JSON object and nothing else.
     """
     if top < 1:
@@ -190,7 +192,11 @@ FRONTIER = (
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    """Write plan.md, plan.json and frontier.png/.svg into a folder, made if missing; InputError where it cannot be."""
+    """Write plan.md, plan.json, frontier.png/.svg and for isoFLOP profiles isoflop.png/.svg into a folder.
+
+    Raises:
+        InputError: the folder cannot be made or written.
+    """
     import matplotlib
     from matplotlib import pyplot
 
@@ -200,12 +206,16 @@ def write_plan(plan: Plan, folder: Path) -> None:
     others = [router for router in routers if router not in COLOURS]
     image = "![The least loss against FLOPs, a panel for each data set](frontier.png)"
     blocks = [Heading("Which model to train", 1), *plan_blocks(plan, None), Heading("Frontier"), image, FRONTIER]
+    if plan.profiles:
+        blocks += [Heading("Losses at equal FLOPs"), "![Losses of runs of equal FLOPs](isoflop.png)", ISOFLOP_CAPTION]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(STYLE):
-            figure = plan.plot(COLOURS | dict(zip(others, cycle(MORE_COLOURS), strict=False)))
-            save_figure(figure, folder / "frontier")
-            pyplot.close(figure)
+            figures = {"frontier": plan.plot(COLOURS | dict(zip(others, cycle(MORE_COLOURS), strict=False)))}
+            figures |= {"isoflop": plot_profiles(plan.profiles)} if plan.profiles else {}
+            for name, figure in figures.items():
+                save_figure(figure, folder / name)
+                pyplot.close(figure)
         write_atomically(folder / "plan.md", markdown(blocks))
         write_atomically(folder / "plan.json", dumps(plan.to_dict(), indent=1) + "\n")
     except OSError as error:

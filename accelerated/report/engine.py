@@ -35,6 +35,7 @@ SHORT = (
     sweep_sections.chance_section,
     sweep_sections.registered_section,
     law_sections.law_section,
+    law_sections.isoflop_section,
     run_sections.advice_section,
 )
 """The sections of the report that is written by itself: the answer, its figures, and what to do next."""
@@ -44,6 +45,7 @@ FULL = (
     sweep_sections.chance_section,
     law_sections.law_section,
     law_sections.fit_details,
+    law_sections.isoflop_section,
     fit_sections.slopes_section,
     fit_sections.worth_section,
     fit_sections.dense_section,

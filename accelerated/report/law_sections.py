@@ -2,6 +2,7 @@
 
 from ..results.blocks import Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
+from ..results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
 from ..wording import once, plural
 from .outline import Report, bullets, missing, router_name, status, who
 
@@ -224,3 +225,17 @@ def _of_the_draws(entries: list[dict]) -> str:
         said += f" Draws that do not determine the law are not counted: {'; '.join(lost)}."
     endless = [f"{router_name(e['router'])} {e['unbounded_runs']}" for e in entries if e["unbounded_runs"]]
     return f"{said} E_max has no limit in some bootstraps of runs: {'; '.join(endless)}." if endless else said
+
+
+def isoflop_section(report: Report) -> list[Block]:
+    """Return the best sizes at each budget, by parabolas and by a law in size and tokens."""
+    profiles = report.results["isoflop"]
+    if not profiles:
+        return []
+    return [
+        Heading(ISOFLOP_HEAD),
+        "Runs of several sizes spent about the same training FLOPs. The law is L = a/N^alpha + b/D^beta + c, fitted to "
+        "each kind of model by itself.",
+        *report.figure("isoflop", "Losses at equal FLOPs", ISOFLOP_CAPTION),
+        *profile_blocks(profiles),
+    ]

@@ -251,7 +251,7 @@ def more_section(report: Report) -> list[Block]:
     table = ", every evaluation in [results.csv](results.csv)" if sweep else ""
     lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), unrounded{table}.")
     if not report.full:
-        shown = ("loss", "training" if sweep else "pairs")
+        shown = ("loss", "isoflop", "training" if sweep else "pairs")
         figures = [f"[{name}](figures/{name}.svg)" for name in report.drawn if name not in shown]
         lines += [f"**More figures:** {listed(figures)}."] if figures else []
         command = "routelaws report --full FOLDER" if sweep else "routelaws reproduce --full"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .blocks import exponent
+from .blocks import count, exponent
 
 LABELS = {
     "dense_parameters": "N, dense parameters", "num_experts": "E, experts", "tokens": "D, training tokens",
@@ -98,6 +98,45 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
     for panel in panels.flat[len(frontiers) :]:
         panel.set_axis_off()
     return figure
+
+
+def plot_profiles(profiles: list):
+    """Draw isoFLOP profiles, a panel for each kind of model; return the matplotlib figure.
+
+    Args:
+        profiles: of `planning.isoflop`: runs as dots, the law as a line with its minimum as a diamond, the parabola
+            dashed with its minimum as a cross.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(each.name for each in profiles))
+    figure = Figure(figsize=(8.0, 4.2 * len(names)), layout="constrained")
+    for panel, name in zip(figure.subplots(len(names), 1, squeeze=False).flat, names, strict=True):
+        own = [each for each in profiles if each.name == name]
+        for i, each in enumerate(own):
+            _draw_profile(panel, each, 0.9 * i / max(1, len(own) - 1))
+        panel.set(xscale="log", xlabel="N", ylabel="loss (nats per token)", title=name)
+        for which in ("major", "minor"):  # a decade or less has few major ticks
+            decades = math.log10(max(each.sizes.max() for each in own) / min(each.sizes.min() for each in own))
+            shown = which == "major" or decades < 1.5
+            getattr(panel.xaxis, f"set_{which}_formatter")(lambda n, _, shown=shown: count(n) if shown else "")
+        panel.legend(title="FLOPs", fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _draw_profile(panel, profile, shade: float) -> None:
+    """Draw one budget: runs, law and parabola, and both minima where they are among the runs."""
+    from matplotlib import colormaps
+
+    colour, (sizes, by_law) = colormaps["viridis"](shade), profile.curve
+    rim = {"color": colour, "markeredgecolor": "black", "markeredgewidth": 0.8, "linestyle": "none"}
+    panel.plot(profile.sizes, profile.losses, "o", color=colour, markersize=3.5, label=exponent(profile.flops))
+    panel.plot(sizes, by_law, "-", color=colour, linewidth=1)
+    bend = profile.parabola.curvature * np.log(sizes / profile.parabola.size) ** 2  # NaN without a minimum
+    panel.plot(sizes, profile.parabola.loss + bend, "--", color=colour, linewidth=1)
+    for minimum, mark in ((profile.law, "D"), (profile.parabola, "X")):
+        if sizes[0] <= minimum.size <= sizes[-1]:
+            panel.plot(minimum.size, minimum.loss, mark, markersize=6, zorder=3, **rim)
 
 
 def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...files import make_folder
 from ...results.comparisons.runs import Run
 from .coefficients import coefficients_figure, forms_figure, slopes_figure
-from .laws import effective_figure, level_figure, loss_figure
+from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
 from .runs import (
     frequency_figure,
     k_figure,
@@ -29,6 +29,7 @@ FIGURES = {
     "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "routers": routers_figure,
     "pairs": pairs_figure, "slopes": slopes_figure, "coefficients": coefficients_figure, "forms": forms_figure,
     "utilisation": utilisation_figure, "transfer": transfer_figure, "k": k_figure, "frequency": frequency_figure,
+    "isoflop": isoflop_figure,
 }  # fmt: skip
 """By name, in the order in which the report shows them."""
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from ...laws.fitting import LossCurve, predict_curve
 from ...results.comparisons.runs import REACH, Run
+from ...results.plotting import plot_profiles
 from ..outline import router_name
 from .style import (
     DASHED,
@@ -21,6 +22,11 @@ from .style import (
     size_name,
     size_shade,
 )
+
+
+def isoflop_figure(results: dict, runs: list[Run]):
+    """Return the losses at equal FLOPs; None for a table without budgets."""
+    return plot_profiles(results["isoflop"]) if results["isoflop"] else None
 
 
 def loss_figure(results: dict, runs: list[Run]):

@@ -13,6 +13,7 @@ from ..encoding import plain
 from ..misfit import NO_FLOOR, has_no_floor
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
+from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
 from .options import REACH
 from .rankings import SEED, Line, Ranking, frontier
 
@@ -69,8 +70,9 @@ class Plan(NamedTuple):
             {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
             "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
             "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
-            "notes": [text]}]}. Options stand with the least loss first. What is not known is None. `inside_data` is
-            None where the runs are not at hand and no number is outside what is known of them.
+            "notes": [text], "isoflop": [profile]}]}. Options stand with the least loss first. What is not known is
+            None. `inside_data` is None where the runs are not at hand and no number is outside what is known of them.
+            "isoflop" has an `isoflop.Profile` for each budget of the table.
         """
         head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
         head |= {"comparable": NOT_COMPARABLE, "remarks": self.remarks}
@@ -85,6 +87,11 @@ class Plan(NamedTuple):
         shown = [ranking for ranking in self.rankings if ranking.lines]
         panels = [(_panel_title(ranking), frontier(ranking, self.budget)) for ranking in shown]
         return plot_frontiers(panels, self.budget.flops, colours or {})
+
+    @property
+    def profiles(self) -> list[Profile]:
+        """The isoFLOP profiles of the table."""
+        return [profile for ranking in self.rankings for profile in ranking.profiles]
 
     def __repr__(self) -> str:
         return text(plan_blocks(self))
@@ -112,6 +119,7 @@ def _ranking_dict(ranking: Ranking, plan: Plan) -> dict:
         "options": [_line_dict(line) for line in ranking.lines],
         "left_out": ranking.left_out,
         "notes": notes(ranking),
+        "isoflop": ranking.profiles,
     }
 
 
@@ -150,7 +158,12 @@ def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
         else:
             blocks.append("no options")
         blocks.append(Notes(notes(ranking, top)))
+        blocks += _isoflop_blocks(ranking.profiles)
     return [*blocks, "", NOT_COMPARABLE]
+
+
+def _isoflop_blocks(profiles: list[Profile]) -> list[Block]:
+    return [Heading(ISOFLOP_HEAD), *profile_blocks(profiles)] if profiles else []
 
 
 def _panel_title(ranking: Ranking) -> str:

@@ -23,6 +23,7 @@ from ...laws.planning import Budget
 from ...laws.resampling import bootstrap_weights
 from ..fit import LEVEL, Fit
 from ..prediction import Beyond, inside_hull, intervals_at
+from .isoflop import Profile, isoflop_profiles
 from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
@@ -87,6 +88,11 @@ class Ranking(NamedTuple):
     drawn: int
     fits: list[Fit]
     models: list[Model]
+
+    @property
+    def profiles(self) -> list[Profile]:
+        """The isoFLOP profiles of the runs."""
+        return [profile for fit in self.fits for profile in isoflop_profiles(fit)]
 
 
 def published_rankings(budget: Budget, tokens: float | None = None) -> list[Ranking]:

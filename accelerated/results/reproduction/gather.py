@@ -47,8 +47,9 @@ def gather(
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
     results |= _laws(table, own, good, huber, tell)
-    tell("ablations and pairs")
+    tell("ablations, pairs and isoFLOP profiles")
     results |= _comparisons(results, good)
+    results["isoflop"] = table.profiles()
     results["advice"] = advice(results)
     results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]

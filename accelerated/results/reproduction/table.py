@@ -6,6 +6,7 @@ A law in N and E is fitted to the rows that `selection.select_rows` chooses. For
 user's own holds for all of them, see `Table.part`: a run that diverged and was left out is in no section.
 """
 
+import contextlib
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ...tables.table import listed, named
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run
 from ..fit import Fit
+from ..planning.isoflop import Profile, kinds_profiles
 from ..rows import taken_per_step
 from ..runs import LOSS, Runs, read
 from . import paper
@@ -107,6 +109,13 @@ class Table:
         if key not in self._fits:
             self._fits[key] = [(each, fit_form(BOUNDED, each, key[0])) for each in self.law_rows(loss_column, rows)]
         return self._fits[key]
+
+    def profiles(self) -> list[Profile]:
+        """Return the isoFLOP profiles of each kind of model; [] where no budget has enough sizes."""
+        runs = Runs(self.frame, self._source.paths, self.rows if self.has_condition else None, self.loss_column)
+        with contextlib.suppress(InputError):  # no row is left
+            return kinds_profiles(runs.selections("one kind"), self.loss_column)
+        return []
 
     def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
         """Return the loss and the choice of rows that are meant, as `Runs` takes them; "all" is the default there."""

@@ -141,7 +141,7 @@ def commit() -> str:
         found = subprocess.run(
             ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
         )
-        if found.returncode == 0 and (here.parents[1] / ".git").exists():
+        if found.returncode == 0 and (here.parents[2] / ".git").exists():
             return found.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         pass

@@ -1,0 +1,197 @@
+"""isoFLOP profiles of a table: at each budget the best size by a parabola and by the law, and why they differ.
+
+The runs of a profile are alike in the columns of the law, but for size and tokens. Their FLOPs are alike within a
+factor, so each loss is moved to the budget by the law: by L(N, C/(κ N)) - L(N, D), where C is the geometric mean of the
+FLOPs, and κ, the FLOPs for each parameter and token, the median of the runs.
+"""
+
+import contextlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.laws.isoflop import Difference, Minimum, budgets, difference, law_minimum, parabola
+
+from ...laws.catalogue import LAWS
+from ...tables.agreement import or_one
+from ...tables.schema import DENSE
+from ...tables.selection import RouterRows
+from ..blocks import Block, Notes, Table, count, exponent, figure
+from ..fit import Fit
+from ..row_differences import SIZES
+from ..rows import rows_of_runs, training_flops
+
+CLOSE = 1.1
+"""Sizes within this factor agree. Our choice."""
+
+OF_A_KIND = "hoffmann"
+"""The law of models that differ in size and tokens alone."""
+
+LETTERS = {"num_experts": "E", "granularity": "G"}
+
+ISOFLOP_HEAD = "isoFLOP profiles: the best size at a budget"
+
+ISOFLOP_CAPTION = (
+    "Points are runs that spent about the same FLOPs; their losses are moved to exactly these FLOPs by the law. Solid "
+    "line and diamond: the law and its minimum. Dashed line and cross: a parabola through the runs and its minimum."
+)
+
+EXPONENT_BUDGETS = 3
+"""Budgets of the line of best sizes at least."""
+
+
+class Profile(NamedTuple):
+    """One budget of a table.
+
+    Attributes:
+        name: router, and what else the runs have in common, such as E
+        flops: C
+        sizes, losses: [n] of the runs; the losses are moved to the budget
+        moved: the largest move of a loss, nats
+        parabola, law: the two minima
+        difference: between them, in ln N
+        why: they differ, in words
+        curve: [2, m], sizes and the losses of the law, between the sizes of the runs
+    """
+
+    name: str
+    flops: float
+    sizes: np.ndarray
+    losses: np.ndarray
+    moved: float
+    parabola: Minimum
+    law: Minimum
+    difference: Difference
+    why: str
+    curve: np.ndarray
+
+
+def isoflop_profiles(fit: Fit) -> list[Profile]:
+    """Return the profiles of the runs behind a fit; [] if its law lacks size or tokens, or if no budget has them."""
+    size = next((i for i, name in enumerate(fit.law.columns) if name in SIZES), None)
+    if size is None or "tokens" not in fit.law.columns or fit.rows.runs is None:
+        return []
+    axes, columns = (size, fit.law.columns.index("tokens")), fit.rows.columns[: len(fit.law.columns)]
+    flops = training_flops(fit.rows.runs.frame)
+    others = [values for i, values in enumerate(columns) if i not in axes]
+    kinds, kind = np.unique(np.stack([0 * flops, *others], axis=1), axis=0, return_inverse=True)
+    found = []
+    for i in range(len(kinds)):
+        own = np.flatnonzero(kind.ravel() == i)
+        found += [_profile(fit, axes, own[runs], flops) for runs in budgets(flops[own], columns[size][own])]
+    return found
+
+
+def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profile]:
+    """Return the profiles of a table by the law of Hoffmann et al., fitted to each kind of model by itself.
+
+    Args:
+        selections: the runs of each router, dense ones by themselves.
+        loss_column: column of the loss.
+    """
+    found = []
+    for selection in selections:
+        frame = selection.frame
+        columns = {"E": frame["num_experts"], "k": or_one(frame, "k"), "G": or_one(frame, "granularity")}
+        values, kind = np.unique(np.stack(list(columns.values()), axis=1), axis=0, return_inverse=True)
+        for i, value in enumerate(values):
+            usual = [] if selection.router == DENSE else [f"{n} {v:g}" for n, v in zip(columns, value, strict=True)]
+            name = ", ".join([selection.router, *(words for words in usual if words not in ("k 1", "G 1"))])
+            with contextlib.suppress(ValueError):  # no tokens, or too few runs for the law
+                rows = rows_of_runs(RouterRows(name, frame[kind.ravel() == i], []), LAWS[OF_A_KIND], loss_column)
+                if budgets(training_flops(rows.runs.frame), rows.columns[0]):
+                    found += isoflop_profiles(Fit(rows, OF_A_KIND))
+    return found
+
+
+def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarray) -> Profile:
+    """Return the profile of some runs; `axes` are the places of size and tokens among the columns."""
+    columns = [values[runs] for values in fit.rows.columns[: len(fit.law.columns)]]
+    sizes, tokens = (columns[i] for i in axes)
+    budget, per_token = math.exp(np.log(flops[runs]).mean()), np.median(flops[runs] / (sizes * tokens))
+
+    def by_law(sizes):
+        at = [np.full(len(sizes), values[0]) for values in columns]
+        at[axes[0]], at[axes[1]] = sizes, budget / (per_token * sizes)
+        return np.asarray(fit.law.predict(fit.best, *at), np.float64)
+
+    moves = by_law(sizes) - np.asarray(fit.law.predict(fit.best, *columns), np.float64)
+    losses, line = fit.rows.measured[runs] + moves, np.geomspace(sizes.min(), sizes.max(), 50)
+    minima, apart = (parabola(sizes, losses), law_minimum(by_law, sizes)), difference(sizes, losses, by_law)
+    known = (_name(fit, axes, columns), budget, sizes, losses, float(np.abs(moves).max()))
+    return Profile(*known, *minima, apart, _why(sizes, *minima, apart), np.stack([line, by_law(line)]))
+
+
+def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: Difference) -> str:
+    """Return why the minima of a parabola and of a law differ, in words."""
+    if math.isnan(measured.size):
+        return "no minimum: the losses do not bend upwards"
+    if math.isnan(law.size):
+        return "the law has no minimum"
+    if abs(sum(apart)) <= math.log(CLOSE):
+        return "they agree"
+    if not _inside(sizes, measured):
+        return "the parabola's minimum is outside the runs"
+    if abs(sum(apart)) <= 2 * measured.error:
+        return "within twice the error of the parabola"
+    if abs(apart.shape) >= abs(apart.runs):
+        return "the law's profile is no parabola"
+    return "the runs miss the law"
+
+
+def _inside(sizes: np.ndarray, minimum: Minimum) -> bool:
+    return sizes.min() <= minimum.size <= sizes.max()
+
+
+def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
+    """Return what the runs of a profile have in common."""
+    others = [(name, columns[i][0]) for i, name in enumerate(fit.law.columns) if i not in axes]
+    if ("num_experts", 1) in others:
+        return DENSE
+    return ", ".join([fit.name, *(f"{LETTERS.get(name, name)} {value:g}" for name, value in others)])
+
+
+def profile_blocks(found: list[Profile]) -> list[Block]:
+    """Return the table of profiles, and what it says; [] without profiles."""
+    if not found:
+        return []
+    heads = ["models", "FLOPs", "runs", "N by parabola", "N by law", "ratio", "of shape", "of runs", "why"]
+    rows = [
+        [each.name, exponent(each.flops), str(len(each.sizes)), _size(each.parabola), _size(each.law)]
+        + [_times(sum(each.difference)), *map(_times, each.difference), each.why]
+        for each in found
+    ]
+    notes = [
+        "N by parabola: the minimum of a parabola in ln N through the runs of about equal FLOPs, ± one standard error; "
+        "N by law: the minimum of the law at these FLOPs",
+        "ratio: of shape times of runs; of shape: how far a parabola through the law's own losses misses the law's "
+        "minimum; of runs: the rest, since the losses are not those of the law",
+        f"losses are moved to exactly these FLOPs by the law, by {max(each.moved for each in found):.2g} nats at most",
+        *_growth(found),
+    ]
+    return [Table(heads, rows, keys=2, words=(len(heads) - 1,)), Notes(notes)]
+
+
+def _size(minimum: Minimum) -> str:
+    if math.isnan(minimum.size):
+        return "none"
+    return count(minimum.size) + ("" if math.isnan(minimum.error) else f" ± {figure(100 * minimum.error, '.2g')} %")
+
+
+def _times(log: float) -> str:
+    return "" if math.isnan(log) else f"{math.exp(log):.3g}"
+
+
+def _growth(found: list[Profile]) -> list[str]:
+    """Return how the best size grows with the budget by both, where there are enough budgets."""
+    lines = []
+    for name in dict.fromkeys(each.name for each in found):
+        own = [each for each in found if each.name == name and _inside(each.sizes, each.parabola)]
+        own = [each for each in own if not math.isnan(each.law.size)]
+        if len(own) < EXPONENT_BUDGETS:
+            continue
+        flops, minima = np.log([each.flops for each in own]), [(each.parabola.size, each.law.size) for each in own]
+        by_parabola, by_law = np.polyfit(flops, np.log(minima), 1)[0]
+        lines.append(f"{name}: N grows as FLOPs^{by_parabola:.3g} by the parabolas, as FLOPs^{by_law:.3g} by the law")
+    return lines
