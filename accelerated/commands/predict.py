@@ -70,7 +70,7 @@ def predict(
         router: Predict for this router_type only. If not given: for all of the table.
         published: Instead of a table, use the published coefficients by this name: routed-bounded S-Base, RL-R or Hash;
             compute marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64,
-            validation" or E=16, joint joint, leverage tian.
+            validation" or E=16, joint joint or looped, leverage tian.
         level: Confidence level of the intervals.
         json: Print one JSON object and nothing else.
     """

@@ -14,7 +14,7 @@ from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.planning import isoflop
 from routelaws.accelerated.results.runs import read
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients
-from routelaws.reference.laws.isoflop import budgets, law_minimum, parabola
+from routelaws.reference.laws.isoflop import isoflop_budgets, law_minimum, parabola
 from routelaws.reference.laws.planning import hoffmann_optimum
 
 LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
@@ -82,9 +82,9 @@ def test_the_minimum_of_a_law_is_that_of_its_formula():
 def test_budgets_are_the_densest_windows():
     flops = np.array([1.0, 1.1, 1.2, 1.24, 1.3, 9.0, 10.0, 10.5, 11.0, 11.2, 50.0])
     sizes = np.arange(1.0, 12)
-    assert [found.tolist() for found in budgets(flops, sizes)] == [[0, 1, 2, 3], [5, 6, 7, 8, 9]]
-    assert [found.tolist() for found in budgets(flops, np.ones(11))] == []
-    assert [found.tolist() for found in budgets(flops, sizes, window=1.3)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [found.tolist() for found in isoflop_budgets(flops, sizes)] == [[0, 1, 2, 3], [5, 6, 7, 8, 9]]
+    assert [found.tolist() for found in isoflop_budgets(flops, np.ones(11))] == []
+    assert [found.tolist() for found in isoflop_budgets(flops, sizes, window=1.3)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
 def test_a_planted_law_leaves_its_shape_alone(tmp_path):

@@ -125,6 +125,19 @@ def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
 
 
+def test_the_coefficients_of_looped_models_are_in_billions(capsys):
+    """At E = 1, Ê is E_start, and the law in billions is a sum of two powers of N/1e9 and D/1e9."""
+    point = ["active_parameters=3e9", "tokens=2e11", "num_experts=1"]
+    assert main(["predict", "--law", "joint", "--published", "looped", "--json", "--at", *point]) == 0
+    found = json.loads(capsys.readouterr().out)
+    log = math.log(1.3174)
+    first = 0.8085 * 1.3174**-0.1935 * 3 ** (-0.1951 - 0.0137 * log)
+    second = 3.4291 * 1.3174**-0.2056 * 200 ** (-0.7548 + 0.0881 * log)
+    assert found["value"] == pytest.approx(first + second + 1.3555, rel=1e-12)
+    assert main(["predict", "--law", "joint", "--published", "looped", "--at", *point]) == 0
+    assert "by arithmetic alone" in " ".join(capsys.readouterr().out.split())
+
+
 def test_text_of_two_routers_says_a_warning_once(tmp_path):
 
     path = make_table(tmp_path, 1e-3)

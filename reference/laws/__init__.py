@@ -138,6 +138,14 @@ _NAMES = {
         "jackknife_prediction",
         "range_of",
     ),
+    "isoflop": (
+        "Minimum",
+        "MinimumDifference",
+        "isoflop_budgets",
+        "law_minimum",
+        "minimum_difference",
+        "parabola",
+    ),
     "joint": (
         "AtExperts",
         "JointCoefficients",

@@ -10,14 +10,14 @@ FLOPs for each parameter and token (usually 6),
 
     L(x) = a e^(-αx) + b (κ/C)^β e^(βx) + c
 
-The two minima differ for two reasons, which add up in ln N (`difference`):
+The two minima differ for two reasons, which add up in ln N (`minimum_difference`):
 
     shape   the law's profile is no parabola: it is steeper on one side unless α = β. A parabola through the law's own
             losses, at the sizes of the runs, misses the law's minimum by this much. The error is larger if the sizes
             lie on one side of the minimum, and smaller if they are close to it (arXiv 2603.22339 calls it a bias).
     runs    the rest: the losses are not those of the law, by chance or because the law is wrong here.
 
-A table rarely has the same FLOPs to the last digit. `budgets` collects the runs whose FLOPs are within a factor.
+A table rarely has the same FLOPs to the last digit. `isoflop_budgets` collects runs whose FLOPs are within a factor.
 """
 
 import math
@@ -55,14 +55,14 @@ class Minimum(NamedTuple):
     error: float = math.nan
 
 
-class Difference(NamedTuple):
+class MinimumDifference(NamedTuple):
     """By how much the parabola's minimum is above that of the law, in ln N."""
 
     shape: float  # of a parabola through the law's own losses
     runs: float  # of the losses of the runs, which are not those of the law
 
 
-def budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW) -> list[np.ndarray]:
+def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW) -> list[np.ndarray]:
     """Return the indices of the runs of each budget, the smallest budget first.
 
     The window with the most runs is a budget; then the next one among the remaining runs, until no window has
@@ -75,7 +75,7 @@ def budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW) -> lis
 
     Example:
         >>> flops = np.array([1e18, 1.1e18, 0.9e18, 1e18, 5e18, 1e19])
-        >>> [found.tolist() for found in budgets(flops, np.array([1.0, 2.0, 4.0, 8.0, 1.0, 2.0]))]
+        >>> [found.tolist() for found in isoflop_budgets(flops, np.array([1.0, 2.0, 4.0, 8.0, 1.0, 2.0]))]
         [[0, 1, 2, 3]]
     """
     flops, sizes = check_range("flops", flops, above=0.0), check_range("sizes", sizes, above=0.0)
@@ -150,7 +150,7 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
     return Minimum(math.exp(x[best]), float(losses[best]), float((around[0] - 2 * around[1] + around[2]) / 2 / step**2))
 
 
-def difference(sizes: np.ndarray, losses: np.ndarray, profile: Callable) -> Difference:
+def minimum_difference(sizes: np.ndarray, losses: np.ndarray, profile: Callable) -> MinimumDifference:
     """Return why the minimum of the parabola is not that of the law; NaN where one of the three has no minimum.
 
     Args:
@@ -159,4 +159,4 @@ def difference(sizes: np.ndarray, losses: np.ndarray, profile: Callable) -> Diff
         profile: as in `law_minimum`.
     """
     measured, shape = parabola(sizes, losses).size, parabola(sizes, profile(sizes)).size
-    return Difference(math.log(shape / law_minimum(profile, sizes).size), math.log(measured / shape))
+    return MinimumDifference(math.log(shape / law_minimum(profile, sizes).size), math.log(measured / shape))

@@ -105,6 +105,17 @@ class AtExperts(NamedTuple):
     c: float
 
 
+def _from_billions(law: JointCoefficients) -> JointCoefficients:
+    """Return a law whose N and D are in billions as one in N and D: (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ, and so on."""
+    unit = math.log(1e9)
+    return law._replace(
+        a=law.a * math.exp(-law.alpha * unit),
+        delta=law.delta - law.gamma * unit,
+        b=law.b * math.exp(-law.beta * unit),
+        omega=law.omega - law.zeta * unit,
+    )
+
+
 PUBLISHED = {
     "joint": Published(
         JointCoefficients(
@@ -112,7 +123,17 @@ PUBLISHED = {
         ),
         "Ludziejewski et al. 2025, arXiv 2502.05172, table 3",
         "read in the paper, four digits; its table 4 follows from it within 0.3 %",
-    )
+    ),
+    "looped": Published(
+        _from_billions(
+            JointCoefficients(
+                0.8085, -0.1951, -0.1935, -0.0137, 3.4291, -0.7548, -0.2056, 0.0881, 1.3174, 57.12, 1.3555
+            )
+        ),
+        "the law of looped MoE models (Meta 2026) without loops; E is experts over k",
+        "read in the source's text, which does not print the unit of N and D; billions follow by arithmetic alone "
+        "(they give 1.968 at N = 1e9, D = 5e11, E = 8)",
+    ),
 }  # fmt: skip
 """Printed coefficients."""
 

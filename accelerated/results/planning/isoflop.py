@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.isoflop import Difference, Minimum, budgets, difference, law_minimum, parabola
+from routelaws.reference.laws.isoflop import (
+    Minimum,
+    MinimumDifference,
+    isoflop_budgets,
+    law_minimum,
+    minimum_difference,
+    parabola,
+)
 
 from ...laws.catalogue import LAWS
 from ...tables.agreement import or_one
@@ -62,7 +69,7 @@ class Profile(NamedTuple):
     moved: float
     parabola: Minimum
     law: Minimum
-    difference: Difference
+    difference: MinimumDifference
     why: str
     curve: np.ndarray
 
@@ -79,7 +86,7 @@ def isoflop_profiles(fit: Fit) -> list[Profile]:
     found = []
     for i in range(len(kinds)):
         own = np.flatnonzero(kind.ravel() == i)
-        found += [_profile(fit, axes, own[runs], flops) for runs in budgets(flops[own], columns[size][own])]
+        found += [_profile(fit, axes, own[runs], flops) for runs in isoflop_budgets(flops[own], columns[size][own])]
     return found
 
 
@@ -100,7 +107,7 @@ def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profi
             name = ", ".join([selection.router, *(words for words in usual if words not in ("k 1", "G 1"))])
             with contextlib.suppress(ValueError):  # no tokens, or too few runs for the law
                 rows = rows_of_runs(RouterRows(name, frame[kind.ravel() == i], []), LAWS[OF_A_KIND], loss_column)
-                if budgets(training_flops(rows.runs.frame), rows.columns[0]):
+                if isoflop_budgets(training_flops(rows.runs.frame), rows.columns[0]):
                     found += isoflop_profiles(Fit(rows, OF_A_KIND))
     return found
 
@@ -118,12 +125,12 @@ def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarra
 
     moves = by_law(sizes) - np.asarray(fit.law.predict(fit.best, *columns), np.float64)
     losses, line = fit.rows.measured[runs] + moves, np.geomspace(sizes.min(), sizes.max(), 50)
-    minima, apart = (parabola(sizes, losses), law_minimum(by_law, sizes)), difference(sizes, losses, by_law)
+    minima, apart = (parabola(sizes, losses), law_minimum(by_law, sizes)), minimum_difference(sizes, losses, by_law)
     known = (_name(fit, axes, columns), budget, sizes, losses, float(np.abs(moves).max()))
     return Profile(*known, *minima, apart, _why(sizes, *minima, apart), np.stack([line, by_law(line)]))
 
 
-def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: Difference) -> str:
+def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: MinimumDifference) -> str:
     """Return why the minima of a parabola and of a law differ, in words."""
     if math.isnan(measured.size):
         return "no minimum: the losses do not bend upwards"
