@@ -23,6 +23,7 @@ BOUNDS: dict[str, Bound] = {}
 
 # Laws.
 BOUNDS["laws.routed.value"] = Bound(2e-14, "relative; a sum of four terms below 10 in a power of ten: about 100 u")
+BOUNDS["laws.routed.parameter_count"] = Bound(2e-13, "relative; as above, divided by a dense slope of 0.05 or more")
 BOUNDS["laws.routed.experts"] = Bound(5e-15, "per unit of dE/dlog10 L: the rounding of a log10 loss; measured 1.0e-15")
 BOUNDS["laws.routed.size"] = Bound(1e-14, "relative per 1/|slope|: the rounding of a log10 loss; measured 1.2e-15")
 BOUNDS["laws.rmsle"] = Bound(1e-15, "relative; a root of the objective, or of a mean of one's own: a few u; measured 0")
@@ -156,6 +157,9 @@ BOUNDS["laws.downstream.interval"] = Bound(5e-14, "of accuracy; one formula in t
 BOUNDS["laws.downstream.exact_line"] = Bound(
     1e-12, "of ln A and alpha; a line carried over 45 units of ln C; measured 4e-14"
 )
+BOUNDS["laws.downstream.exact_repeated"] = Bound(
+    1e-12, "absolute; four columns carried over 45 units of ln C; measured 3e-14"
+)
 BOUNDS["laws.accuracy.exact"] = Bound(
     1e-7, "of accuracy, or of a logarithm; noise-free, a search that ends in a flat sum"
 )
@@ -163,6 +167,7 @@ BOUNDS["laws.accuracy.coefficients"] = Bound(1e-6, "relative; noise-free; A_star
 BOUNDS["laws.accuracy.interval"] = Bound(1e-5, "of accuracy or leverage; folds of flat valleys")
 BOUNDS["laws.two_stage.value"] = Bound(4e-15, "relative to 1; a logistic, a power; measured 6e-16")
 BOUNDS["laws.two_stage.rmse"] = Bound(1e-10, "relative; steps end where the sum falls by 1e-14 of itself")
+BOUNDS["laws.two_stage.agree"] = Bound(1e-6, "of accuracy, a decade beyond; a flat valley")
 BOUNDS["laws.two_stage.exact"] = Bound(1e-12, "of accuracy; noise-free, a decade beyond; measured 3e-15")
 BOUNDS["laws.two_stage.first"] = Bound(
     1e-11, "relative; noise-free coefficients of a sum of three terms; measured 5e-14"

@@ -10,6 +10,8 @@ from pathlib import Path
 import jupytext
 import pytest
 
+from routelaws.conformance.bounds import BOUNDS
+
 FOLDER = Path(__file__).resolve().parents[1]
 LESSONS = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
 QUICK = [name for name in LESSONS if name.startswith(("00", "01", "04", "11"))]  # NumPy alone runs these
@@ -73,6 +75,13 @@ class TestEveryLesson:
     def test_says_last_what_to_remember(self, name):
         remembered = page(name).partition("\n## What to remember\n")[2].partition("\n## Exercises\n")[0]
         assert 3 <= remembered.count("\n- ") <= 5 and len(remembered.split()) < 110
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_names_bounds_that_there_are(self, name):
+        named = re.findall(
+            r'same\([^\n]*?"([a-z_]+\.[a-z_.0-9]+)"', "\n".join(cell.source for cell in code_cells(name))
+        )
+        assert set(named) <= set(BOUNDS)
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_short_cells(self, name):
