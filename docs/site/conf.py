@@ -49,9 +49,8 @@ html_theme_options = {
     "back_to_top_button": True,
     "show_prev_next": True,
 }
-lesson_sidebar = ["page-toc", "sidebar-nav-bs"]  # on the left, so that code of 120 columns has room on the right
 html_sidebars = dict.fromkeys(("index", "lab/**", "source/**", "reference/index", "conformance/index"), [])
-html_sidebars["tutorials/[0-9]*"] = lesson_sidebar
+html_sidebars["tutorials/[0-9]*"] = ["page-toc"]  # on the left, so that code of 120 columns has room on the right
 
 
 def number_lines(app, doctree):

@@ -165,7 +165,7 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
         empty(folder)
     stage(staged, root)
     where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings, and what Sphinx remembers
-    words = ["-q", "-W", "--keep-going", *(str(each) for pair in where.items() for each in pair)]
+    words = ["-q", "-W", "--keep-going", "-j", "auto", *(str(each) for pair in where.items() for each in pair)]
     if build_main([*words, str(staged), str(out)]):
         return ["Sphinx had warnings; they stand above"]
     add_lab(out / "_static/lab")
