@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 1. A routed layer by hand
 #
-# **You will** send four tokens through a layer with two experts and see every number on the way. Then you will count
+# **You will** send six tokens through a layer with three experts and see every number on the way. Then you will count
 # what such a layer costs. Lesson 0 shows why people build it: with the same work for each token, the loss is lower.
 #
 # **You need** Python, NumPy, and what a matrix product is. Pictures need matplotlib; the last part needs JAX.
@@ -10,17 +10,19 @@
 # [`experts.py`](../reference/experts.py), [`accounting.py`](../reference/accounting.py).
 
 # %% [markdown]
-# ## 1. Four tokens
+# ## 1. Six tokens
 #
 # A language model reads text in pieces called *tokens*: words, or parts of words. Inside the model each token is a list
 # of numbers, a *vector*. Real models use thousands of numbers for each token. Ours uses two, so that we can draw it.
+# The word "the" is there twice, with different numbers: the layers before have added something of the words around it.
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, WORDS, best_time, figure, needs, same
 
-words = ["the", "cat", "sat", "down"]
-x = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 0.5]])  # [T, d]: one row for each token
+words = WORDS  # "the cat sat on the mat"
+# [T, d]: one row for each token
+x = np.array([[3.5, 0.5], [3.5, 2.0], [2.0, 1.0], [2.0, -1.5], [0.5, -0.5], [1.0, 3.0]])
 T, d = x.shape
 for word, vector in zip(words, x, strict=True):
     print(f"{word:5}", vector)
@@ -30,8 +32,8 @@ assert x.shape == (len(words), 2)
 # %% [markdown]
 # ## 2. Scores
 #
-# The layer has two *experts*. An expert is a small network of its own. We do not need to know yet what it computes. We
-# first need to know which expert gets which token. That is the work of the *router*.
+# The layer has three *experts*. An expert is a small network of its own. We do not need to know yet what it computes.
+# We first need to know which expert gets which token. That is the work of the *router*.
 #
 # The router gives each token $t$ a score for each expert $e$. The score is called a *logit*. It is the sum of the
 # token's numbers, each times a weight that the router has learned:
@@ -41,7 +43,7 @@ assert x.shape == (len(words), 2)
 # Here is that sum as a loop over tokens, experts and numbers.
 
 # %%
-w = np.array([[1.0, -1.0], [0.0, 1.0]])  # [d, E]: one column for each expert
+w = np.array([[2.0, 2.0, 0.0], [2.0, 0.0, 2.0]])  # [d, E]: one column for each expert
 E = w.shape[1]
 z = np.zeros((T, E))
 for t in range(T):
@@ -54,9 +56,13 @@ for word, row in zip(words, z, strict=True):
 # %% [markdown]
 # Three loops of this kind are a matrix product. NumPy writes it as one sign and gives the same numbers. `same` checks
 # that: it is a helper of these lessons, and stops the lesson unless two results agree up to rounding.
+#
+# Keep this table in mind. Lessons 2 to 8 send the same six tokens with the same scores through other routers. They
+# import it as `SCORES`.
 
 # %%
 same(x @ w, z)
+same(z, SCORES)
 print(x @ w)
 
 # %% [markdown]
@@ -99,7 +105,7 @@ for t in range(T):
         if p[t, e] > gate[t]:
             expert[t], gate[t] = e, p[t, e]
 for t in range(T):
-    print(f"{words[t]:5} goes to expert {expert[t]} with gate {gate[t]:.3f}")
+    print(f"{t} {words[t]:4} goes to expert {expert[t]} with gate {gate[t]:.3f}")
 assert list(expert) == list(p.argmax(axis=1))
 
 # %% [markdown]
@@ -111,27 +117,26 @@ assert list(expert) == list(p.argmax(axis=1))
 from routelaws.reference.routers.top_k import switch_router
 
 routing = switch_router(z)
-print("experts", routing.expert[:, 0], " gates", routing.gate[:, 0].round(3), " load", routing.load)
+print("experts", routing.expert[:, 0], " gates", routing.gate[:, 0].round(3), " load", routing.load.round(3))
 same(routing.expert[:, 0], expert)
 same(routing.gate[:, 0], gate)
 
 
 # %% tags=["picture"]
 def draw(axes):
-    side = np.array([-0.5, 1.5])
-    axes.plot(side, 2 * side, color=COLOURS[-1], linestyle="--")
-    axes.text(1.3, 2.4, "both logits equal", color=COLOURS[-1], va="center")
+    for end in ((0, 9), (9, 0), (-9, -9)):  # where the two largest logits are equal
+        axes.plot([0, end[0]], [0, end[1]], color=COLOURS[-1], linestyle="--", linewidth=1)
     for e in range(E):
-        mine = expert == e
-        axes.scatter(*x[mine].T, s=90, marker="os"[e], color=COLOURS[e], label=f"goes to expert {e}")
+        axes.scatter(*x[expert == e].T, s=90, marker="osv"[e], color=COLOURS[e])
     for t in range(T):
         axes.annotate(words[t], x[t], xytext=(9, -4), textcoords="offset points")
-    axes.legend(loc="center right", frameon=True)
+    for e, place in enumerate(((2.7, 3.5), (2.7, -2.6), (-1.4, 1.5))):
+        axes.text(*place, f"expert {e}", color=COLOURS[e], ha="center")
     axes.set(xlabel="first number of the token", ylabel="second number of the token")
-    axes.set(xlim=(-0.4, 3.0), ylim=(-0.5, 2.7))
+    axes.set(xlim=(-2.4, 4.6), ylim=(-3.0, 4.0))
 
 
-figure(draw, "The router cuts the plane in two. Tokens left of the dashed line go to expert 1, the others to expert 0.")
+figure(draw, "The router cuts the plane in three. Four tokens go to expert 0, two to expert 1, and none to expert 2.")
 
 # %% [markdown]
 # ## 5. Places: the capacity of an expert
@@ -153,7 +158,7 @@ for t in range(T):
     slot[t] = waiting[expert[t]]
     kept[t] = slot[t] < C
     waiting[expert[t]] += 1
-    print(f"{words[t]:5} slot {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
+    print(f"{t} {words[t]:4} slot {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
 assert kept.sum() == np.minimum(waiting, C).sum()
 
 # %% [markdown]
@@ -185,14 +190,14 @@ print("who sits in the slots of each expert:", placement.token.tolist(), f"({T} 
 # %%
 from routelaws.reference.experts import gelu
 
-up = np.array([[[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [[0.0, 1.0, -1.0], [1.0, 0.0, 1.0]]])  # [E, d, f]
-down = np.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]])  # [E, f, d]
+up = np.array([[[1, 0, 1], [0, 1, 1]], [[0, 1, -1], [1, 0, 1]], [[1, 1, 0], [-1, 1, 0]]])  # [E, d, f]
+down = np.array([[[1, 0], [0, 1], [1, 1]], [[0, 1], [1, 0], [1, 1]], [[1, 1], [0, 1], [1, 0]]])  # [E, f, d]
 y = np.zeros((T, d))
 for t in range(T):
     if kept[t]:
         hidden = gelu(x[t] @ up[expert[t]])  # [f]
         y[t] = gate[t] * (hidden @ down[expert[t]])
-    print(f"{words[t]:5}", y[t].round(3))
+    print(f"{t} {words[t]:4}", y[t].round(3))
 assert not y[~kept].any()
 
 # %% [markdown]
@@ -225,13 +230,13 @@ print(f"dropped: {result.dropped_fraction:.0%} of the tokens")
 # %%
 h = x + y
 for t in range(T):
-    print(f"{words[t]:5} {x[t]} -> {h[t].round(3)}")
+    print(f"{t} {words[t]:4} {x[t]} -> {h[t].round(3)}")
 assert np.array_equal(h[~kept], x[~kept])
 
 # %% [markdown]
 # ## 7. What it costs
 #
-# Why have two experts, if each token sees only one? Count the weights of the layer, and the weights that one token
+# Why have three experts, if each token sees only one? Count the weights of the layer, and the weights that one token
 # meets. An expert is two matrices, of d × f and of f × d numbers (section 6), here with f = 3.
 
 # %%
@@ -254,7 +259,8 @@ assert weights == up.size + down.size + w.size
 # - **B** = P / F: how many parameters there are for each of these operations.
 #
 # N and P leave out the *embedding*, the table with a vector for each word that the model knows, as do the authors of
-# the paper that these lessons follow. F has the last product with such a table, by which words are scored.
+# the paper that these lessons follow. F includes the last product of the
+# model, which gives each of these words a score.
 #
 # [`count`](../reference/accounting.py) knows all four for every model of that paper, Clark et al. 2022. The smallest
 # model has these numbers, with experts in every other layer.
@@ -372,7 +378,7 @@ print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3
 # Each has an answer, with the code that checks it, in [`answers/01_a_routed_layer.py`](answers/01_a_routed_layer.py).
 #
 # 1. From which capacity factor $c$ on is no token dropped here?
-# 2. Move the token "down" so that it goes to the other expert, by changing one number of `x`. Who is dropped then?
+# 2. Change one number of the token "mat" so that it goes to expert 2. Which tokens are dropped then?
 # 3. Double all weights of the router. Which of these change: the experts, the gates, the load?
 # 4. In the paper's largest model, with 512 experts in every other layer, what share of all parameters does one token
 #    meet?

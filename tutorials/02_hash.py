@@ -13,13 +13,13 @@
 #
 # The router of lesson 1 had weights to learn. This one has none. A model numbers all words that it knows. The list is
 # its *vocabulary*, and the number of a word is its *id*. Usually the list begins with the most frequent words. Here is
-# a text, and its vocabulary in that order.
+# a text that begins with the six tokens of lesson 1, and its vocabulary in that order.
 
 # %%
 import numpy as np
-from lesson import best_time, figure, needs, same
+from lesson import WORDS, best_time, figure, needs, same
 
-text = "the cat sat on the mat and the dog sat on the cat".split()
+text = WORDS + "and the dog sat on the cat".split()
 vocabulary = sorted(set(text), key=lambda word: (-text.count(word), text.index(word)))
 ids = np.array([vocabulary.index(word) for word in text])
 for word in vocabulary:
@@ -44,7 +44,7 @@ for t in range(len(ids)):
     while left_over >= E:
         left_over -= E
     expert[t] = left_over
-print([f"{word}->{e}" for word, e in zip(text, expert, strict=True)])
+print(*(f"{word}->{e}" for word, e in zip(text, expert, strict=True)))
 same(ids % E, expert)
 
 # %% [markdown]
@@ -63,7 +63,8 @@ print("load of each expert:", routing.load.round(3), " gates:", np.unique(routin
 # Three things are worth noting.
 #
 # - There is nothing to learn. The *gate*, which in lesson 1 carried the learning of the router, is 1 for every token.
-# - The same word goes to the same expert, whatever its neighbours are.
+# - The same word goes to the same expert, whatever its neighbours are. In lesson 1 the first "the" went to expert 0
+#   and the second to expert 1, by their scores. Here both go to expert 0.
 # - The expert of a token depends on no other token, so nothing of the future can leak into it.
 #
 # The last two can be tried: change the last word, or turn the text around.
@@ -224,9 +225,8 @@ figure(
 #
 # The bound can be lowered in one way: give each word k experts, each with the weight 1/k. Then the most frequent word
 # brings only $p_0 / k$ to each of them. A table then has k columns.
-# [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder first, and finds the other experts at equal
-# steps from it. The step s changes from one run of E words to the next, here from 1 for the first four words
-# to 2 for the next four:
+# [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder as the first expert, and counts on from it in
+# steps of s for the others. With four experts, s is 1 for the words 0 to 3, 2 for the words 4 to 7, and so on:
 #
 # $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
 
@@ -312,7 +312,7 @@ for name, expert in asked.items():
     print(f"{name:17} largest load {load_statistics(np.bincount(expert[:, 0])).max_over_mean:.2f} fair shares")
 
 # %% [markdown]
-# The rule for pairs adds up an entry for each of the two words and takes the remainder. As a loop it reads so.
+# The rule for pairs adds up an entry for each of the two words and takes the remainder. As a loop:
 
 # %%
 pairs = np.zeros(len(text), dtype=int)

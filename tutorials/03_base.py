@@ -13,14 +13,17 @@
 # ## 1. A choice that suits everybody
 #
 # A router gives each token a *score* for each expert: the larger, the better they suit each other. Let the score of
-# token t and expert e be $s_{te}$. Each token would like its best expert. Here are six tokens and three experts.
+# token t and expert e be $s_{te}$. In lesson 1 it was called a logit. Each token would like its best expert. Here are
+# the tokens and the scores of lesson 1 again.
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, WORDS, best_time, figure, needs, same
 
-s = np.array([[7, 6, 0], [9, 5, 2], [8, 6, 4], [4, 7, 0], [6, 7, 5], [7, 1, 5]], dtype=float)
+s = SCORES
 T, E = s.shape
+for word, row in zip(WORDS, s, strict=True):
+    print(f"{word:4}", row)
 C = T // E  # places of each expert
 wish = s.argmax(axis=1)
 print("wishes:", wish, " tokens of each expert:", np.bincount(wish, minlength=E), f" each has {C} places")
@@ -56,8 +59,7 @@ print(f"{big:.1e} balanced choices")
 assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 
 # %% [markdown]
-# If you had one of them, how could you know that it is the best? This lesson is about that
-# question.
+# If you had one of them, how could you know that it is the best? This lesson answers that question.
 
 # %% [markdown]
 # ## 2. A linear program
@@ -178,10 +180,9 @@ print(f"the least of {len(bounds)} bounds from random prices is {min(bounds):.3f
 assert min(bounds) >= best
 
 # %% [markdown]
-# To look for the prices with the least bound is a linear program, too. It is called the *dual* of the first one. The
-# bound can come down as far as the best choice and no farther. That it always comes down all the way, for every table
-# of scores, is the great theorem about linear programs, *strong duality*. Section 6 finds prices that get nearly there,
-# and section 7 prices that get there.
+# To look for the prices with the least bound is a linear program, too. It is called the *dual* of the first one. No
+# bound is below the best sum. Some prices always reach it, for every table of scores: this is the great theorem about
+# linear programs, *strong duality*. Section 6 finds prices that get nearly there, and section 7 prices that get there.
 
 # %% [markdown]
 # ## 5. What a price does to the bound
@@ -223,10 +224,14 @@ figure(draw, seen, panels=2)
 # %% [markdown]
 # ## 6. Prices rising
 #
-# An *auction* finds good prices. The tokens bid for places. A token without a place looks for the expert
-# where most is left to it, and for the second best. It can bid more than the price, by just the difference of the two,
-# before the second best becomes better. It bids that much, and a small step ε more. An expert takes the highest bids
-# for its C places. When it is full, its price is the lowest bid that it holds. A token that is outbid bids again.
+# An *auction* finds good prices. The tokens bid for places, in four rules:
+#
+# - A token without a place bids for the expert where most is left to it. Say 4 is left there, and 1 at its second best
+#   expert. Then the token can pay 3 above the price before the second best is as good. It bids that much, and a small
+#   step ε more.
+# - An expert takes the highest bids for its C places.
+# - When an expert is full, its price is the lowest bid that it holds.
+# - A token that is outbid bids again.
 
 
 # %%
@@ -360,10 +365,10 @@ assert crowded > lonely and found.prices.min() == 0
 # %%
 from routelaws.reference.routers.base import base_router
 
-training, evaluation = base_router(s - 5), base_router(s - 5, training=False)
+training, evaluation = base_router(s), base_router(s, training=False)
 same(training.expert[:, 0], exact)
 same(evaluation.expert[:, 0], wish)
-same(training.gate[:, 0], 1 / (1 + np.exp(5 - s[np.arange(T), exact])))
+same(training.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), exact])))
 for name, routing in (("training", training), ("evaluation", evaluation)):
     print(f"{name:10} experts {routing.expert[:, 0]} load {routing.load.round(2)} gates {routing.gate[:, 0].round(2)}")
 

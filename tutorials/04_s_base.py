@@ -13,15 +13,17 @@
 # ## 1. Everybody wants the same expert
 #
 # In lesson 1 each token went to the expert with its largest *logit*, the score that the router gives it. Here are the
-# logits of six tokens for three experts. Nothing makes the tokens spread out. (Of the helpers, `same` stops the lesson
-# unless two results agree up to rounding, and `figure` shows a picture.)
+# same tokens and logits. Nothing makes the tokens spread out. (Of the helpers, `same` stops the lesson unless two
+# results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import UNITS, best_time, figure, needs, same
+from lesson import SCORES, UNITS, WORDS, best_time, figure, needs, same
 
-z = np.array([[3.0, 1.0, 0.0], [2.5, 1.5, 0.5], [2.0, 0.0, 1.5], [1.5, 0.5, 1.25], [1.0, 2.0, 0.0], [2.0, 1.75, 0.5]])
+z = SCORES
 T, E = z.shape
+for word, row in zip(WORDS, z, strict=True):
+    print(f"{word:4}", row)
 greedy = z.argmax(axis=1)
 print("experts:", greedy, " tokens of each expert:", np.bincount(greedy, minlength=E))
 assert np.bincount(greedy, minlength=E).max() > T / E
@@ -140,7 +142,7 @@ same(plan.sum(axis=1), np.full(T, 1 / T))
 
 # %% [markdown]
 # The reference has this as [`sinkhorn_plan`](../reference/routers/sinkhorn.py). In the lab you can [take the steps one
-# by one](../docs/site/lab/routers.md?lead=sinkhorn&table=lesson4&sinkhorn.step=0), and change the logits.
+# by one](../docs/site/lab/routers.md?lead=sinkhorn&sinkhorn.step=0), and change the logits.
 
 # %%
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan
@@ -179,10 +181,11 @@ assert min(losses) > 0 and objective(plan) > max(objective(even), objective(hard
 #
 # $$\log \Pi_{te} = z_{te} + a_t + g_e$$
 #
-# with one number $a_t$ for each token and one number $g_e$ for each expert. A small move of mass around four entries
-# changes the objective by the sum of z − log Π over the four, two of them with a minus sign. But z − log Π is
-# $-a_t - g_e$, and in such a sum each $a_t$ and each $g_e$ stands once with plus and once with minus. So the sum is 0:
-# at this plan the objective is level in every direction. It bends downwards everywhere, so the plan is at its top.
+# with one number $a_t$ for each token and one number $g_e$ for each expert. (Minus $g_e$ is a price, as in lesson 3:
+# the more tokens want an expert, the larger it is.) A small move of mass around four entries changes the objective by
+# the sum of z − log Π over the four, two of them with a minus sign. But z − log Π is $-a_t - g_e$, and in such a sum
+# each $a_t$ and each $g_e$ stands once with plus and once with minus. So the sum is 0: at this plan the objective is
+# level in every direction. It bends downwards everywhere, so the plan is at its top.
 
 # %%
 a_plus_g = np.log(plan) - z
@@ -194,8 +197,8 @@ same(a_plus_g - a_plus_g[:, :1], np.tile(a_plus_g[0] - a_plus_g[0, 0], (T, 1)))
 # %% [markdown]
 # ## 5. Temperature: from soft to exact
 #
-# How much should the entropy count? Give it a weight ε, called the *temperature*: the objective is ⟨Π, z⟩ + ε H(Π), and
-# Sinkhorn's algorithm solves it with z/ε instead of z. Hot plans are soft. Cold plans come near the exact choice.
+# How much should the entropy count? Give it a weight τ, called the *temperature*: the objective is ⟨Π, z⟩ + τ H(Π), and
+# Sinkhorn's algorithm solves it with z/τ instead of z. Hot plans are soft. Cold plans come near the exact choice.
 
 # %%
 print("temperature    score    entropy    distance from the exact choice")
@@ -206,8 +209,8 @@ for temperature in (100.0, 10.0, 1.0, 0.1, 0.02):
     assert best - score <= T * temperature * np.log(E)
 
 # %% [markdown]
-# The assert in the loop says how near: the score is at most T ε log E below the best one. The reason: ⟨Π, z⟩ + ε H of
-# the plan is at least that of the exact choice. The entropy of the exact choice is log T, and no entropy is above
+# The `assert` in the loop checks how near: the score is at most T τ log E below the best one. The reason: ⟨Π, z⟩ + τ H
+# of the plan is at least that of the exact choice. The entropy of the exact choice is log T, and no entropy is above
 # log(T E).
 
 
@@ -228,7 +231,7 @@ figure(
 )
 
 # %% [markdown]
-# [Move the temperature in the lab](../docs/site/lab/routers.md?lead=sinkhorn&table=lesson4&sinkhorn.temperature=0.1).
+# [Move the temperature in the lab](../docs/site/lab/routers.md?lead=sinkhorn&sinkhorn.temperature=0.1).
 #
 # The reference uses temperature 1: the logits as they are. (This is [our choice](../docs/choices.md).) The router
 # learns how large its logits are, so it sets its own temperature.
@@ -241,7 +244,7 @@ figure(
 # %%
 with np.errstate(all="ignore"):
     plan, _ = simple_sinkhorn(500 * z, 1e-3)
-    print(plan[0], "because exp(1500) is", np.exp(1500.0))
+    print(plan[0], "because exp(4000) is", np.exp(4000.0))
 for kind in (np.float64, np.float32):
     print(f"{kind.__name__}: the largest y for which exp(y) can be stored is {np.log(float(np.finfo(kind).max)):.1f}")
 assert np.isnan(plan).any()
@@ -326,8 +329,8 @@ same(evaluation.expert[:, 0], greedy)
 # %% [markdown]
 # In evaluation one expert gets most of the tokens, and one gets none. Then what was balance for? It is for training:
 # each expert gets tokens to learn from, and few tokens are dropped. Evaluation drops nothing, so uneven loads cost time
-# there and no token. Trained models are uneven in evaluation as well. In those of `make demo` the fullest expert gets
-# about two to three times the mean load.
+# there and no token. Trained models are uneven in evaluation as well. In our small trained models the fullest expert
+# gets about two to three times the mean load.
 #
 # In training the plan is balanced. The choices need not be, since a token that is split goes whole where its largest
 # part goes. So a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the same
@@ -430,8 +433,8 @@ print(f"8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e
 #
 # Answers, with the code that checks them: [`answers/04_s_base.py`](answers/04_s_base.py).
 #
-# 1. Add 5 to all logits of one token. What changes in training, and what in evaluation? Then add 5 to all logits of one
-#    expert.
+# 1. Add 5 to all logits of one token. What changes in training, and what in evaluation? Then add 10 to all logits of
+#    one expert.
 # 2. All logits are equal. What is the plan, and where do the tokens go in training?
 # 3. Two tokens have the logits (log 8, 0) and (log 2, 0). Find the plan by hand.
 # 4. How many sweeps does `simple_sinkhorn` need for a residual of 0.001 when the logits of this lesson are doubled, and

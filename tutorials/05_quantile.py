@@ -19,31 +19,34 @@
 # $$\mathrm{expert}(t) = \arg\max_e (s_{te} - \beta_e)$$
 #
 # The prices are called the *bias* β, since they bias the choice. They have no part in the gate, the number that the
-# output of the expert is multiplied by. Take four tokens and two experts, and make expert 0 dearer and dearer.
+# output of the expert is multiplied by. Take the six tokens of lesson 1. Hold the prices of experts 1 and 2, and make
+# expert 0 dearer and dearer.
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, best_time, figure, needs, same
 
-s = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
+s = SCORES
 T, E = s.shape
 n = T // E  # a fair share: the places of an expert, C in lesson 3
-for price in (0.0, 1.0, 2.0, 2.25, 2.5, 3.0, 4.5):
-    expert = np.array([0 if s[t, 0] - price >= s[t, 1] else 1 for t in range(T)])
-    same((s - np.array([price, 0.0])).argmax(axis=1), expert)
+for price in (0.0, 1.5, 3.0, 3.25, 3.5, 4.0, 4.5, 7.0):
+    left = s - np.array([price, 2.25, 0.0])  # of the three experts
+    expert = np.array([max(range(E), key=lambda e: left[t, e]) for t in range(T)])  # of equals, the first
+    same(left.argmax(axis=1), expert)
     print(f"price {price:4}: experts {expert}, tokens of each {np.bincount(expert, minlength=E)}")
 
 # %% [markdown]
-# From just above 2 up to 2.5 each expert has two tokens. The reference routes so in
+# From just above 3.25 up to 4 each expert has two tokens. The reference routes so in
 # [`quantile_router`](../reference/routers/quantile.py). Prices from different places can be compared if their mean is
 # made 0; only differences of prices matter.
 
 # %%
 from routelaws.reference.routers.quantile import quantile_router
 
-routing = quantile_router(s, np.array([1.125, -1.125]))
-print("experts", routing.expert[:, 0], " load", routing.load, " gates", routing.gate[:, 0].round(3))
-same(routing.expert, quantile_router(s, np.array([2.25, 0.0])).expert)
+prices = np.array([3.5, 2.25, 0.0])
+routing = quantile_router(s, prices - prices.mean())
+print("experts", routing.expert[:, 0], " load", routing.load.round(3), " gates", routing.gate[:, 0].round(3))
+same(routing.expert, quantile_router(s, prices).expert)
 same(routing.load, np.full(E, 1 / E))
 same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])))
 
@@ -89,9 +92,9 @@ assert min(bounds) >= best
 # is best anywhere *between the k-th and the (k+1)-th largest* of $s_{te} - \beta_e$.
 
 # %%
-beta = np.array([1.0, -1.0])
+beta = np.array([1.75, 0.25, -2.0])
 ordered = -np.sort(-(s - beta), axis=1)
-for name, alpha in (("largest", ordered[:, 0]), ("middle", ordered.mean(axis=1)), ("second", ordered[:, 1])):
+for name, alpha in (("largest", ordered[:, 0]), ("middle", ordered[:, :2].mean(axis=1)), ("second", ordered[:, 1])):
     print(f"token prices at the {name:7}: {alpha}, bound {bound_of(s, alpha, beta)}")
     same(bound_of(s, alpha, beta), dual_bound(s, beta))
 same(bound_of(s, ordered[:, 0] + 0.5, beta), dual_bound(s, beta) + 0.5 * T)
@@ -122,11 +125,14 @@ def step_of(s, beta, k=1):
 
 
 beta = step_of(s, np.zeros(E))
-print("bias after one step:", beta, " bound:", dual_bound(s, beta), " best choice:", best)
-same(dual_bound(s, beta), best)
+for step, bias in (("one step", beta), ("two steps", step_of(s, beta))):
+    counts = np.bincount(quantile_router(s, bias).expert[:, 0], minlength=E)
+    print(f"bias after {step}: {bias.round(3)}, bound {dual_bound(s, bias):.1f}, tokens of each expert {counts}")
+    same(dual_bound(s, bias), best)
 
 # %% [markdown]
-# One step was enough here. The reference has it as [`quantile_bias`](../reference/routers/quantile.py). Here is a
+# One step brings the bound down to the best choice. But it leaves the first token undecided between two experts, and
+# the second step decides. The reference has the step as [`quantile_bias`](../reference/routers/quantile.py). Here is a
 # larger group, over several steps. Each half of a step moves to where the bound is least, so the bound never rises.
 
 # %%
@@ -147,7 +153,7 @@ assert (np.diff(np.round(bounds, 9)) <= 0).all()
 # %% [markdown]
 # The bound comes down to the best choice, and then the loads are even. At that point routing by the bias *is* BASE, the
 # exact choice of lesson 3. [Take the steps in the
-# lab](../docs/site/lab/routers.md?lead=quantile&table=lesson5&quantile.step=0).
+# lab](../docs/site/lab/routers.md?lead=quantile&quantile.step=0).
 
 # %%
 for _ in range(20):
@@ -160,13 +166,13 @@ print("the experts are those of the exact choice")
 # %% tags=["picture"]
 def draw(axes):
     alpha = np.array([middle(row, 1) for row in s])
-    prices = np.linspace(-0.5, 3.0, 141)
-    axes.plot(prices, [bound_of(s, alpha, [price, 0.0]) for price in prices])
-    low, high = np.sort(s[:, 0] - alpha)[[1, 2]]
-    level = bound_of(s, alpha, [low, 0.0])
+    prices = np.linspace(-2.0, 2.0, 161)
+    axes.plot(prices, [bound_of(s, alpha, [0.0, price, 0.0]) for price in prices])
+    high, low = -np.sort(alpha - s[:, 1])[n - 1 : n + 1]
+    level = bound_of(s, alpha, [0.0, low, 0.0])
     axes.plot([low, high], [level, level], "o", color=COLOURS[1], label="two candidates: the ends")
     axes.plot((low + high) / 2, level, "s", color=COLOURS[2], label="middle")
-    axes.set(xlabel="price of expert 0, in scores (token prices held)", ylabel="bound, in scores")
+    axes.set(xlabel="price of expert 1, in scores (token prices held)", ylabel="bound, in scores")
     axes.margins(y=0.15)
     axes.legend(loc="upper center")
 
@@ -296,7 +302,7 @@ same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the 
 # - Bias balancing takes a step of length u. It needs many batches to come from far, and near the goal it goes back and
 #   forth by u. The usual u is 0.001, for trainings with very many batches.
 #
-# [Play both in the lab](../docs/site/lab/routers.md?lead=bias&table=lesson3&bias.step=0&quantile.step=0): change u, and
+# [Play both in the lab](../docs/site/lab/routers.md?lead=bias&bias.step=0&quantile.step=0): change u, and
 # add noise between batches.
 
 # %% [markdown]
@@ -384,10 +390,10 @@ import jax
 from routelaws.accelerated.routers import quantile as fast
 
 fast_bias = jax.jit(fast.quantile_bias, static_argnames=("k", "num_steps"))
-same(fast_bias(s, np.zeros(2)), quantile_bias(s, np.zeros(2)))
+same(fast_bias(s, np.zeros(3)), quantile_bias(s, np.zeros(3)))
 same(fast_bias(group, np.zeros(4)), quantile_bias(group, np.zeros(4)))
 same(fast_bias(group, np.zeros(4), k=2), quantile_bias(group, np.zeros(4), 2))
-print("bias by the twin:", np.asarray(fast_bias(s, np.zeros(2))).tolist())
+print("bias by the twin:", np.asarray(fast_bias(s, np.zeros(3)), dtype=float).round(3))
 
 # %% [markdown]
 # What is gained? The step can stand inside a compiled training step, and the tokens can be spread over several devices:

@@ -17,15 +17,15 @@
 #
 # So RL-R learns like a player of a game. The router turns the logits of a token into probabilities and *draws* an
 # expert. These probabilities are called the *policy*, π. Then the model predicts the next word, and the router gets a
-# *reward* r: the logarithm of the probability that the right word got. Here is one token with three experts. We pretend
-# to know which reward each expert would bring.
+# *reward* r: the logarithm of the probability that the right word got. Take the second "the"
+# of lesson 1, with its three logits. We pretend to know which reward each expert would bring.
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, best_time, figure, needs, same
 
-z = np.array([1.0, 0.5, -0.5])  # logits
-r = np.log([0.1, 0.4, 0.2])  # reward: log of the probability of the right word
+z = SCORES[4]  # logits
+r = np.log([0.4, 0.1, 0.2])  # reward: log of the probability of the right word
 E = len(z)
 pi = np.zeros(E)
 for e in range(E):
@@ -130,11 +130,11 @@ assert np.abs(share - pi).max() < 4 * np.sqrt(0.25 / n)
 # more digit takes a hundred times as many draws.
 
 # %%
+spread = np.sqrt((pi @ estimates**2 - gradient**2).sum())  # of one estimate around the gradient
 print(f"exact          {gradient.round(4)}")
 for many in (20, 2000, 20_000):
-    found = estimates[drawn[:many]].mean(axis=0)
-    print(f"{many:5} draws    {found.round(4)}, off by {np.linalg.norm(found - gradient):.4f}")
-spread = np.sqrt((pi @ estimates**2 - gradient**2).sum())  # of one estimate around the gradient
+    found, typical = estimates[drawn[:many]].mean(axis=0), spread / np.sqrt(many)
+    print(f"{many:5} draws    {found.round(4)}, off by {np.linalg.norm(found - gradient):.4f}, typically {typical:.4f}")
 assert np.linalg.norm(found - gradient) < 4 * spread / np.sqrt(n)
 
 # %% [markdown]
@@ -155,7 +155,7 @@ def estimates_with(b):
 for b in (0.0, -1.0, J, 5.0):
     same(pi @ estimates_with(b), gradient)
     print(
-        f"baseline {b:6.3f}: mean {(pi @ estimates_with(b)).round(4)}; with expert 1: {estimates_with(b)[1].round(3)}"
+        f"baseline {b:6.3f}: mean {(pi @ estimates_with(b)).round(4)}; with expert 0: {estimates_with(b)[0].round(3)}"
     )
 
 # %% [markdown]
@@ -295,7 +295,7 @@ last = {way: curve[-1] for way, curve in curves.items()}
 for way, value_now in last.items():
     low, high = np.quantile(value_now, [0.1, 0.9])
     print(f"{way:16} mean at the end {value_now.mean():.2f}; eight of ten routers end in {low:.2f} to {high:.2f}")
-stuck = (np.exp(log_policy(logits))[:, 1] < 0.1).sum()  # these are the logits of the last way
+stuck = (np.exp(log_policy(logits))[:, 0] < 0.1).sum()  # these are the logits of the last way
 print(f"without a baseline {stuck} of {runs} routers are nearly sure of a wrong expert")
 assert np.ptp(last["exact gradient"]) == 0 and stuck > 10
 assert last["with baseline"].std() < last["without baseline"].std() / 2
@@ -367,7 +367,7 @@ assert own[0, 0] > 0 > truth[0]
 # draws repairs it. Such an estimate is *biased*. With the reward to go it learns to take expert 1. For the second
 # token, which no other token follows, both are right.
 #
-# The paper is usually quoted with the reward of the own token. That is right as long as no token sees what another one
+# Most descriptions of RL-R give each token its own reward. That is right as long as no token sees what another one
 # chose: when the routed layer is the last one, for example.
 
 # %%
@@ -414,15 +414,15 @@ figure(draw, "The reward to go is never biased, but each later token adds its no
 #
 # In training an expert is drawn. In evaluation the most probable expert is taken. Both look at the token alone, so no
 # route tells anything about later tokens. (The reward does look at the next word, but only the loss sees the reward.)
+# Here are all six tokens.
 
 # %%
-logits = np.random.default_rng(3).normal(size=(6, E))
-training = reinforce_router(logits, gumbel=np.random.default_rng(4).gumbel(size=(6, E)))
-evaluation = reinforce_router(logits)
+training = reinforce_router(SCORES, gumbel=np.random.default_rng(4).gumbel(size=(6, E)))
+evaluation = reinforce_router(SCORES)
 print("training  ", training.expert[:, 0], "gates", training.gate[:, 0])
 print("evaluation", evaluation.expert[:, 0], "gates", evaluation.gate[:, 0])
-same(evaluation.expert[:, 0], logits.argmax(axis=1))
-same(reinforce_router(logits[:3]).expert, evaluation.expert[:3])
+same(evaluation.expert[:, 0], SCORES.argmax(axis=1))
+same(reinforce_router(SCORES[:3]).expert, evaluation.expert[:3])
 
 # %% [markdown]
 # ## 9. The fast twin

@@ -14,15 +14,14 @@
 # ## 1. Two experts for each token
 #
 # In lesson 1 each token went to the one expert with its largest *logit*, the score that the router gives it. Now each
-# token gets its $k$ best experts. Here are six tokens, four experts and $k = 2$. (Of the helpers, `same` stops the
+# token gets its $k$ best experts. Here are the same tokens, with $k = 2$. (Of the helpers, `same` stops the
 # lesson unless two results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, WORDS, best_time, figure, needs, same
 
-z = np.array([[2.0, 1.0, 0.5, 0.0], [1.5, 2.0, 0.0, 0.5], [1.0, 0.0, 1.5, 0.5],
-              [2.5, 0.5, 1.0, 0.0], [1.0, 1.25, 0.5, 2.0], [1.75, 1.5, 0.25, 0.0]])  # fmt: skip
+z = SCORES
 (T, E), k = z.shape, 2
 expert = np.zeros((T, k), dtype=int)
 for t in range(T):
@@ -31,14 +30,14 @@ for t in range(T):
         best = left[np.argmax(z[t, left])]
         expert[t, choice] = best
         left.remove(best)
-    print(f"token {t}: first choice {expert[t, 0]}, second choice {expert[t, 1]}")
+    print(f"token {t}, {WORDS[t]}, {z[t]}: first choice {expert[t, 0]}, second choice {expert[t, 1]}")
 assert (expert[:, 0] == z.argmax(axis=1)).all()
 
 # %% [markdown]
 # To sort each row and keep the first two is the same. Of equal logits the one with the lower number goes first; a
 # *stable* sort leaves equal entries in their order. The reference has this as
 # [`top_k_indices`](../reference/notation.py). The lab has
-# [these tokens with all routers](../docs/site/lab/routers.md?lead=top_k&table=lesson7&k=2&capacity=Infinity).
+# [these tokens with all routers](../docs/site/lab/routers.md?lead=top_k&k=2&capacity=Infinity).
 
 # %%
 from routelaws.reference.notation import softmax, top_k_indices
@@ -72,7 +71,7 @@ for t in range(T):
         divided[t, choice] = p[t, e] / sum(p[t, j] for j in expert[t])
         chosen_only[t, choice] = np.exp(z[t, e]) / sum(np.exp(z[t, j]) for j in expert[t])
 for name, gate in (("none", none), ("sum", divided), ("softmax", chosen_only)):
-    print(f"{name:8} gates of token 0: {gate[0].round(4)}, together {gate[0].sum():.4f}")
+    print(f"{name:8} gates of token 4: {gate[4].round(4)}, together {gate[4].sum():.4f}")
 same(divided, chosen_only)
 
 # %% [markdown]
@@ -94,7 +93,7 @@ print("load of each expert:", (T * k * routing.load).round().astype(int), "of", 
 
 # %%
 by_sum, by_softmax = (top_k_router(z, k, score="sigmoid", normalisation=name).gate for name in ("sum", "softmax"))
-print("sigmoid scores, token 0: sum", by_sum[0].round(4), " softmax", by_softmax[0].round(4))
+print("sigmoid scores, token 4: sum", by_sum[4].round(4), " softmax", by_softmax[4].round(4))
 assert np.abs(by_sum - by_softmax).max() > 0.01
 
 # %% [markdown]
@@ -142,12 +141,12 @@ def task_loss(logits, k, normalisation):
 measured = {}
 for k_here, name in ((1, "none"), (1, "sum"), (2, "sum")):
     measured[k_here, name] = slopes(lambda logits, k=k_here, name=name: task_loss(logits, k, name), z)
-    print(f"k = {k_here}, {name:5}: slopes for token 0", measured[k_here, name][0].round(4))
+    print(f"k = {k_here}, {name:5}: slopes for token 4", measured[k_here, name][4].round(4))
 assert not measured[1, "sum"].any() and measured[1, "none"].any() and measured[2, "sum"].any()
 
 # %% [markdown]
 # With $k = 1$ and "sum" all slopes are exactly 0. The gate is a number divided by itself: it is 1, whatever the logits
-# are. The router gets no signal and stays as it was drawn at random, and no message tells. With $k = 2$ and "sum" the
+# are. The router gets no signal and stays as it was drawn at random, and no message says so. With $k = 2$ and "sum" the
 # two chosen experts have slopes, and the others none. In some libraries this division is the default, also for $k = 1$.
 # The reference refuses it.
 
@@ -157,7 +156,7 @@ try:
     refused = False
 except ValueError as error:
     refused = True
-    print(error)
+    print(*str(error).split("; "), sep=";\n")
 assert refused
 
 # %% [markdown]
@@ -194,7 +193,7 @@ found = auxiliary_loss(z, expert)
 same(found.share, share)
 same(found.probability, prob)
 same(found.loss, loss)
-even = np.array([[0, 1], [2, 3], [0, 1], [2, 3], [0, 1], [2, 3]])
+even = np.array([[0, 1], [1, 2], [2, 0], [0, 1], [1, 2], [2, 0]])
 same(auxiliary_loss(z, even).loss, 1.0)
 
 # %% [markdown]
@@ -211,6 +210,8 @@ push = slopes(lambda offset: auxiliary_loss(z + offset, expert, held=found).loss
 print("share", share.round(3), " slope of the loss by each offset", push.round(4))
 assert push[share.argmax()] > 0 and push[share.argmin()] < 0
 by_formula = E * (p * (share - (p @ share)[:, None])).mean(axis=0)
+
+# %% tags=["check"]
 same(push, by_formula, "balance.gradient", scale=(1 + np.abs(z).max()) ** 2)
 
 # %% [markdown]
@@ -231,7 +232,7 @@ for _ in range(60):
     by_loss.append(top_k_router(many + offset, k).load)
     offset = offset - 0.5 * mean_slope(offset, by_loss[-1])
 print("loads in fair shares, first step:", (E * by_loss[0]).round(2), " last step:", (E * by_loss[-1]).round(2))
-assert E * by_loss[0].max() > 1.5 and E * by_loss[-1].max() < 1.1
+assert E * by_loss[0].max() > 1.3 and E * by_loss[-1].max() < 1.1
 
 # %% [markdown]
 # A warning: 1 is not the least value. If experts with many tokens win by a hair, and the others by far, the loss falls
@@ -268,7 +269,7 @@ print(f"z-loss {z_loss(z):.3f}; with 10 added to every logit {z_loss(z + 10):.3f
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\mathrm{mean\ count} - \mathrm{count}_e)$$
 #
 # [`update_bias`](../reference/balance.py) does one such step. The lab has a bias too, added to the logits:
-# [play it batch by batch](../docs/site/lab/routers.md?lead=bias&table=lesson7&k=2&bias.step=0).
+# [play it batch by batch](../docs/site/lab/routers.md?lead=bias&k=2&bias.step=0).
 
 # %%
 from routelaws.reference.balance import expert_counts, update_bias
@@ -305,7 +306,7 @@ def draw(left, right):
 
 figure(
     draw,
-    "Loads of four experts, step by step, by the balance loss and by a bias. Both bring them near a fair share "
+    "Loads of three experts, step by step, by the balance loss and by a bias. Both bring them near a fair share "
     "(dashed). The bias moves by equal steps, and goes to and fro in the end.",
     panels=2,
 )
@@ -343,8 +344,9 @@ for order, queue in queues.items():
 assert len({values.tobytes() for values in kept.values()}) == 3
 
 # %% [markdown]
-# Three orders, three different groups of losers. [`dispatch`](../reference/experts.py) gives the same. [Watch the queue
-# in the lab](../docs/site/lab/routers.md?lead=top_k&table=lesson7&k=2&top_k.step=0), in the order "choice".
+# Three orders, three different groups of losers; in the order "token", token 4 loses both of its places.
+# [`dispatch`](../reference/experts.py) gives the same. [Watch the queue in the
+# lab](../docs/site/lab/routers.md?lead=top_k&k=2&top_k.step=0), in the order "choice".
 
 # %%
 for order in queues:
@@ -359,13 +361,13 @@ def draw(*panels):
             colour = COLOURS[0] if here else COLOURS[1]
             axes.scatter(expert[t, choice], t, s=150, marker="o" if here else "X", color=colour, zorder=3)
             axes.text(expert[t, choice] + 0.24, t, "1st" if choice == 0 else "2nd", va="center", fontsize=8)
-        axes.set(xlabel="expert", ylabel="token", title=order, xlim=(-0.4, 3.9), ylim=(5.6, -0.6))
+        axes.set(xlabel="expert", ylabel="token", title=order, xlim=(-0.4, E - 0.1), ylim=(5.6, -0.6))
         axes.set(xticks=range(E), yticks=range(T))
 
 
 figure(
     draw,
-    "Who keeps a place (circle) and who is dropped (cross), in three orders. Each expert has three places, and five "
+    "Who keeps a place (circle) and who is dropped (cross), in three orders. Each expert has four places, and six "
     "tokens ask for expert 0.",
     panels=3,
     height=3.4,
@@ -420,7 +422,7 @@ all_slopes = jax.jit(jax.grad(fast_loss), static_argnums=(1, 2))
 for k_here, name in measured:
     gradient = all_slopes(jnp.array(z), k_here, name)
     same(gradient, measured[k_here, name])
-    print(f"k = {k_here}, {name:5}: slopes for token 0", np.asarray(gradient[0], dtype=float).round(4) + 0.0)
+    print(f"k = {k_here}, {name:5}: slopes for token 4", np.asarray(gradient[4], dtype=float).round(4) + 0.0)
 
 # %% [markdown]
 # The zeros of the constant gate are there again. So is the gain in time: the measured way computes the loss four times

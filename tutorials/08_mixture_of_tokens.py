@@ -19,18 +19,20 @@
 # $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
 # The score is the probability of the expert, a softmax of the router's scores, the *logits*, over the experts. Here are
-# six tokens and three experts. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and
-# `figure` shows a picture.)
+# the tokens of lesson 1 once more. (Of the helpers, `same` stops the lesson unless two results agree up to rounding,
+# and `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import best_time, figure, needs, same
+from lesson import SCORES, WORDS, best_time, figure, needs, same
 
-z = np.array([[2.0, 2.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 2.0], [1.0, 1.0, 1.0], [0.0, 2.5, 0.0], [0.0, 0.5, 2.0]])
+z = SCORES
 (T, E), c = z.shape, 1.0
 C = int(np.ceil(c * T / E))
 p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-print(f"each expert takes {C} tokens; probabilities of token 0: {p[0].round(3)}")
+print(f"each expert takes {C} tokens, by these probabilities:")
+for word, row in zip(WORDS, p, strict=True):
+    print(f"{word:4}", row.round(3))
 
 # %%
 taken, times = np.zeros((E, C), dtype=int), np.zeros(T, dtype=int)
@@ -49,7 +51,7 @@ assert times.sum() == E * C and times.min() == 0 and times.max() > 1
 # Every expert has exactly $C$ tokens. No loss for balance is needed, and no token waits in a queue. The price is on the
 # other side: a token may have several experts, or none. A token without an expert goes on unchanged.
 #
-# [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&table=lesson8&expert_choice.step=0).
+# [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&expert_choice.step=0).
 #
 # To sort each column is the same, and so is [`expert_choice_router`](../reference/routers/expert_choice.py).
 
@@ -161,7 +163,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # $$w_{ie} = \frac{\exp(z_{ie} / \tau)}{\sum_j \exp(z_{je} / \tau)}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
 # The number $\tau$ is the *temperature*; it is 1 unless another value is given. Take our six tokens as a group.
-# ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture&table=lesson8).)
+# ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture).)
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import mixing_weights
@@ -354,9 +356,9 @@ for name, layer in (("mixture", lambda tokens: mixture_of_tokens(params, tokens)
 # %% [markdown]
 # ## 8. The same tokens, nine routers
 #
-# You have met nine routers. Here are all of them on one table, the scores of lesson 3. Routers with a memory (quantile
-# and bias balancing) see this batch forty times. For each router: the expert of each token, how many tokens each expert
-# gets, and the sum of the scores.
+# You have met nine routers, most of them on the tokens of lesson 1. Here are all nine together. HASH takes
+# the ids of lesson 2. Routers with a memory (quantile and bias balancing) see this batch forty times. For each router:
+# the expert of each token, how many tokens each expert gets, and the sum of the scores.
 
 # %%
 from routelaws.reference.balance import update_bias
@@ -368,35 +370,38 @@ from routelaws.reference.routers.sinkhorn import sinkhorn_router
 from routelaws.reference.routers.top_k import top_k_router
 
 # %%
-s = np.array([[7, 6, 0], [9, 5, 2], [8, 6, 4], [4, 7, 0], [6, 7, 5], [7, 1, 5]], dtype=float)
-price, bias = np.zeros(3), np.zeros(3)
+ids, price, bias = np.array([0, 1, 2, 3, 0, 4]), np.zeros(E), np.zeros(E)
 for _ in range(40):
-    price = quantile_bias(s, price)
-    bias = update_bias(bias, np.bincount(top_k_router(s, 1, bias=bias).expert[:, 0], minlength=3), rate=0.05)
+    price = quantile_bias(z, price)
+    bias = update_bias(bias, np.bincount(top_k_router(z, 1, bias=bias).expert[:, 0], minlength=E), rate=0.05)
 
 # %%
 routings = {
-    "HASH": hash_layer(np.arange(6), 3),
-    "top-1": top_k_router(s, 1),
-    "S-BASE": sinkhorn_router(s),
-    "BASE": base_router(s),
-    "quantile balancing": quantile_router(s, price),
-    "bias balancing": top_k_router(s, 1, bias=bias),
-    "RL-R, one draw": reinforce_router(s, gumbel=np.random.default_rng(0).gumbel(size=s.shape)),
+    "HASH": hash_layer(ids, E),
+    "top-1": top_k_router(z, 1),
+    "S-BASE": sinkhorn_router(z),
+    "BASE": base_router(z),
+    "quantile balancing": quantile_router(z, price),
+    "bias balancing": top_k_router(z, 1, bias=bias),
+    "RL-R, one draw": reinforce_router(z, gumbel=np.random.default_rng(0).gumbel(size=z.shape)),
 }
 
 # %%
 sums = {}
 for name, routing in routings.items():
     expert = routing.expert[:, 0]
-    sums[name] = s[np.arange(6), expert].sum()
-    print(f"{name:18} {expert}  tokens of each {np.bincount(expert, minlength=3)}  sum {sums[name]:.0f}")
-print("expert choice      tokens of each expert", expert_choice_router(s, 1.0).token.tolist())
-print("Mixture of Tokens  largest weight of each expert", mixing_weights(s).max(axis=0).round(2))
-assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] == 40
+    sums[name] = z[np.arange(T), expert].sum()
+    print(f"{name:18} {expert}  tokens of each {np.bincount(expert, minlength=E)}  sum {sums[name]:.0f}")
+print("expert choice      tokens of each expert", expert_choice_router(z, 1.0).token.tolist())
+print("Mixture of Tokens  largest weight of each expert", mixing_weights(z).max(axis=0).round(2))
+assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] == 33
 
 # %% [markdown]
-# [Play all nine on this table in the lab](../docs/site/lab/routers.md?table=lesson3).
+# Top-1 has the largest sum, and leaves expert 2 without a token. BASE, S-BASE and quantile balancing find the best of
+# all balanced choices. Bias balancing stops at another balanced choice: it moves the scores by fixed steps and looks at
+# counts alone. HASH looks at no score. Expert choice is balanced, and leaves the tokens 0 and 2 without an expert.
+#
+# [Play all nine on this table in the lab](../docs/site/lab/routers.md).
 #
 # ## 9. The fast twin
 #

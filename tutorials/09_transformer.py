@@ -284,6 +284,7 @@ def with_array(tree, name, values):
     return tree | {first: with_array(tree[first], rest, values) if rest else values}
 
 
+# %% tags=["check"]
 same(slope(np.exp), 1.0, "transformer.gradient", scale=1.0)
 
 # %% [markdown]

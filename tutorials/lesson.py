@@ -35,6 +35,12 @@ STYLE = {
 
 WIDTH = 7.2  # inches; with the dots per inch above, about the width of a page
 
+WORDS = ["the", "cat", "sat", "on", "the", "mat"]
+"""The six tokens of lessons 1 to 8."""
+
+SCORES = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], float)
+"""Their scores for three experts, [T, E]; lesson 1 computes this table, and the lab shows it."""
+
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number, in each precision."""
 

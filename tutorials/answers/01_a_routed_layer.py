@@ -6,29 +6,27 @@ from routelaws.reference.accounting import SIZES, count
 from routelaws.reference.experts import dispatch, expert_capacity
 from routelaws.reference.routers.top_k import switch_router
 
-words = ["the", "cat", "sat", "down"]
-x = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 0.5]])
-w = np.array([[1.0, -1.0], [0.0, 1.0]])
+x = np.array([[3.5, 0.5], [3.5, 2.0], [2.0, 1.0], [2.0, -1.5], [0.5, -0.5], [1.0, 3.0]])
+w = np.array([[2.0, 2.0, 0.0], [2.0, 0.0, 2.0]])
 routing = switch_router(x @ w)
 
-# 1. Three tokens want expert 0, so C has to be 3. With T = 4 and E = 2, C is 2c rounded up, which is 3 as soon as c is
-# above 1, however little. (It stays 3 up to c = 1.5.)
-assert expert_capacity(4, 2, 1, 1.0) == 2
-assert expert_capacity(4, 2, 1, 1.01) == 3
-assert dispatch(routing.expert, 2, 3).kept.all()
-print("1. any c above 1")
+# 1. Four tokens want expert 0, so C has to be 4. With T = 6 and E = 3, C is 2c rounded up, which is 4 as soon as c is
+# above 1.5, however little.
+assert expert_capacity(6, 3, 1, 1.5) == 3 and not dispatch(routing.expert, 3, 3).kept.all()
+assert expert_capacity(6, 3, 1, 1.51) == 4 and dispatch(routing.expert, 3, 4).kept.all()
+print("1. any c above 1.5")
 
-# 2. Expert 1 wins where its logit is the larger one: x2 - x1 > x1, that is, where the second number is more than twice
-# the first. With 2.5 instead of 0.5 "down" goes to expert 1. Each expert then has two tokens, and no token is dropped.
+# 2. The logits are 2a + 2b, 2a and 2b for a token (a, b). Expert 2 wins over expert 0 where a is below 0. With -1
+# instead of 1 "mat" goes to expert 2. Three tokens still want expert 0, so the third of them, "sat", is dropped.
 moved = x.copy()
-moved[3, 1] = 2.5
+moved[5, 0] = -1.0
 found = switch_router(moved @ w)
-assert found.expert[:, 0].tolist() == [0, 0, 1, 1]
-assert dispatch(found.expert, 2, 2).kept.all()
-print("2. no token is dropped")
+assert found.expert[:, 0].tolist() == [0, 0, 0, 1, 1, 2]
+assert dispatch(found.expert, 3, 2).kept[:, 0].tolist() == [True, True, False, True, True, True]
+print('2. "sat" alone')
 
-# 3. Every logit doubles. The larger one stays the larger one, so the experts and the load stay. The gates change: the
-# softmax of a larger difference is nearer to 1.
+# 3. Every logit doubles. The largest one stays the largest one, so the experts and the load stay. The gates change: the
+# softmax of larger differences is nearer to 1.
 doubled = switch_router(x @ (2 * w))
 assert (doubled.expert == routing.expert).all() and (doubled.load == routing.load).all()
 assert (doubled.gate > routing.gate).all()

@@ -4,7 +4,7 @@ import numpy as np
 
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan, sinkhorn_router
 
-z = np.array([[3.0, 1.0, 0.0], [2.5, 1.5, 0.5], [2.0, 0.0, 1.5], [1.5, 0.5, 1.25], [1.0, 2.0, 0.0], [2.0, 1.75, 0.5]])
+z = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 training, evaluation = sinkhorn_router(z), sinkhorn_router(z, training=False)
 
 # 1. A token: nothing changes. Its row is divided by its own sum, and its largest logit stays the largest.
@@ -12,7 +12,7 @@ token = z + 5 * (np.arange(6) == 2)[:, None]
 assert (sinkhorn_router(token).expert == training.expert).all()
 assert (sinkhorn_router(token, training=False).expert == evaluation.expert).all()
 # An expert: in training nothing, since its column is scaled to the same sum. In evaluation all tokens go there.
-favoured = z + 5 * (np.arange(3) == 2)
+favoured = z + 10 * (np.arange(3) == 2)
 assert (sinkhorn_router(favoured).expert == training.expert).all()
 assert (sinkhorn_router(favoured, training=False).expert == 2).all()
 print("1. a token: nothing; an expert: nothing in training, everything in evaluation")

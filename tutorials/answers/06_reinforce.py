@@ -5,7 +5,7 @@ import numpy as np
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers.reinforce import policy_entropy
 
-pi = softmax(np.array([1.0, 0.5, -0.5]))
+pi = softmax(np.array([0.0, 1.0, -1.0]))
 
 
 def exact_gradient(pi, r):
@@ -38,7 +38,7 @@ print(f"2. {sure:.4f} against {open_minded:.4f}")
 # 3. The reward that the drawn expert brings on the mean is here the reward itself. Every advantage is then zero, and
 # the mean of the estimates is zero and not the gradient. A baseline may know everything about the token and nothing
 # about the draw.
-r = np.log([0.1, 0.4, 0.2])
+r = np.log([0.4, 0.1, 0.2])
 mean = pi @ ((r - r)[:, None] * (np.eye(3) - pi))
 assert not mean.any() and np.abs(exact_gradient(pi, r)).max() > 0.2
 print("3. mean of the estimates", mean, " gradient", exact_gradient(pi, r).round(3))

@@ -7,10 +7,7 @@ from routelaws.reference.experts import dispatch, expert_capacity
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers.top_k import top_k_router
 
-z = np.array([
-    [2.0, 1.0, 0.5, 0.0], [1.5, 2.0, 0.0, 0.5], [1.0, 0.0, 1.5, 0.5],
-    [2.5, 0.5, 1.0, 0.0], [1.0, 1.25, 0.5, 2.0], [1.75, 1.5, 0.25, 0.0],
-])  # fmt: skip
+z = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 T, E = z.shape
 
 # 1. The sum over the chosen is the sum over all, which is 1: the gates are the probabilities, the largest first. Every
@@ -20,12 +17,12 @@ np.testing.assert_allclose(everybody.gate, -np.sort(-softmax(z), axis=1))
 np.testing.assert_allclose(auxiliary_loss(z, everybody.expert).loss, 1)
 print("1. the gates are all probabilities, and the loss is 1")
 
-# 2. Five tokens ask for expert 0, so C has to be 5. With k T / E = 3, C is 3c rounded up, which is 5 as soon as c is
-# above 4/3.
+# 2. All six tokens ask for expert 0, so C has to be 6. With k T / E = 4, C is 4c rounded up, which is 6 as soon as c is
+# above 5/4.
 routing = top_k_router(z, 2)
-assert expert_capacity(T, E, 2, 1.33) == 4 and not dispatch(routing.expert, E, 4).kept.all()
-assert expert_capacity(T, E, 2, 1.34) == 5 and dispatch(routing.expert, E, 5).kept.all()
-print("2. any c above 4/3")
+assert expert_capacity(T, E, 2, 1.25) == 5 and not dispatch(routing.expert, E, 5).kept.all()
+assert expert_capacity(T, E, 2, 1.26) == 6 and dispatch(routing.expert, E, 6).kept.all()
+print("2. any c above 5/4")
 
 # 3. With one choice there is no second round: "choice" and "token" are one order, that of the text, and the last token
 # comes last. By "priority" it can still push an earlier one out. (The gate has to be the probability: one that is
@@ -47,7 +44,7 @@ print("3.", changed)
 
 # 4. Nothing: all scores of a token move by the same number, so the order of its experts stays, and gates do not know of
 # the bias.
-bias = np.array([0.0, 0.1, 0.2, 0.3])
+bias = np.array([0.0, 0.1, 0.2])
 plain, moved = top_k_router(z, 2, bias=bias), top_k_router(z, 2, bias=bias + 5)
 assert (plain.expert == moved.expert).all() and (plain.gate == moved.gate).all()
 print("4. nothing")

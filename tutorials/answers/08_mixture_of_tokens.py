@@ -8,7 +8,7 @@ from routelaws.reference.experts import expert_ffn
 from routelaws.reference.routers.expert_choice import expert_choice_router
 from routelaws.reference.routers.mixture_of_tokens import mixture_of_tokens
 
-z = np.array([[3.0, 1.0, 0.0], [2.5, 1.5, 0.5], [2.0, 0.0, 1.5], [1.5, 0.5, 1.25], [1.0, 2.0, 0.0], [2.0, 1.75, 0.5]])
+z = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 T, E = z.shape
 
 # 1. E experts take C tokens each: E C / T = c experts for a token, where c T / E is whole. C is T at most, so c = E is

@@ -30,8 +30,9 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
 )  # fmt: skip
 SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">
-<meta name="viewport" content="width=device-width"><title>lab</title></head><body>{}</body></html>"""
-"""What stands around the part of a page that is not Markdown, so that the test needs no Sphinx."""
+<meta name="viewport" content="width=device-width"><title>lab</title></head>
+<body><div style="height: 40rem"></div>{}</body></html>"""
+"""What stands around the part of a page that is not Markdown, so that the test needs no Sphinx; room for the text."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -116,6 +117,14 @@ def says(browser, router="base"):
     return find(browser, f"#lab-card-{router} .lab-say").text
 
 
+TOP = "return document.querySelector('.lab-page').getBoundingClientRect().top"
+
+
+def test_a_state_in_the_address_is_shown_at_once_and_the_introduction_otherwise(show):
+    assert show("routers.html").execute_script(TOP) > 500
+    wait_until(lambda: show("routers.html?lead=hash").execute_script(TOP), lambda top: top < 200)
+
+
 def test_a_newcomer_moves_two_prices_and_sees_the_proof(show):
     page = show("routers.html")
     assert "raise its price" in says(page)
@@ -176,7 +185,7 @@ def test_the_tabulator_key_reaches_every_control_and_nothing_is_wider_than_the_p
 
 
 def test_a_router_plays_to_its_end_and_the_address_says_where_it_is(show):
-    page = show("routers.html?lead=sinkhorn&table=lesson4&sinkhorn.temperature=0.5&sinkhorn.step=1")
+    page = show("routers.html?lead=sinkhorn&sinkhorn.temperature=0.5&sinkhorn.step=1")
     assert says(page, "sinkhorn").startswith("Column step")
     assert page.execute_script("return document.querySelector('.lab-lead article').id") == "lab-card-sinkhorn"
     shown = page.execute_script("return document.querySelector('.lab').innerText")
@@ -202,8 +211,8 @@ def test_a_number_is_dragged_sideways(show):
     field = find(page, ".lab-edit input")
     drag = webdriver.ActionChains(page, duration=10).click_and_hold(field).move_by_offset(-80, 0).release()
     drag.perform()
-    assert field.get_attribute("value") == "2"
-    until_address(page, "table=2,")
+    assert field.get_attribute("value") == "3"
+    until_address(page, "table=3,")
 
 
 def test_a_wrong_address_is_mended_with_a_word(show):

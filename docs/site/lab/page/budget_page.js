@@ -10,7 +10,7 @@ import { element, factsOf } from "./draw.js";
 import { fitsOf, intervalOf } from "./law_fits.js";
 import { sizeText } from "./sizes.js";
 import { madeTables } from "./own_table.js";
-import { shown } from "./views.js";
+import { powerOfTen, shown } from "./views.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#b8860b", "#009e73", "#cc79a7", "#56b4e9", "#7a5fc0", "#7f7f7f"];
 const NEARLY = 1.005; // times the least loss
@@ -25,7 +25,7 @@ const SLIDERS = [
     min: 1e17,
     max: 1e26,
     value: 1e21,
-    text: (v) => v.toExponential(1).replace("e+", "·10^"),
+    text: powerOfTen,
   },
   {
     name: "memory",

@@ -72,6 +72,7 @@ export function start(root) {
   scores.show();
   redraw();
   layout.show(state.lead);
+  if (query()) layout.node.scrollIntoView({ block: "start" }); // a lesson leads to a state, not to the introduction
 }
 
 const warning = (names) =>

@@ -34,15 +34,19 @@ export function scorePanel(state, change) {
 const numbers = ([low, high]) => range(high - low + 1).map((i) => [low + i, low + i]);
 
 function choices(state, change) {
-  const lessons = Object.keys(TABLES).map((name) => [name, `of lesson ${name.slice(6)}`]);
   const size = (tokens, experts) => {
     const scores = resized(state.scores, tokens, experts, state.seed);
     change({ scores, name: "", k: Math.min(state.k, experts) });
   };
   return {
-    table: choice("table", [...lessons, ["own", "your own"]], (name) => {
-      if (name in TABLES) change({ scores: TABLES[name], name, k: Math.min(state.k, TABLES[name][0].length) });
-    }),
+    table: choice(
+      "table",
+      [
+        ["lessons", "of the lessons"],
+        ["own", "your own"],
+      ],
+      (name) => name in TABLES && change({ scores: TABLES[name], name }),
+    ),
     tokens: choice("tokens T", numbers(LIMITS.tokens), (value) => size(Number(value), state.scores[0].length)),
     experts: choice("experts E", numbers(LIMITS.experts), (value) => size(state.scores.length, Number(value))),
     k: choice(

@@ -1,10 +1,10 @@
 // Numbers of parameters and tokens as text.
 
-import { shown } from "./views.js";
+import { powerOfTen, shown } from "./views.js";
 
 /** Return a number of parameters as text: 16.5M, 1.3B. */
 export function sizeText(N) {
-  if (!(N < 1e16)) return N === Infinity ? "no size" : N.toExponential(1).replace("e+", "·10^");
+  if (!(N < 1e16)) return N === Infinity ? "no size" : powerOfTen(N);
   const [unit, letter] = [
     [1e12, "T"],
     [1e9, "B"],

@@ -18,6 +18,10 @@ export function shown(value, digits = 2) {
   return (short === "-0" ? "0" : short).replace("-", "−");
 }
 
+/** Return a large number as text: 1.0·10²¹. */
+export const powerOfTen = (value) =>
+  value.toExponential(1).replace(/e\+(\d+)/, (_, digits) => "·10" + [...digits].map((i) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[i]).join(""));
+
 /** Return a word in the number that a count needs: 1 token, 2 tokens. */
 export const counted = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 

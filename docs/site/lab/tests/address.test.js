@@ -8,7 +8,7 @@ import { PRINTED } from "../laws/routed.js";
 import { parseBudget } from "../page/budget_page.js";
 import { parseLaw } from "../page/law_state.js";
 import { ROUTERS } from "../page/routers.js";
-import { TABLES, format, initial, parse } from "../page/state.js";
+import { IDS, TABLES, WORDS, format, initial, parse } from "../page/state.js";
 
 test("what a state is written as is read as the same state", () => {
   const state = {
@@ -51,13 +51,24 @@ test("a wrong entry is ignored, and named", () => {
   for (const query of wrong) {
     const { state, ignored } = parse(query, ROUTERS);
     assert.equal(ignored.length, 1, query);
-    assert.deepEqual(state.scores, TABLES.lesson3, query);
+    assert.deepEqual(state.scores, TABLES.lessons, query);
   }
 });
 
 test("prices for another number of experts are ignored", () => {
   assert.equal(parse("base.prices=1,2", ROUTERS).state.params.base, undefined);
-  assert.deepEqual(parse("table=lesson5&base.prices=1,2", ROUTERS).state.params.base.prices, [1, 2]);
+  assert.deepEqual(parse("table=5,1;4,2&base.prices=1,2", ROUTERS).state.params.base.prices, [1, 2]);
+});
+
+test("the table, its words and their ids are those of the lessons", () => {
+  const text = readFileSync(new URL("../../../../tutorials/lesson.py", import.meta.url), "utf8");
+  const [words, scores] = [/^WORDS = (.+)$/m, /^SCORES = np.array\((.+), float\)$/m].map((name) => JSON.parse(text.match(name)[1]));
+  assert.deepEqual(TABLES.lessons, scores);
+  assert.deepEqual(WORDS.slice(0, 6), words);
+  const count = (word) => WORDS.filter((other) => other === word).length;
+  const vocabulary = [...new Set(WORDS)].sort((a, b) => count(b) - count(a) || WORDS.indexOf(a) - WORDS.indexOf(b));
+  const ids = WORDS.map((word) => vocabulary.indexOf(word));
+  assert.deepEqual(IDS, ids);
 });
 
 /** How each page of the lab reads its address. */

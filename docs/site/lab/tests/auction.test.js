@@ -22,7 +22,7 @@ test("the auction ends with a balanced choice within T times the least raise of 
 });
 
 test("prices only rise, and the bids are those of lesson 3", () => {
-  const states = auction(TABLES.lesson3, 1 / 8);
+  const states = auction(TABLES.lessons, 1 / 8);
   for (let i = 1; i < states.length; i++) {
     assert.ok(states[i].prices.every((price, e) => price >= states[i - 1].prices[e]));
   }
@@ -38,7 +38,7 @@ test("prices only rise, and the bids are those of lesson 3", () => {
 
 const base = (prices) => {
   const params = { epsilon: 0.125, prices };
-  return ROUTERS.base.states({ scores: TABLES.lesson3, params })[0]();
+  return ROUTERS.base.states({ scores: TABLES.lessons, params })[0]();
 };
 
 test("the prices of lesson 3 are proved best, others are not", () => {
