@@ -282,6 +282,8 @@ for _ in range(12):
 four, error = best_four(start, end)
 print(f"E_start {start:.3f}, E_max {end:.1f}, RMSLE {error:.7f}")
 assert error <= heights.min()
+
+# %% tags=["check"]
 same(error, damped(np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0]))[1], "laws.fitting.quick", scale=error)
 
 
@@ -318,9 +320,11 @@ fit = fit_routed(N, E, loss)
 print(f"status: {fit.status}; RMSLE {fit.rmsle:.7f}")
 for name, found, true in zip(fit.coefficients._fields, fit.coefficients, truth, strict=True):
     print(f"{name:8} found {found:9.4g}   truth {true:9.4g}")
-same(error**2, fit.objective, "laws.fitting.quick", scale=fit.objective)
 off = [abs(found / true - 1) for found, true in zip(fit.coefficients, truth, strict=True)]
 assert fit.coefficients._fields[np.argmax(off)] == "E_max"
+
+# %% tags=["check"]
+same(error**2, fit.objective, "laws.fitting.quick", scale=fit.objective)
 
 # %% [markdown]
 # The best numbers are not the true ones: noise moved the minimum along the valley. $E_{max}$ has the largest relative
@@ -412,6 +416,8 @@ fixed = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
 value, slopes = mean_square(fixed)
 same(value, np.mean((of(fixed) - target) ** 2))
 by_differences = 2 * (of(fixed) - target) @ derivatives(fixed) / N.size
+
+# %% tags=["check"]
 same(slopes, by_differences, "laws.fitting.quick", scale=np.abs(slopes))
 
 # %% [markdown]

@@ -247,6 +247,8 @@ from routelaws.reference.laws import resampling
 asked = [Quantity("slope", N=sizes[3])]
 [found] = resampling.jackknife(N, E, loss, N, asked).intervals
 print(f"reference: from {found.low:.4f} to {found.high:.4f}")
+
+# %% tags=["check"]
 same([found.low, found.high], [whole - q * error, whole + q * error], "laws.uncertainty.end", scale=q * error)
 
 # %% [markdown]
@@ -284,6 +286,8 @@ answers.sort()
 cut = int((len(answers) - 1) * 0.025)
 print(f"slope at 130M: from {answers[cut]:.4f} to {answers[-1 - cut]:.4f}")
 [drawn] = fast.bootstrap(N, E, loss, weights, asked).intervals
+
+# %% tags=["check"]
 same([drawn.low, drawn.high], [answers[cut], answers[-1 - cut]], "laws.uncertainty.value", scale=drawn.high - drawn.low)
 
 # %% [markdown]

@@ -64,7 +64,6 @@ def worth(N, E, law):
     return N ** (alpha / alpha_start) * (effective / law.E_start) ** (law.b / alpha_start)
 
 
-same(worth(N, E, law), 10**middle, "laws.routed.parameter_count", scale=10**middle)
 counts = 2 ** np.arange(10)
 grid = worth(np.array(list(sizes.values()))[:, None], counts, law)  # [size, E], all at once
 print("worth in millions, by size (rows) and experts 1, 8, 64, 512 (columns):")
@@ -72,13 +71,18 @@ for name, row in zip(sizes, grid, strict=True):
     print(f"{name:>5}", " ".join(f"{each / 1e6:8.0f}" for each in row[::3]))
 same(grid[:, 0], list(sizes.values()))
 
+# %% tags=["check"]
+same(worth(N, E, law), 10**middle, "laws.routed.parameter_count", scale=10**middle)
+
 # %% [markdown]
 # The reference has it as [`effective_parameter_count`](../reference/laws/routed.py).
 
 # %%
 found = effective_parameter_count(np.array(list(sizes.values()))[:, None], counts, law)
-same(grid, found, "laws.routed.parameter_count", scale=found)
 print(f"the largest model with 512 experts is worth {found[-1, -1] / 1e9:.2f} billion parameters")
+
+# %% tags=["check"]
+same(grid, found, "laws.routed.parameter_count", scale=found)
 
 # %% [markdown]
 # ## 3. Small models gain most
@@ -103,8 +107,10 @@ print(f"from 256 to 512 experts the largest gains {times[-1, -1] / times[-1, -2]
 # %%
 end = cutoff(law)
 print(f"by the printed numbers the cut-off is {end:.1e}; slope there {abs(slope_in_experts(end, law)):.6f}")
-same(worth(end, counts, law) / end, np.ones(10), "laws.routed.parameter_count", scale=1)
 assert (worth(10 * end, counts[1:], law) < 10 * end).all() and end > 100 * sizes["1.3B"]
+
+# %% tags=["check"]
+same(worth(end, counts, law) / end, np.ones(10), "laws.routed.parameter_count", scale=1)
 
 
 # %% tags=["picture"]
@@ -152,6 +158,8 @@ same(predict_loss(N, middle, law), goal)
 same(predict_loss(N, needed, law), goal)
 # A flat curve: a small change of log L is a large one of the experts. The unit of the limit is their ratio.
 change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)
+
+# %% tags=["check"]
 same(middle, needed, "laws.routed.experts", scale=change)
 
 # %% [markdown]

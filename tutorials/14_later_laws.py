@@ -357,12 +357,16 @@ N, D = mended * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / mende
 same(mu * m * N**mu, nu * n * D**nu)
 print(f"mended:  N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}")
 best = joint_optimum(Budget(C), E, law)
+
+# %% tags=["check"]
 same(np.log([N, D]), np.log([best.active_parameters, best.tokens]), "laws.planning.location", scale=1)
 
 # %%
 printed_in_table = np.array([3.8e9, 44.3e9])
-same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size", scale=1)
 print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed_in_table[1]:.2e}")
+
+# %% tags=["check"]
+same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size", scale=1)
 
 # %% [markdown]
 # The paper's own table of best sizes follows from the mended formula, not from the printed one. You find such a mistake

@@ -106,12 +106,14 @@ assert counts.sum() < small.sum()
 from routelaws.reference.laws.downstream import fit_direct
 
 direct = fit_direct(C[small], Q[small], guess_rate)
-same([np.log(direct.coefficients.A), direct.coefficients.alpha], [log_A, alpha], "laws.downstream.exact_line", scale=1)
 predicted = predict_accuracy(direct.coefficients, C[large], guess_rate=guess_rate)
 miss = np.abs(predicted - Q[large]).mean()
 chance = np.sqrt(Q_true * (1 - Q_true) / asked)[large].mean()
 print(f"mean absolute error above the cut {miss:.4f}; chance in one accuracy (standard deviation) {chance:.4f}")
 assert miss < chance
+
+# %% tags=["check"]
+same([np.log(direct.coefficients.A), direct.coefficients.alpha], [log_A, alpha], "laws.downstream.exact_line", scale=1)
 
 
 # %% tags=["picture"]
@@ -184,6 +186,8 @@ stage_1 = np.polyfit(np.log(C[small]), np.log(L[small]), 1)  # slope, intercept
 stage_2 = np.polyfit(L[small], Q[small], 1)
 by_hand = np.polyval(stage_2, np.exp(np.polyval(stage_1, np.log(C[large]))))
 line = fit_two_stage(C[small], L[small], Q[small], "linear")
+
+# %% tags=["check"]
 same(predict_two_stage(line, C[large]), by_hand, "laws.two_stage.agree", scale=1)
 
 # %% [markdown]
@@ -202,6 +206,7 @@ def missed(accuracy, loss):
     return np.abs(np.array(predicted) - accuracy[large]).mean(axis=1)
 
 
+# %% tags=["check"]
 same(missed(Q, L)[:2], [miss, np.abs(by_hand - Q[large]).mean()], "laws.two_stage.agree", scale=1)
 
 # %% [markdown]
@@ -282,9 +287,11 @@ budgets, attempts = (column.ravel() for column in np.meshgrid([1e19, 1e20, 1e21]
 rates = predict_accuracy(law, budgets, attempts)
 for budget, row in zip((1e19, 1e20, 1e21), rates.reshape(3, 3), strict=True):
     print(f"C {budget:.0e}: pass@1 {row[0]:.3f}, pass@4 {row[1]:.3f}, pass@16 {row[2]:.3f}")
-same(fit_repeated(budgets, attempts, rates).coefficients, law, "laws.downstream.exact_repeated", scale=1)
 gains = np.diff(np.log(-np.log(rates.reshape(3, 3)))[:, [0, 2]])
 assert (np.diff(gains, axis=0) < 0).all()  # with delta below 0, attempts help the larger model more
+
+# %% tags=["check"]
+same(fit_repeated(budgets, attempts, rates).coefficients, law, "laws.downstream.exact_repeated", scale=1)
 
 # %% [markdown]
 # ## 6. Real runs
