@@ -64,10 +64,10 @@ assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 # %% [markdown]
 # ## 2. A linear program
 #
-# Write a choice as a table of zeros and ones: $x_{te} = 1$ if token t goes to expert e. Then the problem reads
+# Write a choice as a table of zeros and ones: $A_{te} = 1$ if token t goes to expert e. Then the problem reads
 #
-# $$\text{maximise } \sum_{te} s_{te} x_{te} \quad \text{where} \quad
-# \sum_e x_{te} = 1, \quad \sum_t x_{te} = C, \quad x_{te} \ge 0$$
+# $$\text{maximise } \sum_{te} s_{te} A_{te} \quad \text{where} \quad
+# \sum_e A_{te} = 1, \quad \sum_t A_{te} = C, \quad A_{te} \ge 0$$
 #
 # The sum to be maximised and all conditions are *linear*: entries are multiplied by known numbers and added up, and
 # nothing else. Such a problem is called a *linear program*. It has one oddity. It allows tables with fractions: half of
@@ -82,11 +82,11 @@ def table_of(choice):
     return table
 
 
-x = 0.5 * table_of(balanced[3]) + 0.25 * table_of(balanced[40]) + 0.25 * table_of(exact)
-same(x.sum(axis=1), np.ones(T))
-same(x.sum(axis=0), np.full(E, C))
-print(x, f" sum of scores {(s * x).sum():.2f}")
-same((s * x).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
+A = 0.5 * table_of(balanced[3]) + 0.25 * table_of(balanced[40]) + 0.25 * table_of(exact)
+same(A.sum(axis=1), np.ones(T))
+same(A.sum(axis=0), np.full(E, C))
+print(A, f" sum of scores {(s * A).sum():.2f}")
+same((s * A).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
 
 # %% [markdown]
 # The score of such a mixture is the same mixture of the scores. A mean is never above the largest of its terms. So no
@@ -97,7 +97,7 @@ same((s * x).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
 # and go on with the rest. Each step makes at least one entry 0.
 
 # %%
-rest, parts = x.copy(), []
+rest, parts = A.copy(), []
 while rest.any():
     choice = next(c for c in balanced if all(rest[t, c[t]] > 0 for t in range(T)))
     weight = min(rest[t, choice[t]] for t in range(T))
@@ -105,8 +105,8 @@ while rest.any():
     parts.append((weight, choice))
 for weight, choice in parts:
     print(f"{weight:.2f} of {choice}, score {(s * table_of(choice)).sum():.0f}")
-same(sum(weight * table_of(choice) for weight, choice in parts), x)
-assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * x).sum()
+same(sum(weight * table_of(choice) for weight, choice in parts), A)
+assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * A).sum()
 
 # %% [markdown]
 # So the fractions do no harm: the best whole choice is also the best table of the linear program. (The parts that we
