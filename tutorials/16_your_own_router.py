@@ -311,7 +311,7 @@ for logits in (tied, large):
 print("the ties and large logits of section 3: right now")
 report = check(softmax, log_sum_exp, top_k_indices, top_k_router)
 for row in report.rows:
-    print(f"{row.function:30} {row.verdict:12} {row.kind:8} {row.detail}")
+    print(*textwrap.wrap(f"{row.function:30} {row.verdict} {row.kind} {row.detail}", 118), sep="\n")
 assert report["softmax"].kind == "mutates" and report["top_k_indices"].verdict == "right"
 
 # %% [markdown]
@@ -332,7 +332,8 @@ def softmax(logits):
 
 report = check(softmax, log_sum_exp, top_k_indices, top_k_router)
 for row in report.rows:
-    print(f"{row.function:30} {row.verdict:8}", row.left_out.partition("left out: ")[2])
+    options = "; ".join(sorted(row.left_out.partition("left out: ")[2].split("; ")))
+    print(*textwrap.wrap(f"{row.function:30} {row.verdict}  {options}", 118), sep="\n")
 assert report.exit_code == 0 and {row.verdict for row in report.rows} == {"right"}
 
 # %% [markdown]
@@ -416,7 +417,7 @@ with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.Stri
     check_backend(backend, only=["top_k_router"], profile="default", export_failing=folder)
     files = [dict(np.load(path)) for path in sorted(Path(folder).glob("*.npz"))]
 first = files[0]
-print(f"{len(files)} files; the first: {first['call']}, logits {first['logits'].shape}")
+print(*textwrap.wrap(f"{len(files)} files; the first: {first['call']}, logits {first['logits'].shape}", 118), sep="\n")
 ours, theirs = first["found.gate"], first["expected.gate"]
 assert ours.shape == theirs.shape and not np.allclose(ours, theirs)
 

@@ -503,6 +503,8 @@ train("stopped", "data=2,expert=2", stop_after=16)
 resumed = train("stopped", "expert=4")
 undisturbed = train("undisturbed")
 assert list(resumed) == list(undisturbed) == [8, 16, 24, 32]
+
+# %% tags=["check"]
 same(list(resumed.values()), list(undisturbed.values()), "mesh.resumed", scale=1.0)  # up to rounding in 32 bits
 
 # %% tags=["volatile"]
