@@ -8,8 +8,9 @@ can have a good loss. Four questions show it. The last column is the answer for 
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-`balance.load_statistics` answers a fifth: how even are the loads of the experts? `excess` lists the labels that an
-expert takes beyond its share, and `faults` names a router that has failed outright.
+MATCHED AGREEMENT asks of two models, such as two seeds, whether their experts take the same tokens, whatever their
+numbers. `balance.load_statistics` answers another question: how even are the loads of the experts? `excess` lists the
+labels that an expert takes beyond its share, and `faults` names a router that has failed outright.
 
 Each answer misses something, so read them together. HASH has agreement 1 and much information, but learned nothing. A
 random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
@@ -19,12 +20,14 @@ These diagnostics are our choice; the paper has none of them. Nothing here route
 """
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from .balance import _real_rows, expert_counts
 from .notation import check_finite
+from .routers.base import balanced_assignment
 
 CHANCE = 0.05
 """An agreement counts as chance below this share of the way from chance to 1. Our choice."""
@@ -48,6 +51,16 @@ class Information(NamedTuple):
     bits: float  # estimated mutual information of label and expert; too large for few tokens
     baseline: float  # bits, the same for shuffled labels: mean over the shuffles
     spread: float  # bits, standard deviation over the shuffles
+
+
+class Matched(NamedTuple):
+    """How far two routers group the tokens alike, whatever their experts are called."""
+
+    agreement: float  # share of the choices in common after the best matching of experts, 0 to 1
+    baseline: float  # the same where the second routing is that of shuffled tokens: mean over the shuffles
+    spread: float  # standard deviation over the shuffles
+    partner: np.ndarray  # [E], the expert of the second routing that each expert of the first is matched with
+    common: np.ndarray  # [E], the tokens that an expert and its partner share
 
 
 class Faults(NamedTuple):
@@ -84,6 +97,88 @@ def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None 
         raise ValueError(f"the routings have shape {first.shape}; needed: at least one token with one expert")
     common = [len(set(a) & set(b)) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
     return sum(common) / first.size
+
+
+def matched_agreement(
+    first: np.ndarray, second: np.ndarray, num_experts: int, shuffles: np.ndarray, *, mask: np.ndarray | None = None
+) -> Matched:
+    """Return the share of the choices that two routers have in common after the best matching of their experts.
+
+    Two runs that differ in their seed can have the same experts under other numbers. Let J(e, e') be the number of
+    tokens with expert e in the first routing and e' in the second. Of all permutations π, the best matching has the
+    largest Σ J(e, π(e)). The result is this sum, over the mean number of choices of the two routings.
+
+    The best of many permutations agrees by chance more than k/E, above all with few tokens or uneven loads. Shuffled
+    tokens, matched anew, estimate this chance.
+
+    Args:
+        first: [T, k] integers in [0, E), the experts of each token, distinct within a row; -1 for none.
+        second: [T, k'] integers, the same tokens in the routing of another model.
+        num_experts: E of both.
+        shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
+        mask: [T] bool, the real tokens; None for all. Shuffles are then of the real tokens alone.
+
+    Returns:
+        `Matched`; the agreement is 1 if the routings differ only in the numbers of the experts.
+
+    Raises:
+        ValueError: shapes do not fit, there is no choice, an expert is out of range, or a shuffle is no permutation.
+
+    Example:
+        Experts 0, 1, 2 have become 2, 0, 1, and the last token has moved.
+
+        >>> first, second = np.array([[0], [0], [1], [2], [2]]), np.array([[2], [2], [0], [1], [0]])
+        >>> found = matched_agreement(first, second, 3, np.array([[4, 0, 1, 2, 3]]))
+        >>> found.agreement, found.baseline, found.partner.tolist(), found.common.tolist()
+        (0.8, 0.6, [2, 0, 1], [2, 1, 1])
+    """
+    first, second = _real_rows(first, mask), _real_rows(second, mask)
+    if first.ndim != 2 or second.ndim != 2 or len(first) != len(second):
+        raise ValueError(f"the routings have shapes {first.shape} and {second.shape}; needed: [T, k] and [T, k']")
+    choices = ((first >= 0).sum() + (second >= 0).sum()) / 2
+    experts = np.concatenate([first.ravel(), second.ravel()])
+    if not choices or experts.max() >= num_experts or experts.min() < -1:
+        raise ValueError(
+            f"experts are {np.unique(experts)[:9]} in {choices:g} choices; needed: 0 to {num_experts - 1}, or -1"
+        )
+    _check_shuffles(shuffles, len(first))
+
+    def best(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        count = joint_counts(first, second, num_experts)
+        partner = best_matching(count)
+        return partner, count[np.arange(num_experts), partner]
+
+    shuffled = [best(second[order])[1].sum() / choices for order in np.asarray(shuffles)]
+    partner, common = best(second)
+    return Matched(float(common.sum() / choices), float(np.mean(shuffled)), float(np.std(shuffled)), partner, common)
+
+
+def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [E, E]: how many tokens have expert e in the first routing [T, k] and e' in the second; -1 counts not.
+
+    Example:
+        >>> joint_counts(np.array([[0], [1]]), np.array([[1, 0], [0, -1]]), 2).tolist()
+        [[1, 1], [1, 0]]
+    """
+    count = np.zeros((num_experts, num_experts), int)
+    for experts, others in product(first.T, second.T):
+        both = (experts >= 0) & (others >= 0)
+        np.add.at(count, (experts[both], others[both]), 1)
+    return count
+
+
+def best_matching(count: np.ndarray) -> np.ndarray:
+    """Return the permutation π [E] with the largest Σ count(e, π(e)), of integer counts [E, E].
+
+    This is the balanced assignment of BASE, with experts in place of tokens: each partner is taken once.
+
+    Example:
+        The largest count is not part of the best matching: 9 + 0 < 8 + 7.
+
+        >>> best_matching(np.array([[9, 8], [7, 0]])).tolist()
+        [1, 0]
+    """
+    return balanced_assignment(np.asarray(count, float)).expert[:, 0]
 
 
 def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float:
@@ -152,15 +247,18 @@ def information(
     if expert.ndim != 2 or not expert.size or label.shape != expert.shape[:1]:
         raise ValueError(f"labels have shape {label.shape} and experts {expert.shape}; needed: [T] and [T, k], T >= 1")
     expert_counts(expert, num_experts)  # raises where an expert is out of range
-    shuffles = np.asarray(shuffles)
-    if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(len(label))).any():
-        raise ValueError(
-            f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {len(label) - 1}, one a row"
-        )
-    shuffled = [_mutual_information(label[order], expert, num_experts) for order in shuffles]
+    _check_shuffles(shuffles, len(label))
+    shuffled = [_mutual_information(label[order], expert, num_experts) for order in np.asarray(shuffles)]
     return Information(
         _mutual_information(label, expert, num_experts), float(np.mean(shuffled)), float(np.std(shuffled))
     )
+
+
+def _check_shuffles(shuffles: np.ndarray, tokens: int) -> None:
+    """Raise ValueError unless shuffles are [n, T] permutations, n at least 1."""
+    shuffles = np.asarray(shuffles)
+    if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(tokens)).any():
+        raise ValueError(f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {tokens - 1}, one a row")
 
 
 def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int) -> float:

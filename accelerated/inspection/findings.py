@@ -7,11 +7,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.special import softmax
 
+from routelaws.reference import diagnostics
 from routelaws.reference.diagnostics import (
     Faults,
     Information,
+    Matched,
     agreement,
     entropy,
     excess,
@@ -21,6 +24,8 @@ from routelaws.reference.diagnostics import (
     not_learned,
 )
 
+from .._calling import calling
+from ..errors import InputError
 from ..report.outline import listed
 from ..results.blocks import Block, Table, percent
 from ..wording import in_short, once
@@ -37,6 +42,17 @@ LABELS = {"token": "the token itself", "previous": "the token before it", "posit
 
 DEGREES = ((0.95, "alone decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
 """The share of the possible information, in words. Our choice."""
+
+ALIKE = ((0.95, "take the same tokens"), (0.5, "take mostly the same tokens"), (0.1, "take partly the same tokens"))
+"""The matched agreement of two models, as a share of the way from chance to 1, in words. Our choice."""
+
+
+def best_matching(count: np.ndarray) -> np.ndarray:
+    """Return the permutation π [E] with the largest Σ count(e, π(e)), as the reference does, but fast."""
+    return linear_sum_assignment(count, maximize=True)[1]
+
+
+matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_matching)
 
 UNEVEN = 2.0
 """Load of the busiest expert, over an even load, from which a sentence says it. Our choice."""
@@ -65,11 +81,38 @@ class BlockFindings(NamedTuple):
     unchosen: float  # share of the tokens that no expert takes
     faults: Faults
     words: list[list[Word]]  # of each expert
+    matched: Matched | None = None  # with another model on the same tokens; None without one
 
 
-def findings(trace: Trace, seed: int = 0) -> list[BlockFindings]:
-    """Return what a routing tells, block by block; `seed` is that of the shuffles."""
-    return [_of_block(trace, i, np.random.default_rng(seed)) for i in range(len(trace.block))]
+def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockFindings]:
+    """Return what a routing tells, block by block.
+
+    Args:
+        trace: of a model.
+        other: of the same tokens by another model, to compare with.
+        seed: of the shuffles.
+
+    Raises:
+        InputError: the other model has other tokens, blocks or experts.
+    """
+    found = [_of_block(trace, i, np.random.default_rng(seed)) for i in range(len(trace.block))]
+    if other is None:
+        return found
+    _check_comparable(trace, other)
+    draw = np.random.default_rng(seed)
+    shuffles = np.stack([draw.permutation(len(trace.token)) for _ in range(SHUFFLES)])
+    matched = (matched_agreement(*of, trace.experts, shuffles) for of in zip(trace.expert, other.expert, strict=True))
+    return [block._replace(matched=of) for block, of in zip(found, matched, strict=True)]
+
+
+def _check_comparable(trace: Trace, other: Trace) -> None:
+    """Raise `InputError` where experts of two traces cannot be matched."""
+    if not np.array_equal(trace.token, other.token):
+        raise InputError(f"--against: {other.name} has other tokens; give both one text with --text, and one tokenizer")
+    shapes = [(len(of.block), of.experts) for of in (trace, other)]
+    if shapes[0] != shapes[1]:
+        said = " and ".join(f"{blocks} routed blocks of {experts} experts" for blocks, experts in shapes)
+        raise InputError(f"--against: the models have {said}; compare models of one shape")
 
 
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
@@ -137,19 +180,27 @@ COLUMNS = {
     "training agrees": lambda block: _percent(block.agreement),
     "dropped": lambda block: _percent(block.dropped),
     "no expert": lambda block: _percent(block.unchosen or None),
+    "agrees with the other": lambda block: _matched(block.matched),
 }
 """The cell of a block in each column of a table with a row for each block."""
 
 
+def _matched(matched: Matched | None) -> str:
+    return "" if matched is None else f"{_percent(matched.agreement)} (chance {_percent(matched.baseline)})"
+
+
 def table(found: list[BlockFindings]) -> Table:
-    """Return a row for each block."""
-    before, after = ("block", "busiest expert", "without a token", "entropy"), ("training agrees", "dropped")
-    rows = []
-    for block in found:
-        bits = [f"{told.bits:.2f} ({told.baseline:.2f})" for told in block.information.values()]
-        first, last = ([COLUMNS[head](block) for head in heads] for heads in (before, after))
-        rows.append([*first, *bits, f"{block.most:.2f}", *last])
-    return Table([*before, *(f"bits: {name}" for name in LABELS), "bits at most", *after], rows)
+    """Return a row for each block; columns that no block has are left out."""
+    bits = {f"bits: {name}": lambda block, name=name: _bits(block.information[name]) for name in LABELS}
+    bits["bits at most"] = lambda block: f"{block.most:.2f}"
+    first = ("block", "busiest expert", "without a token", "entropy")
+    cells = {head: COLUMNS[head] for head in first} | bits | COLUMNS
+    kept = {head: cell for head, cell in cells.items() if head != "no expert" and any(map(cell, found))}
+    return Table([*kept], [[cell(block) for cell in kept.values()] for block in found])
+
+
+def _bits(told: Information) -> str:
+    return f"{told.bits:.2f} ({told.baseline:.2f})"
 
 
 def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
@@ -159,7 +210,7 @@ def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
 
 def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
     """Return what decides the experts, and notes, each sentence once with the blocks that it holds for."""
-    return _by_block(_decided_by, trace, found) + _by_block(_notes_on, trace, found)
+    return [line for of in (_decided_by, _notes_on, _compared) for line in _by_block(of, trace, found)]
 
 
 def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
@@ -209,28 +260,41 @@ def _decided_by(trace: Trace, block: BlockFindings) -> list[str]:
     return [f"{LABELS[name]} {degree} the expert"]
 
 
+def _compared(_: Trace, block: BlockFindings) -> list[str]:
+    """Return how far the experts of another model take the same tokens."""
+    if block.matched is None:
+        return []
+    alike = (block.matched.agreement - block.matched.baseline) / max(1 - block.matched.baseline, 1e-9)
+    degree = next((words for least, words in ALIKE if alike >= least), "take no more common tokens than by chance")
+    return [f"the experts of both models {degree}, after the best matching"]
+
+
 def share(told: Information, most: float) -> float | None:
     """Return the information beyond that of shuffled labels, over the possible one; None if shuffled labels tell half
     of it already."""
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 
 
-def summary(trace: Trace, found: list[BlockFindings]) -> list[Block]:
-    """Return what a terminal shows."""
+def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) -> list[Block]:
+    """Return what a terminal shows; `other` is the name of a model compared with."""
     return [
-        f"{trace.name}: {len(trace.token):,} tokens",
+        f"{trace.name}: {len(trace.token):,} tokens" + (f", compared with {other}" if other else ""),
         table(found),
         *fault_sentences(trace, found),
         *sentences(trace, found),
     ]
 
 
-def as_json(trace: Trace, found: list[BlockFindings]) -> dict:
+def as_json(trace: Trace, found: list[BlockFindings], other: str | None = None) -> dict:
     """Return the findings as plain numbers and texts."""
     blocks = []
     for block in found:
         told = {name: each._asdict() for name, each in block.information.items()}
         words = [[word._asdict() for word in of] for of in block.words]
-        blocks.append(block._asdict() | {"information": told, "faults": block.faults._asdict(), "words": words})
+        plain = {"information": told, "faults": block.faults._asdict(), "words": words}
+        if block.matched is not None:
+            arrays = {name: getattr(block.matched, name).tolist() for name in ("partner", "common")}
+            plain["matched"] = block.matched._asdict() | arrays
+        blocks.append(block._asdict() | plain)
     said = {"faults": fault_sentences(trace, found), "sentences": sentences(trace, found)}
-    return {"name": trace.name, "tokens": len(trace.token), "blocks": blocks, **said}
+    return {"name": trace.name, "against": other, "tokens": len(trace.token), "blocks": blocks, **said}

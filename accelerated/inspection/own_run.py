@@ -15,7 +15,6 @@ import numpy as np
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
-from ..files import read_bytes
 from ..notation import ExpertChoice
 from ..routed_block import _groups, _logits
 from ..routers.mixture_of_tokens import mixing_weights
@@ -30,7 +29,7 @@ from ..training.text.tokenizer import END_OF_DOCUMENT
 from ..training.text.tokens import load_tokens, prepare_tokens
 from ..training.watch import telling
 from ..transformer import _run, apply, draw_noise
-from .trace import Trace
+from .trace import Trace, at_most, read_text
 
 
 def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=print) -> Trace:
@@ -61,13 +60,7 @@ def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndar
 
 def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
     """Return the tokens of a file; a document starts after the end of the one before it."""
-    try:
-        content = read_bytes(text).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--text {text}: cannot be read as UTF-8 text ({error}); name a text file") from error
-    if not content:
-        raise InputError(f"--text {text}: is empty; name a file with text")
-    return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(content)], np.int32)
+    return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(read_text(text))], np.int32)
 
 
 def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
@@ -86,7 +79,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     shape = (*windows.shape, model.num_routed)
     kept = functools.partial(_of_tokens, shape=shape, real=real)
     sequence, position = np.divmod(np.flatnonzero(real), real.shape[2])
-    expert, gate = _at_most(kept(expert), kept(gate)) if model.router == "expert_choice" else (kept(expert), kept(gate))
+    expert, gate = at_most(kept(expert), kept(gate)) if model.router == "expert_choice" else (kept(expert), kept(gate))
     return Trace(
         name=f"{name} (router {model.router}, {model.expert_count} experts)",
         token=ids,
@@ -128,13 +121,6 @@ def _of_tokens(values: np.ndarray, *, shape: tuple, real: np.ndarray) -> np.ndar
     """Return [n_r, T, ...] from [n, n_r, b S, ...], the real tokens alone."""
     n, b, length, routed = shape
     return np.moveaxis(values, 1, 0).reshape(routed, n * b * length, *values.shape[3:])[:, real.ravel()]
-
-
-def _at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return experts and gates [n_r, T, k] from [n_r, T, E], largest gate first; -1 and 0 beyond a token's last."""
-    order = np.argsort(-np.where(chosen, gate, -1), axis=-1, kind="stable")[..., : max(1, chosen.sum(axis=-1).max())]
-    taken = np.take_along_axis(chosen, order, axis=-1)
-    return np.where(taken, order, -1), np.where(taken, np.take_along_axis(gate, order, axis=-1), 0)
 
 
 @functools.lru_cache(maxsize=16)

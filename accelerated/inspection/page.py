@@ -71,6 +71,8 @@ TERMS = (
      "change the choice."),
     ("dropped", "The share of choices that find their expert full in training. Where experts choose: the share of "
      "tokens that none takes."),
+    ("agrees with the other", "The share of the choices that two models have in common, after each expert is matched "
+     "with an expert of the other so that most choices agree. Chance is the same for shuffled tokens."),
 )  # fmt: skip
 
 
@@ -81,24 +83,24 @@ TAKES = (
 )
 
 
-def page(trace: Trace, found: list[BlockFindings]) -> str:
-    """Return a routing as one HTML page that needs no other file."""
-    body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found)}"
+def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
+    """Return a routing as one HTML page that needs no other file; `other` is the name of a model compared with."""
+    body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other)}"
     return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))
 
 
-def microscope(trace: Trace, found: list[BlockFindings]) -> str:
+def microscope(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
     """Return what a page shows of a routing; its style sheet needs `STYLE` and `rules`."""
     experts = _shown_experts(found)
     buttons = "".join(_button("block", f"b{i}", f"Block {block.block}", i == 0) for i, block in enumerate(found))
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
     return (
-        f'<p>{_about(trace)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
+        f'<p>{_about(trace, other)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
         f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms()}'
     )
 
 
-def _about(trace: Trace) -> str:
+def _about(trace: Trace, other: str | None) -> str:
     """Return what was routed, in a paragraph."""
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
@@ -106,6 +108,7 @@ def _about(trace: Trace) -> str:
     return (
         f"{plural(len(trace.token), 'token', ',')} were routed as in evaluation, in "
         f"{plural(len(trace.block), 'routed block')} with {plural(trace.experts, 'expert')} each. A token has {each}."
+        + (f" Compared with {_text(other)}." if other else "")
     )
 
 
@@ -167,12 +170,15 @@ def _told(block: BlockFindings) -> str:
 
 def _experts(block: BlockFindings, experts: list[int]) -> str:
     """Return a table of the experts: loads, and the tokens that they take."""
-    scale = max(2.0, *block.load)
+    scale, matched = max(2.0, *block.load), block.matched
     rows = []
     for e in experts:
         bar = _bar(block.load[e] / scale, 1 / scale)
         rows.append([f'<span class="e e{e}">{e}</span>', f"{bar} {block.load[e]:.2f}x", _words(block.words[e])])
-    return _table(["expert", "load", "takes most beyond its share"], rows, "experts")
+        if matched:
+            rows[-1].insert(2, f"{matched.partner[e]} <small>{plural(int(matched.common[e]), 'token')}</small>")
+    heads = ["expert", "load", *["in the other model"] * bool(matched), "takes most beyond its share"]
+    return _table(heads, rows, "experts")
 
 
 def _words(words: list[Word]) -> str:

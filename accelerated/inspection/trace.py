@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import opened, write_atomically
+from ..files import opened, read_bytes, write_atomically
 
 
 class Trace(NamedTuple):
@@ -82,3 +82,25 @@ def read_trace(path: Path) -> dict[str, np.ndarray]:
     if missing:
         raise InputError(f"{path}: has no array {missing[0]!r}; write one with routelaws inspect --out")
     return arrays
+
+
+def at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return experts and gates [..., T, k] from [..., T, E], largest gate first; -1 and 0 beyond a token's last."""
+    order = np.argsort(-np.where(chosen, gate, -1), axis=-1, kind="stable")[..., : max(1, chosen.sum(axis=-1).max())]
+    taken = np.take_along_axis(chosen, order, axis=-1)
+    return np.where(taken, order, -1), np.where(taken, np.take_along_axis(gate, order, axis=-1), 0)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: it cannot be read as UTF-8, or is empty.
+    """
+    try:
+        content = read_bytes(path).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {path}: cannot be read as UTF-8 text ({error}); name a text file") from error
+    if not content:
+        raise InputError(f"--text {path}: is empty; name a file with text")
+    return content

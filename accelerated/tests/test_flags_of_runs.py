@@ -507,7 +507,7 @@ def test_a_text_is_continued_as_the_flags_say(lender):
         assert told("generate", lender, "--tokens", tokens) == line
 
 
-@of("inspect", "positional", "--text", "--tokens", "--out", "--page", "--json")
+@of("inspect", "positional", "--text", "--tokens", "--transformers", "--against", "--out", "--page", "--json")
 def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     """The text of the flag or the validation text, up to so many tokens, into a file, a page and an object."""
     text = "ba ke lo\n" * 30
@@ -522,6 +522,10 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert object_of("inspect", lender, "--tokens", "50")["tokens"] == 50
     assert told("inspect", lender, "--tokens", "0") == "2: routelaws: --tokens 0 is out of range; use 1 or more\n"
     assert told("inspect", lender, "--text", tmp_path).endswith("name a text file\n")
+    matched = object_of("inspect", lender, "--tokens", "50", "--against", lender)["blocks"][0]["matched"]
+    assert matched["agreement"] == 1 and matched["partner"] == sorted(matched["partner"])
+    assert told("inspect", lender, "--transformers").endswith("--transformers needs a text; add --text FILE\n")
+    assert "transformers" in told("inspect", lender, "--transformers", "--text", tmp_path / "text.txt")
 
 
 @of("evaluate", "--routing")

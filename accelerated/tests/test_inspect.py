@@ -174,6 +174,37 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
+class TestAgainst:
+    """Two models on one text: their experts are matched first."""
+
+    def test_the_same_experts_under_other_numbers(self, run_of):
+        run = run_of(router="top_k", k=2)
+        ids, order = ids_of(run, 2048), np.array([2, 0, 3, 1])
+        trace = trace_run(run, ids, "first")
+        run.params["routed_ffn"]["router"][:] = run.params["routed_ffn"]["router"][..., np.argsort(order)]
+        run.params["routed_ffn"].update(diagnostics.exchange_experts(run.params, [np.argsort(order)] * 2)["routed_ffn"])
+        other = trace_run(run, ids, "second")
+        found = told.findings(trace, other)
+        assert all((block.matched.partner == order).all() for block in found)
+        assert all(block.matched.agreement > 0.999 and 0.4 < block.matched.baseline < 0.7 for block in found)
+        said = told.sentences(trace, found)
+        assert said[-1] == "Blocks 2 and 4: the experts of both models take the same tokens, after the best matching."
+        assert told.table(found).rows[0][-1].startswith("100.0 % (chance ")
+        assert told.as_json(trace, found)["blocks"][0]["matched"]["partner"] == order.tolist()
+        shown = page(trace, found, other.name)
+        assert html_is_whole(shown) and "Compared with second" in shown and "in the other model" in shown
+
+    def test_models_that_cannot_be_compared(self, run_of):
+        run = run_of(router="top_k")
+        trace = trace_run(run, ids_of(run), "first")
+        with pytest.raises(InputError, match="other has other tokens; give both one text"):
+            told.findings(trace, trace._replace(token=trace.token + 1, name="other"))
+        with pytest.raises(
+            InputError, match="have 2 routed blocks of 4 experts and 2 routed blocks of 8 experts; comp"
+        ):
+            told.findings(trace, trace._replace(experts=8))
+
+
 def html_is_whole(text: str) -> bool:
     read = Page()
     read.feed(text)

@@ -1,11 +1,13 @@
 """Diagnostics of routers on routings whose truth is known, and what a run says of its own router."""
 
 import json
+from itertools import permutations
 
 import numpy as np
 import pytest
 import scipy.stats
 
+from routelaws.accelerated.inspection import findings
 from routelaws.accelerated.training.routing import RouterReport
 from routelaws.reference import diagnostics
 
@@ -29,6 +31,48 @@ def test_random_routings_agree_by_chance(random):
     assert abs(diagnostics.agreement(first, second) - 2 / EXPERTS) < 0.02
     mask = (first == second).all(axis=1)
     assert diagnostics.agreement(first, second, mask=mask) == 1
+
+
+def test_routings_that_differ_in_the_numbers_of_experts_match(random):
+    """Every expert finds its partner, whatever the order of a token's experts; tokens that moved are missing."""
+    first = np.argsort(random.random((TOKENS, EXPERTS)), axis=1)[:, :2]
+    order = random.permutation(EXPERTS)
+    second = order[first][:, ::-1]
+    found = diagnostics.matched_agreement(first, second, EXPERTS, shuffles(random))
+    assert found.agreement == 1 and (found.partner == order).all() and found.common.sum() == 2 * TOKENS
+    moved = second.copy()
+    moved[: TOKENS // 4] = order[(first[: TOKENS // 4] + 4) % EXPERTS]
+    kept = diagnostics.matched_agreement(first, moved, EXPERTS, shuffles(random))
+    renamed = np.argsort(order)[moved]
+    assert kept.agreement == pytest.approx(diagnostics.agreement(first, renamed), abs=1e-12) and kept.agreement < 0.9
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_random_routings_match_as_shuffled_tokens_do(random, skewed):
+    """With few tokens the best matching is well above k/E; uneven loads raise it further."""
+    share = np.r_[0.65, np.full(EXPERTS - 1, 0.05)] if skewed else np.full(EXPERTS, 1 / EXPERTS)
+    first, second = (random.choice(EXPERTS, (200, 1), p=share) for _ in range(2))
+    found = diagnostics.matched_agreement(first, second, EXPERTS, shuffles(random, 200))
+    assert abs(found.agreement - found.baseline) < 5 * found.spread and found.baseline > 1 / EXPERTS + 0.05
+
+
+def test_the_best_matching_is_the_best_of_all_permutations(random):
+    for size in (2, 3, 4, 5):
+        count = random.integers(0, 9, (size, size))
+        sums = [sum(count[e, other] for e, other in enumerate(order)) for order in permutations(range(size))]
+        assert count[np.arange(size), diagnostics.best_matching(count)].sum() == max(sums)
+        assert count[np.arange(size), findings.best_matching(count)].sum() == max(sums)
+
+
+def test_experts_that_choose_their_tokens_match_too():
+    """A token may have any number of experts: common choices over the mean number of choices."""
+    first, second = np.array([[0, 1], [-1, -1], [1, -1]]), np.array([[1], [0], [0]])
+    found = diagnostics.matched_agreement(first, second, 2, np.array([[0, 1, 2]]))
+    assert found.agreement == pytest.approx(2 / 3) and found.partner.tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"shapes \(3, 2\) and \(2, 1\)"):
+        diagnostics.matched_agreement(first, second[:2], 2, np.array([[0, 1, 2]]))
+    with pytest.raises(ValueError, match="experts are .* in 3 choices; needed: 0 to 0, or -1"):
+        diagnostics.matched_agreement(first, second, 1, np.array([[0, 1, 2]]))
 
 
 @pytest.mark.parametrize("choices", [1, 2])

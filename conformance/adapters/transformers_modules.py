@@ -1,10 +1,7 @@
 """Every router of transformers as a backend, by the name of its class: `--backend transformers:Qwen3MoeTopKRouter`.
 
 One adapter serves all classes. It makes the class from its model's default configuration with small sizes and sets the
-weight to the identity, so the input is the logits. It reads the result by its form:
-
-    (logits, gates [T, k], experts [T, k])   59 of 62 classes
-    [T, E], 0 or a mask where not chosen     Llama4, Switch, NLLB-MoE
+weight to the identity, so the input is the logits. `accelerated.inspection.transformers_routers` reads the result.
 
 There is one group of experts, because few experts do not fill eight. Set other options in the name:
 `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and selection bias
@@ -25,6 +22,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from routelaws.accelerated.inspection.transformers_routers import ROUTERS, read_router
 from routelaws.conformance.adapters import blocks, torch_modules
 from routelaws.conformance.adapters.torch_modules import from_numpy, identity, plant, put
 
@@ -66,7 +64,7 @@ def _files() -> list[Path]:
     return sorted(Path(transformers.__file__).parent.glob("models/*/modeling_*.py"))
 
 
-def names(pattern: str = r"\w*(?:Router|TopKGating|MoEV1Gate)") -> dict[str, str]:
+def names(pattern: str = ROUTERS) -> dict[str, str]:
     """Return {class: module} of the transformers classes whose name matches a pattern, from the sources."""
     classes = {}
     for path in _files():
@@ -175,7 +173,7 @@ def _router(library, kind, overrides: dict):
         extra = [name for name in list(inspect.signature(router.forward).parameters)[1:] if "bias" in name]
         given = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
         with torch.no_grad():
-            return _read(router.to(logits.dtype), x, given, size)
+            return _read(router.to(logits.dtype), x, given)
 
     names_of = [*built.state_dict(), *inspect.signature(built.forward).parameters]
     named = ["bias"] if re.search(_SELECTION, " ".join(names_of)) else []
@@ -229,21 +227,15 @@ def _check_k(kind, k: int) -> None:
         raise NotImplementedError(f"k {k}, only {only}")
 
 
-def _read(router, x, given: dict, num_experts: int):
+def _read(router, x, given: dict):
     """Call a router and return a form that `blocks.read` accepts; add a sequence axis if the router needs one."""
     name = type(router).__name__
     if re.search("Switch|Afmoe", name):
         x = x[None]
-    answer = router(x, **given)
-    if "Switch" in name:  # (mask [b, T, E], probability [b, T, 1], logits)
-        return (answer[0] * answer[1])[0]
-    if "Nllb" in name:  # (mask of first choices, gates [T, E], logits)
-        return answer[1]
-    if "Gating" in name:  # JetMoE: assignments sorted by expert, the token of each, their gates, expert sizes
-        dense = torch.zeros(len(x), num_experts)
-        expert = torch.repeat_interleave(torch.arange(num_experts), torch.tensor(answer[3]))
-        return dense.index_put((answer[1], expert), answer[2])
-    return answer[0] if len(answer) == 2 else (answer[1], answer[2])
+    _, gates, experts = read_router(name, router(x, **given))
+    if experts is not None:
+        return gates, experts
+    return gates[0] if "Switch" in name else gates
 
 
 def _layer(library, kind, overrides: dict):

@@ -1,0 +1,86 @@
+"""The routing of a text by a Mixture-of-Experts of transformers in a local folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from .trace import Trace, read_text
+
+WINDOW = 1024
+"""Tokens that attend to each other, unless the model was made for fewer. Our choice."""
+
+
+def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace:
+    """Return the routing of a text by a model of transformers.
+
+    Args:
+        folder: has config.json, tokenizer.json and safetensors files.
+        text: a file.
+        tokens: route at most so many.
+
+    Raises:
+        InputError: torch or transformers is missing, or the folder or the text cannot be read.
+    """
+    if text is None:
+        raise InputError("--transformers needs a text; add --text FILE")
+    try:
+        from .streamed import StreamedModel
+    except ImportError as error:
+        raise InputError(
+            f"--transformers needs torch and transformers ({error}); install them with: pip install"
+            " 'routelaws[train,transformers]'"
+        ) from error
+    model = StreamedModel(folder)
+    ids, piece = _tokens_of(folder, read_text(text), tokens, model.vocabulary)
+    length = min(WINDOW, model.longest or WINDOW, len(ids))
+    windows = np.zeros((-(-len(ids) // length), length), np.int32)
+    windows.ravel()[: len(ids)] = ids
+    routed = model.route(windows)
+    choices = max(layer.expert.shape[1] for layer in routed)
+    sequence, position = np.divmod(np.arange(len(ids)), length)
+
+    def stacked(parts, fill):
+        wide = (np.pad(part, ((0, 0), (0, choices - part.shape[1])), constant_values=fill) for part in parts)
+        return np.stack([part[: len(ids)] for part in wide])
+
+    experts = routed[0].logits.shape[1]
+    return Trace(
+        name=f"{folder} ({model.config.model_type}, {experts} experts)",
+        token=ids,
+        piece=piece,
+        sequence=sequence,
+        position=position,
+        block=np.array([layer.block for layer in routed]),
+        expert=stacked((layer.expert for layer in routed), -1),
+        gate=stacked((layer.gate for layer in routed), 0),
+        experts=experts,
+        logits=np.stack([layer.logits[: len(ids)] for layer in routed]),
+    )
+
+
+def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first tokens of a text, and their pieces of the text."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise InputError(f"{folder}: has no tokenizer.json; save a fast tokenizer there with save_pretrained")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # of the reader in Rust
+        raise InputError(f"{path}: is no tokenizer ({error}); save a fast tokenizer with save_pretrained") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = tokenizer.encode(text).ids[:tokens]
+    if not ids or max(ids) >= vocabulary:
+        what = f"id {max(ids)}, and the model has {vocabulary}" if ids else "no token in this text"
+        raise InputError(f"{path}: gives {what}; use the tokenizer of the model")
+    pieces = {i: _piece(tokenizer, i) for i in set(ids)}
+    return np.array(ids, np.int32), np.array([pieces[i] for i in ids])
+
+
+def _piece(tokenizer, i: int) -> str:
+    """Return the text of a token within a text: many tokenizers drop a space before the first token alone."""
+    once, twice = (tokenizer.decode([i] * times, skip_special_tokens=False) for times in (1, 2))
+    return twice[len(once) :] or tokenizer.id_to_token(i) or f"[{i}]"
