@@ -57,6 +57,9 @@ matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_ma
 UNEVEN = 2.0
 """Load of the busiest expert, over an even load, from which a sentence says it. Our choice."""
 
+MANY = 8
+"""Routed blocks above which sentences leave numbers of single blocks to the table. Our choice."""
+
 NEITHER = "neither the token, nor the token before it, nor the position"
 
 
@@ -214,16 +217,36 @@ def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
 
 
 def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
-    said = once((str(block.block), of_block(trace, block)) for block in found)
-    return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(of)}: {line}." for line, of in said.items()]
+    short = len(found) > MANY
+    said = once((str(block.block), of_block(trace, block, short)) for block in found)
+    return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(_spans(of))}: {line}." for line, of in said.items()]
 
 
-def _faults_of(trace: Trace, block: BlockFindings) -> list[str]:
-    """Return what is wrong with the router of a block."""
+def _spans(blocks: list[str]) -> list[str]:
+    """Return numbers in order as texts, four and more in a row as one.
+
+    Example:
+        >>> _spans(["1", "2", "4", "5", "6", "7"])
+        ['1', '2', '4 to 7']
+    """
+    spans: list[list[str]] = []
+    for block in blocks:
+        if spans and int(block) == int(spans[-1][-1]) + 1:
+            spans[-1].append(block)
+        else:
+            spans.append([block])
+    return [text for span in spans for text in (span if len(span) < 4 else [f"{span[0]} to {span[-1]}"])]
+
+
+def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
+    """Return what is wrong with the router of a block; without its own numbers if `short`."""
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
-        lines.append(f"the router has collapsed: {who} {listed(wrong.collapsed)} {verb} (almost) every token")
+        which = f"{who} {listed(wrong.collapsed)}" if not short else f"{trace.choices} {who}"
+        lines.append(f"the router has collapsed: {which} {verb} (almost) every token")
+    elif wrong.dead and short:
+        lines.append("experts are dead, no token chooses them; the column 'without a token' counts them")
     elif wrong.dead:
         count = "1 expert is" if len(wrong.dead) == 1 else f"{len(wrong.dead)} experts are"
         lines.append(
@@ -236,18 +259,20 @@ def _faults_of(trace: Trace, block: BlockFindings) -> list[str]:
     return lines
 
 
-def _notes_on(trace: Trace, block: BlockFindings) -> list[str]:
+def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     """Return what a reader should know of a block that works: an uneven load, a choice that training changes."""
     lines = []
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:
-        lines.append(f"expert {block.load.index(busiest)} takes {busiest:.1f} times an even load")
+        many = f"expert {block.load.index(busiest)} takes {busiest:.1f} times"
+        lines.append(f"{f'an expert takes at least {UNEVEN:g} times' if short else many} an even load")
     if block.agreement is not None and block.agreement < 0.9:
-        lines.append(f"training chooses other experts for {1 - block.agreement:.0%} of the choices")
+        share = "over 10%" if short else f"{1 - block.agreement:.0%}"
+        lines.append(f"training chooses other experts for {share} of the choices")
     return lines
 
 
-def _decided_by(trace: Trace, block: BlockFindings) -> list[str]:
+def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
     """Return what decides the expert of a token, as far as the experts tell it."""
     if block.faults.collapsed or not block.most:
         return []
@@ -260,7 +285,7 @@ def _decided_by(trace: Trace, block: BlockFindings) -> list[str]:
     return [f"{LABELS[name]} {degree} the expert"]
 
 
-def _compared(_: Trace, block: BlockFindings) -> list[str]:
+def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
     """Return how far the experts of another model take the same tokens."""
     if block.matched is None:
         return []

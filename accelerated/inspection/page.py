@@ -10,7 +10,7 @@ from ..errors import printable
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document
 from ..wording import in_short, plural
-from .findings import COLUMNS, LABELS, BlockFindings, Word, fault_sentences, sentences, share
+from .findings import COLUMNS, LABELS, MANY, BlockFindings, Word, fault_sentences, sentences, share
 from .trace import Trace
 
 SHOWN = 500
@@ -92,7 +92,8 @@ def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> 
 def microscope(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
     """Return what a page shows of a routing; its style sheet needs `STYLE` and `rules`."""
     experts = _shown_experts(found)
-    buttons = "".join(_button("block", f"b{i}", f"Block {block.block}", i == 0) for i, block in enumerate(found))
+    word = "Block " if len(found) <= MANY else ""
+    buttons = "".join(_button("block", f"b{i}", f"{word}{block.block}", i == 0) for i, block in enumerate(found))
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
     return (
         f'<p>{_about(trace, other)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
