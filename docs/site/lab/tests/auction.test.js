@@ -1,10 +1,11 @@
 // The auction of the page keeps its promise, and a price that a reader moves is judged by the proof of lesson 3.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { ROUTERS } from "../page/routers.js";
-import { TABLES, randomScores } from "../page/state.js";
+import { IDS, TABLES, randomScores } from "../page/state.js";
 import { auction } from "../routers/auction.js";
 import { balancedAssignment, dualBound } from "../routers/base.js";
 
@@ -53,6 +54,20 @@ test("the prices of lesson 3 are proved best, others are not", () => {
   );
   assert.equal(base([3, 0, 0]).good, false);
   assert.match(base([0, 0, 0]).say, /Tokens 0, 1, 2 and 5 wish for expert 0, which has 2 places: raise its price/);
+});
+
+const PRINTED_AS = { hash: "HASH", top_k: "top-1", sinkhorn: "S-BASE", base: "BASE", quantile: "quantile balancing" };
+
+test("the routers send the tokens to the experts that lesson 8 prints", () => {
+  const page = readFileSync(new URL("../../../../tutorials/08_mixture_of_tokens.md", import.meta.url), "utf8");
+  for (const [id, name] of Object.entries(PRINTED_AS)) {
+    const printed = page.match(new RegExp(`^${name} +\\[([\\d ]+)\\]`, "m"))[1].split(" ").map(Number);
+    const params = Object.fromEntries(ROUTERS[id].controls.map((control) => [control.name, control.value]));
+    const context = { scores: TABLES.lessons, k: 1, capacity: Infinity, seed: 1, ids: IDS.slice(0, 6), params };
+    const { queues } = ROUTERS[id].states(context).at(-1)();
+    const expert = printed.map((_, t) => queues.findIndex((queue) => queue.some(({ token }) => token === t)));
+    assert.deepEqual(expert, printed, name);
+  }
 });
 
 test("each router has a view for each state of each table, and loads that add up", () => {
