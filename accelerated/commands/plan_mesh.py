@@ -232,8 +232,8 @@ def _verdict(report: dict) -> list[str]:
     if best is not None:
         how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "without rematerialisation"
         return [
-            f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} of each device, and {_size(best['traffic'])} "
-            "sent by each in a step.",
+            f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} on each device, {_size(best['traffic'])} "
+            "sent in a step.",
             "Ranking: meshes that fit without rematerialisation first, then the fewest bytes sent per step.",
         ]
     lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
