@@ -59,6 +59,9 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool) -> 
     if transformers:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all that is needed is in the folder
         return trace_transformers(folder, text, tokens=tokens)
+    config = folder / "config.json"
+    if config.is_file() and b'"model_type"' in config.read_bytes():
+        raise InputError(f"{folder}: holds a model of transformers; add --transformers")
     from ..inspection.own_run import trace_folder  # training, and JAX: a model of transformers needs neither
 
     return trace_folder(folder, text, tokens=tokens, tell=remark)

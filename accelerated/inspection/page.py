@@ -97,7 +97,7 @@ def microscope(trace: Trace, found: list[BlockFindings], other: str | None = Non
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
     return (
         f'<p>{_about(trace, other)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
-        f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms()}'
+        f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms(found)}'
     )
 
 
@@ -177,7 +177,7 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
         bar = _bar(block.load[e] / scale, 1 / scale)
         rows.append([f'<span class="e e{e}">{e}</span>', f"{bar} {block.load[e]:.2f}x", _words(block.words[e])])
         if matched:
-            rows[-1].insert(2, f"{matched.partner[e]} <small>{plural(int(matched.common[e]), 'token')}</small>")
+            rows[-1].insert(2, f"{matched.partner[e]} <small>({plural(int(matched.common[e]), 'token')})</small>")
     heads = ["expert", "load", *["in the other model"] * bool(matched), "takes most beyond its share"]
     return _table(heads, rows, "experts")
 
@@ -243,8 +243,10 @@ def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
     return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'
 
 
-def _terms() -> str:
-    lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in TERMS)
+def _terms(found: list[BlockFindings]) -> str:
+    """Return what the numbers on the page mean; without those of columns that no block has."""
+    shown = (term for term in TERMS if term[0] not in COLUMNS or any(map(COLUMNS[term[0]], found)))
+    lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in shown)
     return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"
 
 

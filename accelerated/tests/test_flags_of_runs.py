@@ -526,6 +526,8 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert matched["agreement"] == 1 and matched["partner"] == sorted(matched["partner"])
     assert told("inspect", lender, "--transformers").endswith("--transformers needs a text; add --text FILE\n")
     assert "transformers" in told("inspect", lender, "--transformers", "--text", tmp_path / "text.txt")
+    (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
+    assert told("inspect", tmp_path).endswith("holds a model of transformers; add --transformers\n")
 
 
 @of("evaluate", "--routing")

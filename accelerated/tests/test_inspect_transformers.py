@@ -228,7 +228,7 @@ def test_file_page_and_pieces_are_those_of_a_run(model_of, traced, tmp_path):
     assert trace.trained is None and trace.dropped is None and trace.piece[0] == f" t{trace.token[0]}"
     found = told.findings(trace)
     shown = page(trace, found)
-    assert html_is_whole(shown) and "olmoe, 8 experts" in shown and "training agrees</th>" not in shown
+    assert html_is_whole(shown) and "olmoe, 8 experts" in shown and "training agrees" not in shown
     assert "dropped" not in told.table(found).heads and json.dumps(told.as_json(trace, found))
 
 
