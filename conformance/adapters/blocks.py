@@ -153,7 +153,9 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
     if route is not None:
 
         def top_k_router(logits, k=1, **options):
-            return dict(zip(("expert", "gate"), read(route(logits, k, **options), k), strict=True))
+            answer = route(logits, k, **options)
+            top_k_router.returns_order = isinstance(answer, list | tuple)  # gates [T, E] have no first choice
+            return dict(zip(("expert", "gate"), read(answer, k), strict=True))
 
         functions["top_k_router"] = _with_options(top_k_router, route, 2)
     if dispatch is not None:

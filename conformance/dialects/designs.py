@@ -79,13 +79,17 @@ SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "sof
 def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
     """Return softmax gates among the experts within 2 % of each choice, without earlier choices (jitter 0.01)."""
     gates, left = np.zeros(expert.shape), np.array(logits, dtype=np.float64)
+    order = np.lexsort((expert, -np.take_along_axis(logits, expert, axis=1)), axis=1)  # first choice first
+    expert = np.take_along_axis(expert, order, axis=1)
     for choice in range(expert.shape[1]):
         largest = left.max(axis=1, keepdims=True)
         distance = (largest - left) / np.maximum(np.abs(logits), largest).clip(np.finfo(float).tiny)
         near = _softmax(np.where(distance > 0.02, -np.inf, left))
         gates[:, choice] = np.take_along_axis(near, expert[:, choice : choice + 1], axis=1)[:, 0]
         np.put_along_axis(left, expert[:, choice : choice + 1], -np.inf, axis=1)
-    return gates
+    by_answer = np.empty_like(gates)
+    np.put_along_axis(by_answer, order, gates, axis=1)
+    return by_answer
 
 
 def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:

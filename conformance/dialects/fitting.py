@@ -61,7 +61,7 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
         if form.score not in rules:
             rules[form.score] = _rules(form, plain, precision)
         for rule, choices in rules[form.score].items():
-            misses = sum(not gate or choice is False for gate, choice in zip(gates, choices, strict=True))
+            misses = sum(choice is False or bool(choice) > gate for gate, choice in zip(gates, choices, strict=True))
             crowded = choices.count(None)
             found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
     return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
@@ -100,6 +100,8 @@ def _scale(form: Form, plain: list[Answer]) -> float:
     ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
     short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
     room = BOUNDS["designs.scale"].limit
+    if np.median(np.abs(ratios / ratio - 1)) > BOUNDS["dialects.same"].limit:
+        return 1.0  # no constant fits
     rounded = next((one for one in short if abs(one / ratio - 1) < room), None)
     if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
         return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
@@ -121,10 +123,15 @@ def bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarr
 
 def choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
     """Return whether the experts follow a rule; None if its groups hold fewer than k experts."""
-    num_experts = one.probe.logits.shape[1]
-    if rule != "best" and num_experts % rule.number == 0 and rule.taken * num_experts // rule.number < one.probe.k:
-        return None
-    return not wrong_choice(form, rule, one, precision).any()
+    return None if is_crowded(rule, one.probe) else not wrong_choice(form, rule, one, precision).any()
+
+
+def is_crowded(rule, probe: Probe) -> bool:
+    """Return whether the groups of a rule hold fewer than k experts, so that no choice is right."""
+    num_experts = probe.logits.shape[1]
+    if rule == "best" or num_experts % rule.number:
+        return False
+    return rule.taken * num_experts // rule.number < probe.k
 
 
 def wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, choice_fits, fit, near, wrong_choice
+from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
 
 
 class Fault(Exception):
@@ -33,6 +33,7 @@ class Difference(NamedTuple):
     detail: str
     probe: Probe
     kind: str = "dialect"
+    about: str = ""  # its known reason, after "choice" where the experts differ
 
 
 class Finding(NamedTuple):
@@ -57,24 +58,28 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         precision: of the answers, a key of `bounds.UNIT`.
         in_oracle: returns whether the reference has these options; only then can the verdict be "right".
     """
-    answers, faults = _answers(ask)
+    answers, faults, declined = _answers(ask)
     plain = [one for one in answers if one.probe.kind == "plain"]
     if not plain:
         if faults:
             return Finding("defect", faults[0].kind, faults[0].detail, probe=faults[0].probe)
-        return Finding("not askable", detail="it declined every input")
-    faults += _idle(plain)
+        return Finding("not askable", detail=f"it declined every input: {declined}")
     fitted = fit(plain, precision)
     nearest = fitted[0]
-    differences = [found for one in answers if (found := difference(nearest, one, precision))]
+    crowded = [one for one in faults if is_crowded(nearest.rule, one.probe)]
+    faults = _one_of_each([*(one for one in faults if not is_crowded(nearest.rule, one.probe)), *_idle(plain)], plain)
+    differences = [found for one in answers if (found := difference(nearest, one, precision, answers))]
     differences += _beside_padding(nearest, answers, precision)
-    differences += [one._replace(kind="dialect") for one in faults if one.kind == "raises"]  # on some inputs alone
-    faults = [one for one in faults if one.kind != "raises"]
+    differences += [one for one in faults if one.kind == "dialect"]
+    if differences:
+        steady = not any(one.kind in ("not deterministic", "state") for one in faults)
+        differences = (_beside_others(ask, plain) if steady else []) + _in_order(differences)
+    faults = [one for one in faults if one.kind != "dialect"]
     if not faults and not differences:
         differences = [found for one in plain if (found := _gradient_fault(ask, nearest, one))]
     names = list(dict.fromkeys(one.name for one in fitted if not one.misses and one.crowded == nearest.crowded))
     finding = Finding(
-        "right", "", "", nearest.name, len(plain), facts_of(answers, nearest), design=nearest,
+        "right", "", "", nearest.name, len(plain), facts_of(answers, nearest, crowded), design=nearest,
         besides=tuple(one.detail for one in [*faults, *differences][1:]),
     )  # fmt: skip
     if faults:
@@ -89,33 +94,68 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     options = [nearest.options(one.probe.k) for one in plain]
     if not all(one is not None and in_oracle(one) for one in options):
         return finding._replace(
-            verdict="differs", kind="dialect", detail="a design that the reference does not compute"
+            verdict="differs", kind="dialect", detail="the reference's top_k_router does not have this design"
         )
     return finding
 
 
-def _answers(ask: Callable) -> tuple[list[Answer], list[Difference]]:
-    """Return the answers to all probes, and the general rules that they break, the smallest probe first."""
-    answers, faults = [], []
+def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
+    """Return the answers, the broken rules of all designs, and the reason of the first declined input."""
+    answers, faults, reasons = [], [], []
     for probe in designs.probes():
         try:
             answer = Answer(probe, *ask(probe))
             _well_formed(answer)
             answers.append(answer)
-        except NotImplementedError:
-            continue
+        except NotImplementedError as error:
+            reasons.append(str(error))
         except Fault as fault:
             faults.append(Difference(fault.detail, probe, fault.kind))
         except Exception as error:
             words = f"raised {type(error).__name__}: {error}; at {told(probe)}"
             faults.append(Difference(words, probe, "raises"))
         if faults and faults[-1].kind in ("hangs", "mutates"):
-            return answers, faults[-1:]
-    faults += _repeated(ask, answers)
+            return answers, faults[-1:], ""
+    return answers, faults + _repeated(ask, answers), next(iter(reasons), "")
+
+
+def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Difference]:
+    """Return the first fault of each kind; raising on fewer plain inputs than were answered is a difference alone."""
     first = {}
     for fault in faults:
         first.setdefault(fault.kind, fault)
-    return answers, list(first.values())
+    raised = sum(one.kind == "raises" and one.probe.kind == "plain" for one in faults)
+    if "raises" in first and raised <= len(plain):
+        first["raises"] = first["raises"]._replace(kind="dialect")
+    return list(first.values())
+
+
+def _in_order(differences: list[Difference]) -> list[Difference]:
+    """Return wrong choices, then wrong gates, with one difference for each known reason."""
+    reasons, kept = set(), []
+    for one in sorted(differences, key=lambda one: not one.about.startswith("choice")):
+        if ": " not in one.about or one.about not in reasons:
+            kept.append(one)
+        reasons.add(one.about)
+    return kept
+
+
+def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
+    """Return a difference if a token alone is routed otherwise than among others, as by a capacity."""
+    among = max(plain, key=lambda one: one.probe.logits.size)
+    probe = among.probe._replace(logits=among.probe.logits[-1:])
+    try:
+        alone = Answer(probe, *ask(probe))
+    except Exception:  # the probes report faults
+        return []
+    same = set(among.expert[-1]) == set(alone.expert[-1]) and near(among.gate[-1:], alone.gate[-1:])
+    if same or among.gate.shape[1:] != alone.gate.shape[1:]:
+        return []
+    words = ", alone ".join(
+        f"gates {_numbers(one.gate[-1])} of experts {one.expert[-1].tolist()}" for one in (among, alone)
+    )
+    where = f"the last of {len(among.expert)} tokens, logits {_numbers(probe.logits[0])}, k {probe.k}"
+    return [Difference(f"the routing of a token changes with the other tokens: {words}; at {where}", among.probe)]
 
 
 def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
@@ -146,7 +186,7 @@ def _idle(plain: list[Answer]) -> list[Difference]:
     if 2 * len(ran) > num_experts or len(favoured) < num_experts:
         return []
     words = f"{len(largest.expert)} tokens run experts {ran} alone, and each of {num_experts} is the best of some token"
-    return [Difference(words, largest.probe, "idle")]
+    return [Difference(f"{words}; at {told(largest.probe)}", largest.probe, "idle")]
 
 
 def _changed(ask: Callable, one: Answer) -> int:
@@ -174,24 +214,20 @@ def _well_formed(answer: Answer) -> None:
             raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
 
 
-def difference(design: Design, one: Answer, precision: str) -> Difference | None:
-    """Return the difference between an answer and a design; None if there is none."""
+def difference(design: Design, one: Answer, precision: str, answers: list[Answer]) -> Difference | None:
+    """Return the difference between one of the answers and a design; None if there is none."""
     rule, real = design.rule, np.ones(len(one.expert), bool) if one.probe.mask is None else one.probe.mask
-    if (
-        rule == "best"
-        or one.probe.kind in ("plain", "bias")
-        and choice_fits(design.form, rule, one, precision) is False
-    ):
+    if is_crowded(rule, one.probe):
+        return None
+    if rule == "best" or one.probe.kind in ("plain", "bias"):
         wrong = np.flatnonzero(wrong_choice(design.form, rule, one, precision) & real)
         if len(wrong):
             t = wrong[0]
-            key = designs.scores_of(design.form, one.probe.logits) + (0 if one.probe.bias is None else one.probe.bias)
-            if rule == "best" or key.shape[1] % rule.number == 0:
-                key = designs.within(rule, key)
+            key = _key(design, one.probe)
             wanted = np.argsort(-key[t], kind="stable")[: one.probe.k]
             words = f"chooses experts {one.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
-            words += _reason_of_choice(design, one, precision)
-            return Difference(f"{words}; at {told(_token(one.probe, t))}", _token(one.probe, t))
+            reason, token = _reason_of_choice(design, one, answers), _token(one.probe, t)
+            return Difference(f"{words}{reason}; at {told(token)}", token, about=f"choice{reason}")
     bad = np.argwhere(bad_gates(design.form, design.scale, one, precision) & real[:, None])
     if len(bad):
         t = bad[0][0]
@@ -199,21 +235,42 @@ def difference(design: Design, one: Answer, precision: str) -> Difference | None
         words = (
             f"gates {_numbers(one.gate[t])} of experts {one.expert[t].tolist()}, the {design.name} {_numbers(wanted)}"
         )
-        return Difference(f"{words}{_reason(design, one, t)}; at {told(_token(one.probe, t))}", _token(one.probe, t))
+        reason, token = _reason(design, one, t), _token(one.probe, t)
+        return Difference(f"{words}{reason}; at {told(token)}", token, about=reason.partition(",")[0])
     return None
 
 
-def _reason_of_choice(design: Design, one: Answer, precision: str) -> str:
-    """Return another possible key for a choice with a bias."""
+def _key(design: Design, probe: Probe) -> np.ndarray:
+    """Return [T, E], what a design ranks experts by, with -inf outside of its groups."""
+    key = designs.scores_of(design.form, probe.logits) + (0 if probe.bias is None else probe.bias)
+    fills = design.rule == "best" or key.shape[1] % design.rule.number == 0
+    return designs.within(design.rule, key) if fills else key
+
+
+def _reason_of_choice(design: Design, one: Answer, answers: list[Answer]) -> str:
+    """Return another key that explains the choices of all answers with a bias."""
     if one.probe.bias is None:
         return ""
-    unbiased, reasons = one._replace(probe=one.probe._replace(bias=None)), []
-    if not wrong_choice(design.form, design.rule, unbiased, precision).any():
-        reasons.append("not used")
-    key = one.probe.logits + one.probe.bias
-    if not designs.wrong_rows(one.expert, key, np.zeros((len(key), 1))).any():
-        reasons.append("added to the logits")
-    return f": as if the bias were {' or '.join(reasons)}" if reasons else ""
+
+    def bare(probe: Probe) -> np.ndarray:
+        return _key(design, probe._replace(bias=None))
+
+    def on_logits(probe: Probe) -> np.ndarray:
+        key = probe.logits + probe.bias
+        return np.where(np.isinf(_key(design, probe)), -np.inf, key)
+
+    def at_zero(probe: Probe) -> np.ndarray:
+        key = _key(design, probe)
+        return np.where(np.isinf(key), 0.0, key)
+
+    readings = {"the bias were not used": bare, "the bias were added to the logits": on_logits}
+    readings |= {} if design.rule == "best" else {"experts outside of its groups had the score 0": at_zero}
+    biased = [other for other in answers if other.probe.bias is not None and not is_crowded(design.rule, other.probe)]
+    reasons = [
+        words for words, key in readings.items()
+        if not any(designs.wrong_rows(each.expert, key(each.probe), np.full((1, 1), 1e-6)).any() for each in biased)
+    ]  # fmt: skip
+    return f": as if {' or '.join(reasons)}" if reasons else ""
 
 
 def _token(probe: Probe, t: int) -> Probe:
@@ -228,7 +285,8 @@ def _reason(design: Design, one: Answer, t: int) -> str:
         scores = designs.scores_of(design.form, one.probe.logits)[t, expert]
         added = scores / gate - scores.sum()
         if np.ptp(added) <= 0.02 * added.mean() < 1e-4:
-            return f": {added.mean():.0e} is added to the denominator, so they sum to {gate.sum():.1g} in place of 1"
+            total = f"{gate.sum():.1g}" if gate.sum() < 0.9 else f"1 - {1 - gate.sum():.0e}"
+            return f": {added.mean():.0e} is added to the denominator, so they sum to {total} in place of 1"
     wanted = design.form.gates(one.probe.logits, one.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
     if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
@@ -283,8 +341,10 @@ def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
     return np.reshape([central_difference(function, point, one, 2.0**-13) for one in directions], point.shape)
 
 
-def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ...]:
-    """Return the facts: the order within the k, and the choice among equal experts."""
+def facts_of(
+    answers: list[Answer], design: Design, crowded: list[Difference] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return the facts: the order within the k, the choice among equal experts, and faults of crowded groups."""
     facts = {}
     plain = [one for one in answers if one.probe.kind == "plain" and one.probe.k > 1]
     if plain:
@@ -297,7 +357,9 @@ def facts_of(answers: list[Answer], design: Design) -> tuple[tuple[str, str], ..
     if ties and design.rule == "best":
         facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(
             _takes(one, sign) for one in ties)), "arbitrary")  # fmt: skip
-    if design.crowded:
+    if crowded:
+        facts["groups"] = f"{crowded[0].kind} where its groups hold fewer experts than k"
+    elif design.crowded:
         facts["groups"] = "takes experts outside of its groups where they hold fewer than k"
     return tuple(facts.items())
 

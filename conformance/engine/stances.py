@@ -70,6 +70,8 @@ def stance_of(backend, path: str) -> Stance:
         return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
 
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
+    if not getattr(backend._find(path), "returns_order", True):
+        finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
@@ -138,11 +140,14 @@ def _of_subject(backend, path: str) -> Stance:
     subject, in_oracle = SUBJECTS[path]
     adapt = classifier.FUNCTIONS[subject][1]
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
-    faults = []
+    faults, reasons = [], []
 
     def call(*arrays, **options):
         try:
             return backend.ask(path, *arrays, precision=precision, **options)
+        except NotImplementedError as error:
+            reasons.append(str(error))
+            raise
         except Fault as fault:
             faults.append(fault)
             raise
@@ -155,7 +160,7 @@ def _of_subject(backend, path: str) -> Stance:
     if faults and not verdict.matches:
         return Stance(Finding("defect", faults[0].kind, faults[0].detail))
     if not verdict.examples:
-        return Stance(Finding("not askable", detail="it declined every input"))
+        return Stance(Finding("not askable", detail=f"it declined every input: {next(iter(reasons), '')}"))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
         fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"

@@ -71,6 +71,24 @@ def phimoe(z, k, bias=None, mask=None):
     return expert, _sparsemixer(z, expert).astype(z.dtype)
 
 
+def phimoe_by_gate(z, k, bias=None, mask=None):
+    """The second choice has the larger gate where the logits are close."""
+    expert, gate = phimoe(z, k)
+    order = np.argsort(-gate, axis=1, kind="stable")
+    return at(expert, order), at(gate, order)
+
+
+def in_two_groups(z, k, bias=None, mask=None):
+    """Softmax with groups by their best expert; excluded experts have gate 0, also where k takes them."""
+    if z.shape[1] % 4:
+        raise NotImplementedError("groups of one expert")
+    p, half = softmax(z), z.shape[1] // 2
+    first = p[:, :half].max(axis=1, keepdims=True) >= p[:, half:].max(axis=1, keepdims=True)
+    inside = np.where(first == (np.arange(z.shape[1]) < half), p, 0)
+    expert = best(inside, k)
+    return expert, shared(at(inside, expert))
+
+
 def jetmoe(z, k, bias=None, mask=None):
     return gpt_oss(z, k)
 
@@ -100,6 +118,8 @@ DESIGNS = {
     "DeepSeek-V3 without its constant": (deepseek, "right", DEEPSEEK),
     "DeepSeek-V3 in one group": (with_eps, "differs", "sigmoid, sum over chosen, times 2.5"),
     "PhiMoE": (phimoe, "differs", "sparsemixer"),
+    "two groups that may hold fewer than k": (
+        in_two_groups, "right", "softmax over chosen, 1 of 2 groups by their best expert"),
     "Switch": (switch, "right", "softmax over all experts"),
     "top 2 alone": (gshard, "right", "softmax over chosen"),
 }  # fmt: skip
@@ -191,6 +211,102 @@ def without_renormalising_the_last(z, k, bias=None, mask=None):
     return expert, np.concatenate([gate[:-1], at(softmax(z), expert)[-1:]])
 
 
+def over_tokens(z, k, bias=None, mask=None):
+    expert, gate = qwen3(z, k)
+    dense = np.zeros_like(z)
+    np.put_along_axis(dense, expert, gate, axis=1)
+    return expert, at(dense / (dense.sum(axis=0) + np.float32(1e-6)) * len(z), expert).astype(z.dtype)
+
+
+def softmax_of_tokens(z, k, bias=None, mask=None):
+    p = np.ascontiguousarray(softmax(z.T).T)
+    return best(z, k), at(p, best(z, k))
+
+
+def bias_on_logits(z, k, bias=None, mask=None):
+    return best(z if bias is None else z + bias.astype(z.dtype), k), at(
+        _sigmoid(z), best(z if bias is None else z + bias.astype(z.dtype), k)
+    )
+
+
+def excluded_at_zero(z, k, bias=None, mask=None):
+    """DeepSeek-V3 where excluded experts have the score 0, which beats negative biases."""
+    if z.shape[1] % GROUPS or TAKEN * z.shape[1] // GROUPS < k:
+        raise NotImplementedError("groups of fewer experts than k")
+    s = _sigmoid(z)
+    key = in_groups(s if bias is None else s + bias.astype(z.dtype))
+    expert = best(np.where(np.isinf(key), 0, key), k)
+    return expert, shared(at(s, expert))
+
+
+def one_group_more(z, k, bias=None, mask=None):
+    """Three groups of four for one token in five, where the sum of a group is above its neighbour's."""
+    expert, gate = deepseek(z, k, bias, mask)
+    more, more_gate = deepseek(z, k, bias, mask, taken=TAKEN + 1)
+    odd = (np.arange(len(z)) % 5 == 0)[:, None]
+    return np.where(odd, more, expert), np.where(odd, more_gate, gate)
+
+
+def one_more_in_the_sum(z, k, bias=None, mask=None):
+    p = softmax(z)
+    expert, more = best(p, k), best(p, min(k + 1, z.shape[1]))
+    return expert, at(p, expert) / at(p, more).sum(axis=1, keepdims=True)
+
+
+def second_to_last(z, k, bias=None, mask=None):
+    """Leaves out the best expert where there are more than k."""
+    if z.shape[1] == k:
+        return mixtral(z, k)
+    expert = np.argsort(-z, axis=1, kind="stable")[:, 1 : k + 1]
+    return expert, softmax(at(z, expert))
+
+
+def first_gate_for_all(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return expert, np.broadcast_to(gate[:1], gate.shape)
+
+
+def colder(z, k, bias=None, mask=None):
+    return mixtral(z, k)[0], softmax(at(z * np.float32(1.1), mixtral(z, k)[0]))
+
+
+def clipped(z, k, bias=None, mask=None):
+    return mixtral(np.clip(z, -10, 10), k)
+
+
+def standardised(z, k, bias=None, mask=None):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = (z - z.mean(axis=1, keepdims=True)) / z.std(axis=1, keepdims=True)
+    expert = best(np.nan_to_num(z), k)
+    return expert, softmax(at(z, expert))
+
+
+def half_of_the_experts(z, k, bias=None, mask=None):
+    half = max(z.shape[1] // 2, k)
+    return mixtral(np.ascontiguousarray(z[:, :half]), k)
+
+
+def with_much_eps(z, k, bias=None, mask=None):
+    p = softmax(z)
+    return best(p, k), shared(at(p, best(p, k)), eps=1e-6)
+
+
+def scaled_where_biased(z, k, bias=None, mask=None):
+    expert, gate = deepseek(z, k, bias, mask)
+    return expert, gate if bias is None else gate * np.float32(2.5)
+
+
+def rolled_tokens(z, k, bias=None, mask=None):
+    """Gates of the token before."""
+    expert, gate = mixtral(z, k)
+    return expert, np.roll(gate, 1, axis=0)
+
+
+def next_expert(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return (expert + 1) % z.shape[1], gate
+
+
 DEFECTS = {
     "wrong sort": (wrong_sort, "differs"),
     "chosen in bfloat16": (chosen_in_bfloat16, "differs"),
@@ -207,5 +323,21 @@ DEFECTS = {
     "k ignored": (ignores_k, "form"),
     "padding has gates": (counts_padding, "padding"),
     "last row not renormalised": (without_renormalising_the_last, "differs"),
+    "normalised over tokens": (over_tokens, "differs"),
+    "softmax of the wrong axis": (softmax_of_tokens, "differs"),
+    "bias on the logits": (bias_on_logits, "differs"),
+    "excluded experts at 0, with bias": (excluded_at_zero, "differs"),
+    "DeepSeek-V3 with a group more": (one_group_more, "differs"),
+    "one more in the sum": (one_more_in_the_sum, "differs"),
+    "the best left out": (second_to_last, "differs"),
+    "first gate for all": (first_gate_for_all, "differs"),
+    "temperature": (colder, "differs"),
+    "clipped": (clipped, "differs"),
+    "standardised": (standardised, "not finite"),
+    "half of the experts": (half_of_the_experts, "idle"),
+    "1e-6 added": (with_much_eps, "differs"),
+    "DeepSeek-V3 scaled twice": (scaled_where_biased, "differs"),
+    "gates of the token before": (rolled_tokens, "differs"),
+    "experts off by one": (next_expert, "differs"),
 }
 """A router, and the kind of defect that is found; "differs" where another design is the best name for it."""

@@ -232,6 +232,7 @@ def test_what_a_test_sees_is_in_the_reference_s_order():
 
 def test_a_difference_has_a_program_that_repeats_it():
     row = row_of(backend_of(mimics.with_eps, "bias"))
+    assert not any("1e-20" in words for words in row.besides), "one reason once"
     assert row.verdict == "differs" and "1e-20 is added to the denominator" in row.detail
     assert "logits = convert(np.array([[-60.0, " in row.script and len(row.script.splitlines()) <= 10
     compile(row.script, "script", "exec")
@@ -284,9 +285,70 @@ def test_a_router_that_refuses_is_not_a_defect():
         z.reshape(-1, z.shape[1], z.shape[1])
         return mimics.qwen3(z, k)
 
-    row = row_of(backend_of(breaks))
-    assert (row.verdict, row.dialect) == ("differs", "softmax over all experts") and "given logits [" in row.detail
+    row = row_of(backend_of(breaks))  # on most inputs
+    assert (row.verdict, row.kind) == ("defect", "raises") and "given logits [" in row.detail
     assert row_of(backend_of(lambda z, k: 1 / 0)).kind == "raises"
+
+    def breaks_for_nine(z, k):
+        z.reshape(len(z) % 9, -1)
+        return mimics.qwen3(z, k)
+
+    row = row_of(backend_of(breaks_for_nine))
+    assert (row.verdict, row.dialect) == ("differs", "softmax over all experts") and "raised ValueError" in row.detail
+
+
+def test_a_router_that_declines_everything_gives_its_reason():
+    def route(z, k):
+        raise NotImplementedError("\"histogram_cpu\" not implemented for 'Long'")
+
+    row = row_of(backend_of(route))
+    assert row.verdict == "not askable" and "histogram_cpu" in row.detail
+
+
+@pytest.mark.parametrize("name, words", [
+    ("normalised over tokens", "the routing of a token changes with the other tokens: gates ["),
+    ("bias on the logits", ": as if the bias were added to the logits; at"),
+    ("excluded experts at 0, with bias", ": as if experts outside of its groups had the score 0; at"),
+])  # fmt: skip
+def test_a_difference_has_its_reason(name, words):
+    found = judge(asked(mimics.DEFECTS[name][0], offered(name)))
+    assert words in found.detail and "times" not in found.dialect, found
+
+
+def test_the_order_of_the_gates_of_a_sparsemixer_does_not_matter():
+    found = judge(asked(mimics.phimoe_by_gate))
+    assert (found.dialect, found.detail) == ("sparsemixer", "the reference's top_k_router does not have this design")
+
+
+def test_a_wrong_choice_is_told_before_gates():
+    def route(z, k, bias=None, mask=None):
+        expert, gate = mimics.excluded_at_zero(z, k, bias)
+        return expert, gate / (gate + np.float32(1e-20) / mimics.at(mimics._sigmoid(z), expert)) * gate
+
+    found = judge(asked(route, ("bias",)))
+    assert found.detail.startswith("chooses experts") and any("gates [" in words for words in found.besides)
+
+
+def test_a_fault_where_groups_hold_fewer_than_k_is_a_fact():
+    def route(z, k, bias, mask):
+        expert, gate = mimics.in_two_groups(z, k)
+        return expert, np.where((gate == 0) & (2 * k > z.shape[1]), np.float32(np.nan), gate)
+
+    found = judge(asked(route))
+    assert found.verdict == "right" and dict(found.facts)["groups"].startswith("not finite where its groups hold")
+
+
+def test_gates_of_all_experts_have_no_order():
+    def facts(route):
+        backend = backends.Backend("mine", blocks.backend(route, name="mine"), Ledger())
+        return dict(backend.stance(stances.TOP_K).finding.facts)
+
+    def dense(z, k):
+        gates = np.zeros_like(z)
+        np.put_along_axis(gates, *mimics.qwen3(z, k), axis=1)
+        return gates
+
+    assert "choice" in facts(lambda z, k: mimics.qwen3(z, k)) and "choice" not in facts(dense)
 
 
 def test_two_inputs_do_not_name_a_dialect():
