@@ -235,9 +235,9 @@ def main() -> int:
     if library.startswith("transformers"):
         rows = of_transformers()
     else:
-        import backends
+        import models
 
-        rows = [row(library, name, one) for name, one in backends.LIBRARIES[library]().items()]
+        rows = [row(library, name, one) for name, one in models.LIBRARIES[library]().items()]
     Path(file).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     return 0
 

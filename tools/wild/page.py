@@ -7,7 +7,6 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
 MARKS = "<!-- scoreboard: written by make wild -->", "<!-- end of scoreboard -->"
 READ = {
-    "Kolibri1TopKRouter": ("", "", "adds its bias to the logits, not to the sigmoids"),
     "InklingTopkRouter": (
         "",
         "sigmoid, sum over chosen and shared",
@@ -23,6 +22,9 @@ READ = {
     "Llama4Router": ("", "", "the gate scales the input of the experts, not their output"),
     "TopKGate.eval(), no sampling": ("", "", "k = 2 ignores used_token, so padding takes slots"),
     "MoELinearRouter, sigmoid": ("", "", "1e-7 is added to the sigmoids, so their order is lost near -60"),
+    "Top2Gate.eval()": ("", "", "the second expert is drawn"),
+    "SwitchGate": ("", "softmax over all experts", "divides a gate by the sum over all tokens of its expert"),
+    "MoEFeedForward": ("", "", "its logits are distances to centroids, and the largest are chosen"),
     "sinkhorn": ("defect", "Sinkhorn on the logarithm of logits", "negative logits are all the same"),
     "ExpertChoiceMoE": ("differs", "expert choice", "softmax over the tokens that an expert chose"),
 }
@@ -51,7 +53,7 @@ def verdict(row: dict) -> str:
     """Return the verdict on a row: the suite's, or defect where many tokens show one that a few probes missed."""
     choice = row.get("top_k_router", {})
     idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
-    if (row.get("repeats") or 1) < 1 or idle or choice.get("detail", "").startswith("raised "):
+    if (row.get("repeats") or 1) < 1 or idle:
         return "defect"
     return READ.get(row["function"], ("", "", ""))[0] or choice.get("verdict", "not askable")
 
@@ -107,6 +109,9 @@ def first_difference(found: dict) -> str:
     added = re.search(r"(1e-\d+) is added to the denominator", detail)
     if added:
         return f"{added[1]} is added to the denominator"
+    reading = detail.partition("; at ")[0].partition(": as if ")[2]
+    if reading:
+        return f"as if {reading}"
     words = detail.partition("; at ")[0].partition(" is not askable: ")
     return (words[2] or words[0]).partition("; given")[0]
 

@@ -1,0 +1,14 @@
+"""mlx-lm 0.32.2, `group_expert_select` with groups: experts outside of the chosen group win if biases are negative.
+
+It gives excluded experts the score 0.0, not -inf; sigmoid plus a bias below -1 is less. The DeepSeek-V3 models that it
+serves have such groups. The same line stands in litgpt 0.5.13 (`GroupedTopkRouter`) and, as a product with a 0/1 mask,
+in nemo-automodel 0.7.0 (`Gate` with "sigmoid" and "softmax_with_bias").
+"""
+
+import mlx.core as mx
+from mlx_lm.models.deepseek_v3 import group_expert_select
+
+logits = mx.array([[2.0, 1, 0, 0, -3, -3, -3, -3]])
+for bias in (0.0, -1.0):
+    experts, _ = group_expert_select(logits, mx.full((8,), bias), 2, 2, 1, 1.0, True)
+    print("bias", bias, "experts", sorted(experts[0].tolist()))
