@@ -49,7 +49,8 @@ html_theme_options = {
     "back_to_top_button": True,
     "show_prev_next": True,
 }
-html_sidebars = dict.fromkeys(("index", "lab/**", "source/**", "reference/index", "conformance/index"), [])
+NO_SIDEBAR = ("index", "tutorials/index", "lab/**", "source/**", "reference/index", "conformance/index")
+html_sidebars = dict.fromkeys(NO_SIDEBAR, [])
 html_sidebars["tutorials/[0-9]*"] = ["page-toc"]  # on the left, so that code of 120 columns has room on the right
 
 
