@@ -211,16 +211,20 @@ def mixlora() -> dict:
                 for e in range(self.num_experts_)
             ]
 
-    def run(planted, k):
-        size = planted.router.shape[1]
-        config = MixLoraConfig(
-            num_experts_=size, top_k_=k, model_type_="llama", act_fn_="silu", dtype_=torch.float32, jitter_noise_=0.0
-        )
-        layer = Layer(torch.nn.Identity(), config)
-        layer.gate_ = torch.from_numpy(planted.router.T.copy())
-        return layer(torch.from_numpy(planted.x)[None])
+    def of(jitter):
+        def run(planted, k):
+            size = planted.router.shape[1]
+            config = MixLoraConfig(
+                num_experts_=size, top_k_=k, model_type_="llama", act_fn_="silu", dtype_=torch.float32,
+                jitter_noise_=jitter,
+            )  # fmt: skip
+            layer = Layer(torch.nn.Identity(), config).eval()
+            layer.gate_ = torch.from_numpy(planted.router.T.copy())
+            return layer(torch.from_numpy(planted.x)[None])
 
-    return {"MixLoraSparseMoe": backend("mixlora", blocks.layer(run))}
+        return backend("mixlora", blocks.layer(run))
+
+    return {"MixLoraSparseMoe": of(0.0), "MixLoraSparseMoe.eval(), jitter_noise 0.1": of(0.1)}
 
 
 def nemo_automodel() -> dict:

@@ -23,6 +23,7 @@ READ = {
     "TopKGate.eval(), no sampling": ("", "", "k = 2 ignores used_token, so padding takes slots"),
     "MoELinearRouter, sigmoid": ("", "", "1e-7 is added to the sigmoids, so their order is lost near -60"),
     "Top2Gate.eval()": ("", "", "the second expert is drawn"),
+    "MixLoraSparseMoe.eval(), jitter_noise 0.1": ("", "softmax over chosen", "jitter is drawn in evaluation"),
     "SwitchGate": ("", "softmax over all experts", "divides a gate by the sum over all tokens of its expert"),
     "MoEFeedForward": ("", "", "its logits are distances to centroids, and the largest are chosen"),
     "sinkhorn": ("defect", "Sinkhorn on the logarithm of logits", "negative logits are all the same"),
