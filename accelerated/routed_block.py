@@ -46,7 +46,10 @@ class Policy(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A held routing of a router of the first kind whose gates are used too, instead of computed from the logits."""
+    """A held routing of a router of the first kind whose gates are used too.
+
+    Each gate has the stored value, and the gradient of the gate that the router computes for the same expert.
+    """
 
     routing: Routing
 
@@ -161,7 +164,10 @@ def _token_choice_block(params, x, tokens, config, training, options):
     if replay is not None:
         options["held"] = replay.routing
     decided = decide(params, group, tokens, config, **options)
-    routing = decided.routing if replay is None else decided.routing._replace(gate=replay.routing.gate)
+    routing = decided.routing
+    if replay is not None:
+        own, stored = routing.gate, jnp.asarray(replay.routing.gate, routing.gate.dtype)
+        routing = routing._replace(gate=stored + (own - jax.lax.stop_gradient(own)))
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0

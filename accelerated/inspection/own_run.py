@@ -22,13 +22,14 @@ from ..training.configuration import TrainConfig
 from ..training.diagnosis import first_blocks, special_blocks
 from ..training.routing import QUICK_COMPILE
 from ..training.runs.weights import SavedRun, load_run
-from ..training.step import EVALUATION_SEED, compute_dtype
+from ..training.step import EVALUATION_SEED, attention_of, compute_dtype, drawn, run_inputs
+from ..training.text.batches import training_batches
 from ..training.text.corpus import read_corpus
 from ..training.text.texts import check_text
 from ..training.text.tokenizer import END_OF_DOCUMENT
 from ..training.text.tokens import load_tokens, prepare_tokens
 from ..training.watch import telling
-from ..transformer import _run, apply, draw_noise
+from ..transformer import _run, apply, draw_noise, loss
 from .trace import Trace, at_most, read_text
 
 
@@ -95,6 +96,67 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
         dropped=None if model.router == "mixture_of_tokens" else dropped.mean(axis=0),
         mixes=model.router == "mixture_of_tokens",
     )
+
+
+def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
+    """Return the routing of the batches of the steps first, ..., last of a run, from 1, by its last checkpoint.
+
+    The weights are the same for all batches; the batches are routed as in training, with the noise of their steps.
+
+    Raises:
+        InputError: as `trace_folder`; or the model is not causal, or its tokens do not choose their experts.
+    """
+    run = load_run(folder, telling(tell))
+    config, model = run.config, run.config.model
+    if not model.num_routed or model.record.grouped or model.objective != "causal":
+        raise InputError(f"{folder}: --split train is for causal models whose tokens choose experts; leave it out")
+    files = prepare_tokens(read_corpus(config.corpus or None), model.vocab_size, tell=tell)
+    check_text(folder, run.texts, files, {}, config, "inspect another with --text")
+    sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
+    batches = training_batches(files, **sizes, seed=config.seed)
+    batches.set_state(batches.get_state() | {"next_batch": first - 1})
+    return trace_batches(run, batches.stacked(last - first + 1), first, str(folder))
+
+
+def trace_batches(run: SavedRun, windows: np.ndarray, first: int, name: str) -> Trace:
+    """Return the routing of batches [n, b, S + 1] of the steps from `first` on, see `trace_steps`."""
+    model, ids = run.config.model, windows[..., :-1].reshape(-1)
+    count, size, length = len(windows), windows[0, :, :-1].size, run.config.sequence_length
+    numbers = np.arange(first - 1, first - 1 + count)
+    found = _compiled_steps(run.config)(run.params, (windows, numbers), run_inputs(run.config, run.table))
+    expert, gate, dropped = map(np.asarray, found)
+    sequence, position = np.divmod(np.arange(len(ids)), length)
+    pieces = {i: run.tokenizer.decode([i]) for i in np.unique(ids).tolist()}
+    return Trace(
+        name=f"{name} (router {model.router}, {model.expert_count} experts), steps {first} to {first + count - 1}",
+        token=ids,
+        piece=np.array([pieces[i] for i in ids.tolist()]),
+        sequence=sequence,
+        position=position,
+        block=special_blocks(model) + 1,
+        expert=np.moveaxis(expert, 1, 0).reshape(model.num_routed, len(ids), -1),
+        gate=np.moveaxis(gate, 1, 0).reshape(model.num_routed, len(ids), -1),
+        experts=model.expert_count,
+        dropped=dropped.mean(axis=0),
+        step=np.repeat(numbers + 1, size),
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_steps(config: TrainConfig):
+    """Return a jitted function (params, (windows, numbers), `RunInputs`) -> experts, gates [n, n_r, T, k], dropped."""
+    options = {"compute_dtype": compute_dtype(config), "attention": attention_of(config).kernel}
+
+    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
+    def over_batches(params, batches, given):
+        def route(_, now):
+            tokens, noise, _ = drawn(config, *now, given)
+            output = loss(params, tokens, config.model, training=True, noise=noise, table=given.table, **options).output
+            return None, (output.routing.expert, output.routing.gate, output.dropped_fraction)
+
+        return jax.lax.scan(route, None, batches)[1]
+
+    return over_batches
 
 
 def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -> tuple[np.ndarray, np.ndarray]:

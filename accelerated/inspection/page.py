@@ -106,8 +106,9 @@ def _about(trace: Trace, other: str | None) -> str:
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
         each = "no expert: experts process mixtures of tokens. Its colour is the expert in whose mixture it weighs most"
+    mode = "evaluation" if trace.step is None else "training"
     return (
-        f"{plural(len(trace.token), 'token', ',')} were routed as in evaluation, in "
+        f"{plural(len(trace.token), 'token', ',')} were routed as in {mode}, in "
         f"{plural(len(trace.block), 'routed block')} with {plural(trace.experts, 'expert')} each. A token has {each}."
         + (f" Compared with {_text(other)}." if other else "")
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import opened, read_bytes, write_atomically
+from ..files import read_bytes, write_atomically
 
 
 class Trace(NamedTuple):
@@ -31,6 +31,7 @@ class Trace(NamedTuple):
         trained: [n_r, T, k], the experts of the same tokens when routed as in training; None if not known
         dropped: [n_r], share of the assignments that find no slot in training; None if not known
         mixes: whether experts work on mixtures of tokens: `expert` is then the one in which the token weighs most
+        step: [T] integers, the training step of each token, from 1; None for a text that is no training batch
     """
 
     name: str
@@ -46,6 +47,7 @@ class Trace(NamedTuple):
     trained: np.ndarray | None = None
     dropped: np.ndarray | None = None
     mixes: bool = False
+    step: np.ndarray | None = None
 
     @property
     def choices(self) -> int:
@@ -63,25 +65,6 @@ def write_trace(path: Path, trace: Trace) -> None:
     content = io.BytesIO()
     np.savez_compressed(content, **{name: value for name, value in trace._asdict().items() if value is not None})
     write_atomically(path, content.getvalue())
-
-
-def read_trace(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of `write_trace`, or of another with `token` and `expert` at least.
-
-    Raises:
-        InputError: the file cannot be read, or lacks one of the two.
-    """
-    try:
-        with opened(path) as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # of NumPy's reader and of zipfile
-        raise InputError(f"{path}: is not an .npz file; write one with routelaws inspect --out") from error
-    missing = [name for name in ("token", "expert") if name not in arrays]
-    if missing:
-        raise InputError(f"{path}: has no array {missing[0]!r}; write one with routelaws inspect --out")
-    return arrays
 
 
 def at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

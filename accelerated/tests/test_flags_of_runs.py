@@ -127,7 +127,8 @@ RUN_VALUES = {
     "checkpoint_every": 3, "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0,
     "corpus": ["a.txt", "b.txt"],
     "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "init_noise": 0.125,
-    "init_redraw": 0.25, "init_optimizer": True, "mesh": "data=2", "balancing_group": "global",
+    "init_redraw": 0.25, "init_optimizer": True, "routing": "routing.npz", "mesh": "data=2",
+    "balancing_group": "global",
 }  # fmt: skip
 """A value for each field of a run, not its default."""
 
@@ -169,6 +170,8 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
         if name in ("hash", "dense"):
             more.pop("router_rate")
         for field in WITH_WSD if name == "top_k" else ("warmup",):
+            more.pop(field)
+        for field in ("mesh", "balancing_group") if name == "hash" else ("routing",):  # one device, or a mesh
             more.pop(field)
         if name == "hash":
             fields |= {"hash": "clustered", "k": 2, "hash_embeddings": "embeddings.npy"}
@@ -528,6 +531,21 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert "transformers" in told("inspect", lender, "--transformers", "--text", tmp_path / "text.txt")
     (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
     assert told("inspect", tmp_path).endswith("holds a model of transformers; add --transformers\n")
+
+
+@of("inspect", "--split", "--steps")
+def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
+    """Of the hash, by id, of the steps that are asked for; flags that do not go together are refused."""
+    run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
+    told("inspect", run, "--split", "train", "--steps", "2:3", "--out", tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as stored:
+        assert set(stored["step"]) == {2, 3} and (stored["expert"][0, :, 0] == stored["token"] % 4).all()
+    for words, line in (
+        (["--split", "train"], "--split train and --steps go together"),
+        (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
+        (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: --split train does not take it"),
+    ):
+        assert line in told("inspect", run, *words)
 
 
 @of("evaluate", "--routing")

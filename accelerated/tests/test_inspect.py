@@ -17,13 +17,15 @@ from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import findings as told
 from routelaws.accelerated.inspection import run_page
-from routelaws.accelerated.inspection.own_run import trace_folder, trace_run
+from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import write_trace
 from routelaws.accelerated.results.sweeps.folder import SweepRun
+from routelaws.accelerated.training.runs import run_folder
 from routelaws.accelerated.training.runs.weights import SavedRun
-from routelaws.accelerated.training.step import initial_state
+from routelaws.accelerated.training.step import initial_state, make_train_steps
+from routelaws.accelerated.training.text.batches import training_batches
 from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
 
@@ -361,3 +363,108 @@ def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
         with pytest.raises(cut):
             make_run(small_fields, tmp_path / "new", watch).train()
         run_page.write_run_page(tmp_path / "new")
+
+
+# A routing that is replayed in training.
+
+
+def routing_of_each_step(config, files, steps, table=None):
+    """Return the routing of each step of a run by the weights before that step: what the run itself chose."""
+    batches = training_batches(files, sequence_length=16, batch_size=config.batch_size, seed=config.seed)
+    state, train_steps, traces = initial_state(config), make_train_steps(config, table), []
+    for step in range(steps):
+        windows = batches.stacked(1)
+        run = SavedRun(config, state.params, table, files.load_tokenizer(), {}, None, 0)
+        traces.append(trace_batches(run, windows, step + 1, "own"))
+        state, _ = train_steps(state, windows, step)
+    arrays = {name: np.concatenate([getattr(t, name) for t in traces]) for name in ("token", "position", "step")}
+    return arrays | {name: np.concatenate([getattr(t, name) for t in traces], axis=1) for name in ("expert", "gate")}
+
+
+def losses_of(run):
+    run.train()
+    lines = run_folder.read_log(run.folder / "log.jsonl")
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "gates"), [("top_k", True), ("top_k", False), ("sinkhorn", True), ("reinforce", True)]
+)
+def test_a_run_that_replays_its_own_routing_has_its_own_losses(small_fields, tmp_path, name, gates):
+    """In all of the steps that are stored, and in the steps after them."""
+    fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1}
+    stored, told = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 6), []
+    np.savez(tmp_path / "routing.npz", **{key: value for key, value in stored.items() if gates or key != "gate"})
+    own = losses_of(make_run(fields, tmp_path / "own"))
+    watch = lambda kind, line="", **rest: told.append(line)  # noqa: E731
+    replayed = make_run({**fields, "routing": str(tmp_path / "routing.npz")}, tmp_path / "replayed", watch)
+    assert losses_of(replayed) == pytest.approx(own, rel=1e-5)
+    assert sum("has experts and no gates" in line for line in told) == (not gates)
+
+
+def test_a_stored_routing_is_used(small_fields, tmp_path):
+    """Other experts give other losses in the steps that are stored, and the same in the steps before them."""
+    fields = {**small_fields, "router": "top_k", "experts": 4, "steps": 8, "steps_per_call": 2, "evaluations": 1}
+    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
+    own = losses_of(make_run(fields, tmp_path / "own"))
+    late = {
+        key: value[..., 256:] if key in ("token", "position", "step") else value[:, 256:]
+        for key, value in stored.items()
+    }
+    np.savez(tmp_path / "other.npz", **(late | {"expert": (late["expert"] + 1) % 4}))
+    other = losses_of(make_run({**fields, "routing": str(tmp_path / "other.npz")}, tmp_path / "other"))
+    assert other[:2] == own[:2] and abs(other[2] - own[2]) > 1e-6
+    rows = run_folder.read_results(tmp_path / "other")[0]
+    assert rows[-1]["routing_options"] == "spread replayed"
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"seed": 9}, "has other tokens than the run in step 1"),
+        ({"steps": 4}, "ends with step 6; the run has 4"),
+        ({"batch_size": 2}, "needed: 32 tokens of each step"),
+        ({"experts": 2}, "expert is out of range"),
+        ({"k": 2}, "has experts of shape"),
+        ({"router": "expert_choice"}, "whose tokens choose experts"),
+        ({"mesh": "data=1"}, "routing .* is for one device"),
+    ],
+)
+def test_a_routing_that_is_not_of_the_run_is_refused(small_fields, tmp_path, change, said):
+    fields = {**small_fields, "router": "hash", "experts": 4, "steps": 8}
+    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 6)
+    stored["expert"][:, 0] = 3
+    np.savez(tmp_path / "routing.npz", **stored)
+    with pytest.raises(InputError, match=said):
+        make_run({**fields, **change, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
+    """The first step of a run that begins with the weights of another has the loss of the other's next step."""
+    fields = {**small_fields, "router": "top_k", "experts": 4, "k": 2, "steps": 4, "evaluations": 1}
+    make_run(fields, tmp_path / "first").train()
+    path = tmp_path / "routing.npz"
+    assert main(["inspect", str(tmp_path / "first"), "--split", "train", "--steps", "1:2", "--out", str(path)]) == 0
+    with np.load(path) as found:
+        assert found["step"].tolist() == [1] * 64 + [2] * 64 and found["expert"].shape == (1, 128, 2)
+    second = {**fields, "init_from": str(tmp_path / "first"), "steps_per_call": 1}
+    own = losses_of(make_run(second, tmp_path / "own"))
+    replayed = losses_of(make_run({**second, "routing": str(path)}, tmp_path / "replayed"))
+    assert replayed[0] == pytest.approx(own[0], rel=1e-6)
+
+
+def test_a_stopped_run_goes_on_with_the_same_routing_alone(small_fields, tmp_path):
+    fields = {**small_fields, "router": "top_k", "experts": 4, "checkpoint_every": 4, "steps": 12, "evaluations": 1}
+    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
+    np.savez(tmp_path / "a.npz", **stored)
+    whole = losses_of(make_run({**fields, "routing": str(tmp_path / "a.npz")}, tmp_path / "whole"))
+    watch, cut = cut_at(8)
+    fields |= {"routing": str(tmp_path / "a.npz")}
+    with pytest.raises(cut):
+        make_run(fields, tmp_path / "run", watch).train()
+    np.savez(tmp_path / "a.npz", **(stored | {"gate": stored["gate"] * 0.5}))
+    with pytest.raises(InputError, match="its digest is .*put it back"):
+        make_run(fields, tmp_path / "run")
+    np.savez(tmp_path / "a.npz", **stored)
+    assert losses_of(make_run(fields, tmp_path / "run")) == whole

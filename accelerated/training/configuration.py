@@ -25,7 +25,7 @@ from .mesh import check_mesh
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
 """Fields with another value of which a run may go on: no row that is there would be another."""
 
-PLACES = ("corpus", "eval", "hash_embeddings", "init_from")
+PLACES = ("corpus", "eval", "hash_embeddings", "init_from", "routing")
 """Fields that say where something lies: with the same content elsewhere a run is the same one."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
@@ -129,6 +129,8 @@ class TrainConfig:
     """With a dense --init-from: share of the hidden units of each expert that are drawn anew."""
     init_optimizer: bool = False
     """Take over the optimizer state of --init-from, too."""
+    routing: str | None = None
+    """A file of routelaws inspect --split train --out, or like it: the experts and gates of the training batches of some steps, which replace those of the routers in these steps."""  # noqa: E501
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -246,6 +248,8 @@ class TrainConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be between 0 and 1")
         self._check_schedule()
         self._check_init()
+        if self.routing is not None and self.mesh is not None:
+            raise InputError(f"routing {self.routing} is for one device; leave out mesh {self.mesh}")
 
     def _check_init(self) -> None:
         """Raise `InputError` where a field on the weights of another run is out of range, or there is no such run."""

@@ -66,6 +66,7 @@ from .step import (
     open_layout,
     wait_for,
 )
+from .stored_routing import NO_GATES, StepsRouting
 from .text.hashing import table_of_run
 from .text.texts import check_text, open_text
 from .text.tokens import TokenFiles
@@ -122,6 +123,7 @@ class Run:
             self._tell(f"{folder}: {note}")
         self.own_rows, self.unique_tokens = self._own_rows(), tokens.train_tokens
         self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
+        self.replay = None if config.routing is None else StepsRouting(Path(config.routing), config, self.batches)
         self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
         self.evaluation_steps, saved = _stops(config)
         self.checkpoint_steps = saved | set(keep)
@@ -129,6 +131,8 @@ class Run:
         if before is not None and before.steps != config.steps:
             check_growth(folder, before, config, self._saved().steps())
         self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
+        if self.replay is not None:
+            self._check_replay(self._recorded_texts(folder))
         self.table = table_of_run(config, tokens, folder, trained=bool(self._saved().steps()))
         if trunk is not None and not self._saved().steps():
             check_trunk(trunk, config)
@@ -241,13 +245,14 @@ class Run:
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = self.evaluation_steps, self.checkpoint_steps
+        replayed = set() if self.replay is None else {self.replay.first - 1, self.replay.last}
         before, started, saved = self.seconds, time.perf_counter(), step
         if self._row_is_missing(step):
             self._evaluate(step, evaluate, state.params, checkpoints)
         while step < config.steps:
             if hosts.asked_anywhere(stopping.asked()):
                 self._stop(step, saved, state, checkpoints)
-            stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
+            stop = min(s for s in evaluation_steps | checkpoint_steps | replayed if s > step)
             n = min(config.steps_per_call, stop - step)
             state = self._take(n, step, state, train_steps, checkpoints)
             step += n
@@ -270,7 +275,9 @@ class Run:
         """
         started = time.perf_counter()
         batches = self._batches(n)
-        state, metrics = train_steps(state, batches, step, self.config.skip_bad_batches - self.skipped)
+        held = None if self.replay is None else self.replay.after(step, n)
+        left = self.config.skip_bad_batches - self.skipped
+        state, metrics = train_steps(state, batches, step, left, *([] if held is None else [held]))
         if step + n < self.config.steps:
             self.batches.read_ahead(self.config.steps_per_call)  # while devices are at work beside this thread
         wait_for(metrics, started)
@@ -290,6 +297,15 @@ class Run:
             return texts_in(saved)
         record = read_record(folder)
         return record.texts if record else {}
+
+    def _check_replay(self, recorded: dict[str, str]) -> None:
+        """Add the digest of the stored routing to those of the texts; InputError where it is not that of before."""
+        before, now = recorded.get("routing", self.replay.digest), self.replay.digest
+        if before != now:
+            raise InputError(f"routing {self.config.routing}: its digest is {now}, and was {before}; put it back")
+        self.texts["routing"] = now
+        if not self.replay.gates:
+            self._tell(f"{self.config.routing}: {NO_GATES}")
 
     def _own_rows(self) -> np.ndarray | None:
         """Return which sequences of a batch this process reads; None for all."""

@@ -124,6 +124,8 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
+    On one device it takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
+
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
     models from spending their time in the allocator. The state that goes in is given up (donated).
 
@@ -137,8 +139,8 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
-        return lambda state, batches, first_step, left=0: train_steps(
-            state, batches, first_step, np.int32(left), inputs
+        return lambda state, batches, first_step, left=0, *held: train_steps(
+            state, batches, first_step, np.int32(left), inputs, *held
         )
     shardings = state_shardings(config, layout)
 
@@ -173,9 +175,9 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         return (state, left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step, left, given):
-        numbers = first_step + jnp.arange(len(batches))
-        carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), (batches, numbers))
+    def train_steps(state, batches, first_step, left, given, held=None):
+        each_step = batches, first_step + jnp.arange(len(batches)), held
+        carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), each_step)
         return carry[0], metrics
 
     return train_steps
@@ -185,16 +187,17 @@ def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None)
     """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient), see `compiled_steps`."""
     model, dtype, attention = config.model, compute_dtype(config), attention_of(config).kernel
 
-    def objective(params, tokens, noise, hidden, table, spread=None):
+    def objective(params, tokens, noise, hidden, table, spread=None, held=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
+        options |= {} if held is None else {"held": held}
         options |= {"rematerialise": config.rematerialise, "attention": attention}
         options |= {} if spread is None else {"spread": spread}
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
 
-    def on_one_device(params, *given):
-        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given)
+    def on_one_device(params, *given, **held):
+        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given, **held)
         return numbers, gradient
 
     return on_one_device if layout is None else layout.differentiate(objective)
@@ -205,14 +208,15 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 
     Args:
         state: before the step.
-        now: (windows [b, S + 1], number of the step).
+        now: (windows [b, S + 1], number of the step, routing to replay or None).
         given: rates, keys and table of the run.
         config: the run.
         differentiate: of `_differentiate`.
     """
-    windows, number = now
+    windows, number, held = now
     tokens, noise, hidden = drawn(config, windows, number, given)
-    numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
+    more = {} if held is None else {"held": held}
+    numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table, **more)
     dropped = numbers.dropped_fraction
     dropped = dropped.mean() if dropped.size else jnp.zeros(())
     value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)

@@ -62,6 +62,7 @@ NOT_IN_PROGRAMS = (
     "init_noise",
     "init_redraw",
     "init_optimizer",
+    "routing",
 )
 """Fields of a run that are inputs of its programs, or are in none: runs that differ in these alone share them."""
 

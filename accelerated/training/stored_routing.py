@@ -1,0 +1,138 @@
+"""A stored routing for a run that is to use it: a file of `routelaws inspect --out`, or of another program.
+
+`--routing` of a run replays the routing of the training batches of some steps. The file has one row for each input
+token of these steps, batch by batch, and `step`, the number of the step, from 1. Without `step` its first token is that
+of step 1. Experts and gates have the values of the file; the gradient of a gate is that of the gate that the run
+computes for the same expert, so the router learns. Without gates in the file, the run's own gates are used.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InputError
+from ..files import opened, read_bytes
+from ..notation import Routing
+from ..routed_block import Replay
+from .configuration import TrainConfig
+from .runs.record import digest
+from .text.batches import TrainingBatches
+
+NO_GATES = "has experts and no gates; the run computes the gates, so its losses are not those of that routing"
+
+
+def read_routing(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of `routelaws inspect --out`, or of another with `token` and `expert` at least.
+
+    Raises:
+        InputError: the file cannot be read, or lacks one of the two.
+    """
+    try:
+        with opened(path) as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # of NumPy's reader and of zipfile
+        raise InputError(f"{path}: is not an .npz file; write one with routelaws inspect --out") from error
+    missing = [name for name in ("token", "expert") if name not in arrays]
+    if missing:
+        raise InputError(f"{path}: has no array {missing[0]!r}; write one with routelaws inspect --out")
+    return arrays
+
+
+def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig) -> None:
+    """Raise `InputError` where a stored routing does not fit a run."""
+    model, token, expert = config.model, stored["token"], stored["expert"]
+    if model.record.grouped or model.objective != "causal" or not model.num_routed:
+        raise InputError("--routing is for causal models whose tokens choose experts; leave it out for this run")
+    if model.sample_second and "gate" not in stored:
+        raise InputError(f"{path}: has no gates, so which second experts were sampled is unknown; use one with gates")
+    shape = (model.num_routed, len(token), model.choices)
+    if token.ndim != 1 or len(token) < 2 or expert.shape != shape or stored.get("gate", expert).shape != shape:
+        raise InputError(
+            f"{path}: has experts of shape {expert.shape}; the run needs {shape}; inspect a run of its shape"
+        )
+    for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.expert_count)):
+        if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= count:
+            raise InputError(
+                f"{path}: {name} is out of range; the run has 0 to {count - 1}; inspect a run of its shape"
+            )
+    wanted = np.arange(len(token)) % config.sequence_length
+    if not np.array_equal(stored.get("position", wanted), wanted):
+        raise InputError(f"{path}: has other windows; the run has {config.sequence_length} tokens in a window")
+
+
+def held_routing(config: TrainConfig, expert: np.ndarray, gate: np.ndarray | None, shape: tuple) -> Routing:
+    """Return a stored routing in batches, each field with axes [n, n_r, T, ...]; plan and residual are not known."""
+    n, b, length = shape
+    routed, tokens, choices = expert.shape
+
+    def batched(values, fill):
+        padded = np.broadcast_to(fill, (routed, n * b * length, choices)).copy()
+        padded[:, :tokens] = values
+        return jnp.asarray(np.moveaxis(padded.reshape(routed, n, b * length, choices), 1, 0))
+
+    experts = config.model.expert_count
+    chosen = batched(expert, np.arange(choices, dtype=np.int32))
+    gates = batched(0 if gate is None else gate, np.zeros(choices, np.float32))
+    counts = jax.vmap(jax.vmap(lambda of_block: jnp.bincount(of_block.ravel(), length=experts)))(chosen)
+    zeros = jnp.zeros((n, routed, b * length, experts), np.float32)
+    return Routing(chosen, gates, counts / chosen[0, 0].size, zeros, jnp.zeros((n, routed)))
+
+
+class StepsRouting:
+    """The routing of the batches of the steps first, ..., last of a run.
+
+    Attributes:
+        first, last: steps, from 1
+        digest: of the file
+        gates: whether the file has gates
+    """
+
+    def __init__(self, path: Path, config: TrainConfig, batches: TrainingBatches):
+        """Read a file.
+
+        Args:
+            path: of the file.
+            config: the run.
+            batches: of the run; its position stays as it is.
+
+        Raises:
+            InputError: the file cannot be read, does not fit the run, or has other tokens than the batches.
+        """
+        stored = read_routing(path)
+        check_routing(path, stored, config)
+        per_step = config.batch_size * config.sequence_length
+        step = stored.get("step", 1 + np.arange(len(stored["token"])) // per_step)
+        self.first, self.last, self.digest = int(step[0]), int(step[-1]), digest(read_bytes(path))
+        self.gates = "gate" in stored
+        if not np.array_equal(step, np.repeat(np.arange(self.first, self.last + 1), per_step)) or self.first < 1:
+            raise InputError(f"{path}: needed: {per_step} tokens of each step of this run, in the order of the steps")
+        if self.last > config.steps:
+            raise InputError(f"{path}: ends with step {self.last}; the run has {config.steps}; use --steps {self.last}")
+        _check_tokens(path, stored["token"], self.first, self.last, batches)
+        shape = self.last - self.first + 1, config.batch_size, config.sequence_length
+        self._held = held_routing(config, stored["expert"], stored.get("gate"), shape)
+
+    def after(self, step: int, n: int) -> Routing | Replay | None:
+        """Return the routing of the n steps after a step, [n, n_r, T, ...]; None where the file has none of them."""
+        if not self.first - 1 <= step < self.last:
+            return None
+        held = jax.tree.map(lambda leaf: leaf[step + 1 - self.first :][:n], self._held)
+        return Replay(held) if self.gates else held
+
+
+def _check_tokens(path: Path, token: np.ndarray, first: int, last: int, batches: TrainingBatches) -> None:
+    """Raise `InputError` where the tokens of a file are not those of the batches of a run."""
+    position = batches.get_state()
+    batches.set_state(position | {"next_batch": first - 1})
+    windows = batches.stacked(last - first + 1)
+    batches.set_state(position)
+    wrong = np.flatnonzero((windows[..., :-1].reshape(len(windows), -1) != token.reshape(len(windows), -1)).any(axis=1))
+    if wrong.size:
+        raise InputError(
+            f"{path}: has other tokens than the run in step {first + wrong[0]}; replay it with the text, tokenizer, "
+            "--seed, --batch-size and --sequence-length that it was recorded with"
+        )
