@@ -7,7 +7,7 @@ A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbc
     --notebooks   also write NN_name.ipynb, with results, beside the script (git ignores them)
 
 Tags of cells: what those tagged `volatile` print (times, trained losses) is left out of the check; the code of those
-tagged `picture` or `check` is folded away on the page, and so is the code of a section called "The fast twin"; a lesson
+tagged `picture`, `check` or `folded` is folded away, and so is the code of a section called "The fast twin"; a lesson
 with a cell tagged `released` reads the released table, and is left as it is where that is not at hand. `make tutorials`
 too leaves volatile parts as they are where nothing else has changed; remove the page to have them anew.
 """
@@ -32,12 +32,15 @@ TEMPLATE = """
 {% elif 'check' in cell.metadata.tags -%}
 <details><summary>The check of this step</summary>
 
+{% elif 'folded' in cell.metadata.tags -%}
+<details><summary>The code</summary>
+
 {% endif -%}
 ```python
 {{ cell.source }}
 ```
 
-{% if 'picture' in cell.metadata.tags or 'check' in cell.metadata.tags -%}
+{% if ['picture', 'check', 'folded'] | select('in', cell.metadata.tags) | list -%}
 </details>
 
 {% endif -%}
@@ -74,9 +77,12 @@ TEMPLATE = """
 {% endblock markdowncell -%}
 """
 
-PICTURE = "<details><summary>The code of this picture</summary>"
-FOLDED_AGAIN = re.compile(rf"({PICTURE}(?:(?!</details>).)*?)\s*</details>\s*{PICTURE}\s*", re.DOTALL)
-"""Two cells of one picture, which are folded away together."""
+FOLDED_AGAIN = re.compile(
+    r"(<details><summary>(The code(?: of this picture)?)</summary>(?:(?!</details>).)*?)\s*</details>\s*"
+    r"<details><summary>\2</summary>\s*",
+    re.DOTALL,
+)
+"""Two cells of one picture or step, which are folded away together."""
 
 TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?", re.DOTALL | re.MULTILINE)

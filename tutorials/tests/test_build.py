@@ -23,6 +23,12 @@ print(time.time_ns())
 # %% tags=["check"]
 assert True
 
+# %% tags=["folded"]
+one = 1
+
+# %% tags=["released", "folded"]
+assert one
+
 # %% tags=["picture"]
 from IPython.display import Image, display
 
@@ -86,7 +92,8 @@ def test_a_page_has_words_code_results_and_pictures(made, folder):
     text = (folder / "99_word.md").read_text()
     words = " ".join(text.split())
     assert " ".join(PAGE.split()) in words and "lines \n" not in text
-    assert words.count("<details>") == words.count("</details>") == 2  # around the check, and both cells of the picture
+    assert words.count("<details>") == words.count("</details>") == 3  # check, step, picture
+    assert "<summary>The code</summary> ```python one = 1 ``` ```python assert one ``` </details>" in words
     assert "The check of this step</summary> ```python assert True ``` </details>" in words
     assert "![A dot](images/99_word_1.png)" in text
     assert (folder / "images/99_word_1.png").read_bytes() == b"not looked at"
