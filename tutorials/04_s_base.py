@@ -98,14 +98,16 @@ same(entropy(hard), np.log(T))
 
 # %% [markdown]
 # S-BASE looks for the plan with the largest sum of both, ⟨Π, z⟩ + H(Π): mass should go where the logits are large, and
-# it should stay spread out.
+# it should stay spread out. The entropy is a tool. We do not want split tokens, but with the entropy there is one best
+# plan, and a short loop finds it. With a small weight its effect nearly vanishes (section 5).
 
 # %% [markdown]
 # ## 3. Sinkhorn's algorithm
 #
-# To find that plan, begin with the table exp(z). Its rows and columns have the wrong sums. Make the rows right: divide
-# each by its sum, and by T. Now the columns are wrong. Make the columns right in the same way. Now the rows are wrong
-# again, but less. Go on.
+# To find that plan, begin with the table exp(z). Section 4 shows why: the best plan is this table with each row and
+# each column multiplied by a number. Its rows and columns have the wrong sums. Make the rows right: divide each by its
+# sum, and by T. Now the columns are wrong. Make the columns right in the same way. Now the rows are wrong again, but
+# less. Go on.
 
 # %%
 plan = np.exp(z)
@@ -181,11 +183,11 @@ assert min(losses) > 0 and objective(plan) > max(objective(even), objective(hard
 #
 # $$\log \Pi_{te} = z_{te} + a_t + g_e$$
 #
-# with one number $a_t$ for each token and one number $g_e$ for each expert. (Minus $g_e$ is a price, as in lesson 3:
-# the more tokens want an expert, the larger it is.) A small move of mass around four entries changes the objective by
-# the sum of z − log Π over the four, two of them with a minus sign. But z − log Π is $-a_t - g_e$, and in such a sum
-# each $a_t$ and each $g_e$ stands once with plus and once with minus. So the sum is 0: at this plan the objective is
-# level in every direction. It bends downwards everywhere, so the plan is at its top.
+# with one number $a_t$ for each token and one number $g_e$ for each expert. (Minus $g_e$ acts as a price of expert e:
+# the more tokens want the expert, the larger it is. Lesson 3 shows such prices.) A small move of mass around four
+# entries changes the objective by the sum of z − log Π over the four, two of them with a minus sign. But z − log Π is
+# $-a_t - g_e$, and in such a sum each $a_t$ and each $g_e$ stands once with plus and once with minus. So the sum is 0:
+# at this plan the objective is level in every direction. It bends downwards everywhere, so the plan is at its top.
 
 # %%
 a_plus_g = np.log(plan) - z
@@ -300,7 +302,8 @@ same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 # %% [markdown]
 # Both experts have their share now, and expert 1 gets most of those tokens that lose the least by it. The reference
 # works in the logarithm too. There is one more trouble: the farther the logits of different tokens are apart, the more
-# sweeps it takes. After a hundred sweeps the reference goes over to a faster method, Newton's.
+# sweeps it takes. After a hundred sweeps the reference goes over to Newton's method, which finds the same plan
+# in fewer steps.
 
 # %%
 for factor in (1, 10, 100, 500):
@@ -329,8 +332,7 @@ same(evaluation.expert[:, 0], greedy)
 # %% [markdown]
 # In evaluation one expert gets most of the tokens, and one gets none. Then what was balance for? It is for training:
 # each expert gets tokens to learn from, and few tokens are dropped. Evaluation drops nothing, so uneven loads cost time
-# there and no token. Trained models are uneven in evaluation as well. In our small trained models the fullest expert
-# gets about two to three times the mean load.
+# there and no token.
 #
 # In training the plan is balanced. The choices need not be, since a token that is split goes whole where its largest
 # part goes. So a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the same

@@ -64,8 +64,13 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # $$\mathrm{bound}(\alpha, \beta) =
 # k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
-# Why is it a bound? A choice pays $\alpha_t$ for each expert of a token, and $\beta_e$ for each token of an expert:
-# these are the first two sums. What a pair of token and expert gains beyond both is at most its term in the last sum.
+# Why is it a bound? Take one pair of token and expert. Its score is its two prices plus the rest, and the rest is at
+# most max(0, rest):
+#
+# $$s_{te} \le \alpha_t + \beta_e + \max(0, s_{te} - \alpha_t - \beta_e)$$
+#
+# Add this up over all pairs of a balanced choice. Each token is in k pairs and each expert in n, which gives the first
+# two sums. The last terms are 0 or more, so their sum over all pairs, chosen or not, can only be larger.
 
 
 # %%
@@ -183,8 +188,8 @@ figure(draw, seen)
 # %% [markdown]
 # ## 4. Why the middle?
 #
-# On the whole interval the bound is the same. So why not go to an end, say the lower one, as one public code does? It
-# saves a little work: one candidate and no mean. Try both on twenty random groups.
+# You can skip this section: it explains one detail of the step. On the whole interval the bound is the same. So why not
+# go to an end, say the lower one? It saves a little work: one candidate and no mean. Try both on twenty random groups.
 
 
 # %%
@@ -340,6 +345,9 @@ for way, track in largest.items():
     shown = [track[0], track[2], np.mean(track[30:40]), track[40], track[41], np.mean(track[100:])]
     print(f"{way:26}", *(f"{each:9.2f}" for each in shown))
 final = {way: np.mean(track[100:]) for way, track in largest.items()}
+for way in list(largest)[1::2]:
+    settled = 1 + max(i for i in range(40, 110) if largest[way][i] > 1.75)
+    print(f"{way}: {settled - 40} batches after the change until the largest load stays at 1.75 or less")
 assert max(largest["quantile balancing"][41:]) < largest["bias balancing, u = 0.5"][41]
 assert final["quantile balancing"] < final["bias balancing, u = 0.5"] < final["no bias"]
 
@@ -357,8 +365,10 @@ seen = "When the text changes, quantile balancing is soon back. Small steps take
 figure(draw, seen + " Eight experts; the text changes at batch 40.", height=3.4)
 
 # %% [markdown]
-# The largest load of quantile balancing does not come down to 1. The prices suit the batch before, and a new batch of
-# the same text is a little different. That is what it costs to look at no token of the batch itself.
+# Small steps end as even as quantile balancing, but they need 48 batches after the change. Large steps stay uneven.
+#
+# The largest load of quantile balancing does not come down to 1. The prices suit the batch before, and a new batch
+# of the same text is a little different. That is what it costs to look at no token of the batch itself.
 
 # %%
 exact, beta = [], np.zeros(8)

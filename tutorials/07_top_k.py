@@ -198,21 +198,34 @@ same(auxiliary_loss(z, even).loss, 1.0)
 
 # %% [markdown]
 # The shares are counts, and counts are jumps: they carry no slope and are held fixed. The slope is in the
-# probabilities. An expert with a large share is pushed down, one with a small share up. We measure that with an offset
-# for each expert, added to the logits of all tokens. There is a formula as well. When the logit of expert e grows, the
-# probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much, and each other $p_{tj}$ shrinks by $p_{tj} p_{te}$
-# times as much. So the slope of the loss by the offset of expert e is
+# probabilities. We measure it with an offset for each expert, added to the logits of all tokens. There is a formula as
+# well. When the logit of expert e grows, the probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much, and
+# each other $p_{tj}$ shrinks by $p_{tj} p_{te}$ times as much. So the slope of the loss by the offset of expert e is
 #
-# $$\frac{E}{T} \sum_t p_{te} (\mathrm{share}_e - \sum_j p_{tj} \mathrm{share}_j)$$
+# $$\frac{E}{T} \sum_t p_{te} (\mathrm{share}_e - m_t), \qquad m_t = \sum_j p_{tj} \mathrm{share}_j$$
+#
+# Here $m_t$ is the mean share of the experts as token t sees it, by its probabilities. The slope compares the share of
+# expert e with the mean of $m_t$ over the tokens, weighted by $p_{te}$. We call that mean the *rival* share.
 
 # %%
 push = slopes(lambda offset: auxiliary_loss(z + offset, expert, held=found).loss, np.zeros(E))
-print("share", share.round(3), " slope of the loss by each offset", push.round(4))
-assert push[share.argmax()] > 0 and push[share.argmin()] < 0
 by_formula = E * (p * (share - (p @ share)[:, None])).mean(axis=0)
+rival = (p @ share) @ p / p.sum(axis=0)
+print("share", share.round(3), " rival share", rival.round(3), f" fair share {1 / E:.3f}")
+print("slope of the loss by each offset", push.round(4))
+assert push[share.argmax()] > 0 and push[share.argmin()] < 0
+assert ((push > 0) == (share > rival)).all()
 
 # %% tags=["check"]
 same(push, by_formula, "balance.gradient", scale=(1 + np.abs(z).max()) ** 2)
+same(E * prob * (share - rival), by_formula)
+
+# %% [markdown]
+# Offsets go down the slope. So the loss pushes an expert down if its share is above its rival share, and up if it is
+# below. The expert with the largest share is never pushed up, and the one with the smallest share never down. Between
+# them the fair share does not decide: expert 1 has 0.417, more than the fair share 0.333. But the tokens that like
+# expert 1 also give some probability to expert 0, which has more. So the rival share of expert 1 is 0.428, and expert 1
+# is pushed up.
 
 # %% [markdown]
 # Now let a router learn by this loss alone. There are more tokens here, and the later the number of the expert, the
@@ -249,8 +262,8 @@ assert below.loss < 1
 #
 # A second loss has to do with the size of the logits. A softmax does not change if the same number is added to all
 # logits of a token, so nothing stops logits from growing, and large numbers are rounded coarsely. The *z-loss*
-# ([`z_loss`](../reference/balance.py)) is the mean square of the logarithm of the softmax's denominator. It does see
-# that number.
+# ([`z_loss`](../reference/balance.py)) is the mean square of the logarithm of the softmax's denominator. It grows as
+# the largest logit of a token moves away from 0, so it keeps that logit small.
 
 # %%
 from routelaws.reference.balance import z_loss
@@ -438,8 +451,8 @@ print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by
 #
 # - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
 #   the router learns nothing.
-# - A balance loss pushes down the experts that get many tokens. A bias does it without touching the gradient.
-# - Programs mean four different losses by "auxiliary loss". Lesson 16 compares them.
+# - A balance loss pushes an expert down if its share is above the mean share that its tokens see. A bias goes by the
+#   counts alone, and does not touch the gradient.
 # - Which token is dropped depends on the order of the queue. Some orders let later tokens push earlier ones out.
 #
 # ## Exercises
