@@ -14,7 +14,8 @@
 #
 # A language model reads text in pieces called *tokens*: words, or parts of words. Inside the model each token is a list
 # of numbers, a *vector*. Real models use thousands of numbers for each token. Ours uses two, so that we can draw it.
-# The word "the" is there twice, with different numbers: the layers before have added something of the words around it.
+# The word "the" is there twice, with different numbers: earlier layers mixed in neighbouring words, so the two vectors
+# differ.
 
 # %%
 import numpy as np
@@ -95,8 +96,8 @@ same(softmax(z), p)
 # %% [markdown]
 # ## 4. The choice
 #
-# Each token goes to its most probable expert. The probability of that expert is kept. It is called the *gate*, and we
-# will need it soon.
+# Each token goes to its most probable expert. The probability of that expert is kept. It is called the *gate*. The
+# layer multiplies the expert's output by it (section 6).
 
 # %%
 expert, gate = np.zeros(T, dtype=int), np.zeros(T)
@@ -141,8 +142,9 @@ figure(draw, "The router cuts the plane in three. Four tokens go to expert 0, tw
 # %% [markdown]
 # ## 5. Places: the capacity of an expert
 #
-# Experts often live on different computers, and each computer sets a fixed number of *slots* aside for its expert. That
-# number is the *capacity* $C$. A fair share would be $T / E$ slots. A factor $c$ adds room:
+# Experts often live on different computers, and each computer keeps a fixed number of *places* for its expert. That
+# number is the *capacity* $C$. A fair share would be $T / E$ places. A factor $c$ adds room, and the result is rounded
+# up:
 #
 # $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
@@ -158,12 +160,12 @@ for t in range(T):
     slot[t] = waiting[expert[t]]
     kept[t] = slot[t] < C
     waiting[expert[t]] += 1
-    print(f"{t} {words[t]:4} slot {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
+    print(f"{t} {words[t]:4} place {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
 assert kept.sum() == np.minimum(waiting, C).sum()
 
 # %% [markdown]
 # The reference has both parts: [`expert_capacity`](../reference/experts.py) and [`dispatch`](../reference/experts.py).
-# Its arrays have a second axis, since a token may have several experts; here it has one.
+# It calls a place a *slot*. Its arrays have a second axis, since a token may have several experts; here it has one.
 
 # %%
 from routelaws.reference.experts import dispatch, expert_capacity
@@ -172,7 +174,7 @@ assert expert_capacity(T, E, 1, c) == C
 placement = dispatch(routing.expert, E, C)
 same(placement.slot[:, 0], slot)
 same(placement.kept[:, 0], kept)
-print("who sits in the slots of each expert:", placement.token.tolist(), f"({T} is an empty slot)")
+print("tokens in the places of each expert:", placement.token.tolist(), f"({T} is an empty place)")
 
 # %% [markdown]
 # ## 6. What an expert computes
@@ -256,7 +258,8 @@ assert weights == up.size + down.size + w.size
 # - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
 # - **P**: all parameters, those of all experts included;
 # - **F**: the additions and multiplications for one token, from the first layer to the last;
-# - **B** = P / F: how many parameters there are for each of these operations.
+# - **B** = P / F: how many parameters there are for each of these operations. One of the [laws](../docs/laws.md) needs
+#   it, to compare models with different numbers of experts for each token.
 #
 # N and P leave out the *embedding*, the table with a vector for each word that the model knows, as do the authors of
 # the paper that these lessons follow. F includes the last product of the
@@ -277,13 +280,14 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
     assert N == size.dense_parameters and B == P / F
 
 # %% [markdown]
-# Count N yourself. The model is a stack of L layers, called *blocks*. Each has an attention part, in which tokens look
+# The rest of this section is optional: it counts N and F by hand, and uses attention, which lesson 9 explains. First
+# count N. The model is a stack of L layers, called *blocks*. Each has an attention part, in which tokens look
 # at each other (lesson 9), and a feed-forward part. With d numbers for each token, and a numbers for all *heads* of the
 # attention part together, the docstring of [`accounting.py`](../reference/accounting.py) has the formula:
 #
 # $$N = L (5 d a + 8 d^2 + 4 d)$$
 
-# %%
+# %% tags=["folded"]
 width, a = size.d_model, size.num_heads * size.kqv_size
 total = 0
 for _ in range(size.num_blocks):
@@ -298,7 +302,7 @@ assert total == size.dense_parameters
 # parameter of a matrix takes a multiplication and an addition. Each token looks at the S tokens of its text. And the
 # last vector is compared with all V words of the vocabulary.
 
-# %%
+# %% tags=["folded"]
 L, S, V, heads = size.num_blocks, 2048, 32_000, size.num_heads
 matrices = 2 * L * (5 * width * a + 8 * width**2) + 10 * L * width  # and 10 d for two normalisations
 looking = L * (6 * S * a + 3 * S * heads)  # scores, distances, weighted sum; and a softmax for each head

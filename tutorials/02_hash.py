@@ -65,7 +65,7 @@ print("load of each expert:", routing.load.round(3), " gates:", np.unique(routin
 # - There is nothing to learn. The *gate*, which in lesson 1 carried the learning of the router, is 1 for every token.
 # - The same word goes to the same expert, whatever its neighbours are. In lesson 1 the first "the" went to expert 0
 #   and the second to expert 1, by their scores. Here both go to expert 0.
-# - The expert of a token depends on no other token, so nothing of the future can leak into it.
+# - The expert of a token depends on no other token, so a later token cannot change it.
 #
 # The last two can be tried: change the last word, or turn the text around.
 
@@ -226,9 +226,16 @@ figure(
 # The bound can be lowered in one way: give each word k experts, each with the weight 1/k. Then the most frequent word
 # brings only $p_0 / k$ to each of them. A table then has k columns.
 # [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder as the first expert, and counts on from it in
-# steps of s for the others. With four experts, s is 1 for the words 0 to 3, 2 for the words 4 to 7, and so on:
+# steps of s for the others. All words of a run of E ids have the same s, and the next run has the next s that gives
+# each of its words k different experts:
 #
 # $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
+#
+# With four experts and $k = 2$, s is 1, 2 and 3 in the first three runs, and then 1 again:
+#
+# $$s = 1 + (\lfloor \mathrm{id} / 4 \rfloor \bmod 3)$$
+#
+# The brackets mean "rounded down".
 
 # %%
 print("four experts, two for each word:", modulo_table(8, 4, 2).tolist())
@@ -237,8 +244,8 @@ for k in (1, 2, 4):
     load = E * loads_of(modulo_table(V, E, k), p, E)
     print(f"k = {k}: load {load.min():.2f} to {load.max():.2f} fair shares, bound {max(1, p[0] * E / k):.2f}")
     assert load.max() >= max(1, p[0] * E / k)
-steps = (modulo_table(8, 4, 2)[:, 1] - modulo_table(8, 4, 2)[:, 0]) % 4
-same(steps, [1, 1, 1, 1, 2, 2, 2, 2])
+experts = modulo_table(24, 4, 2)
+same((experts[:, 1] - experts[:, 0]) % 4, 1 + np.arange(24) // 4 % 3)
 
 # %% [markdown]
 # [`table_router`](../reference/routers/hash_layer.py) routes tokens by any table. With two experts the gates are a
@@ -283,11 +290,19 @@ def draw(axes):
     axes.legend(loc="upper right")
 
 
-figure(draw, "A balanced table is even over the text it was made from, and over no other: not even over a batch of it.")
+figure(draw, "A balanced table is even over the text it was made from, and not over the batch and the text shown here.")
 
 # %% [markdown]
-# A learned router that is balanced in every batch, such as those of lessons 3 and 4, does better here. It pays for
-# that: its choice in training depends on the whole batch.
+# A router that balances every batch does better in training. BASE (lesson 3) gives each expert the same number of
+# tokens, whatever the scores are. It pays for that: its choice in training depends on the whole batch.
+
+# %%
+from routelaws.reference.routers.base import base_router
+
+scores = np.random.default_rng(2).normal(size=(256, 8)) + np.linspace(2, 0, 8)  # most tokens like the first experts
+load = base_router(scores).load
+print(f"BASE on a batch of {len(scores)} tokens: load {8 * load.min():.2f} to {8 * load.max():.2f} fair shares")
+same(load, np.full(8, 1 / 8))
 
 # %% [markdown]
 # ## 7. Ask the table about something else

@@ -30,9 +30,9 @@ print("wishes:", wish, " tokens of each expert:", np.bincount(wish, minlength=E)
 assert np.bincount(wish, minlength=E).max() > C
 
 # %% [markdown]
-# Not all wishes can come true. A choice is called *balanced* if every expert gets the same number of tokens, C = T / E.
-# BASE (Lewis et al. 2021) takes the best balanced choice: the one with the largest sum of scores. Six tokens are few,
-# and we can try every one.
+# Not all wishes can come true. In this lesson a *choice* assigns an expert to every token. A choice is called
+# *balanced* if every expert gets the same number of tokens, C = T / E. BASE (Lewis et al. 2021) takes the best balanced
+# choice: the one with the largest sum of scores. Six tokens are few, and we can try every one.
 
 # %%
 import itertools
@@ -138,8 +138,8 @@ assert all(left[t, exact[t]] == left[t].max() for t in range(T))
 # %% [markdown]
 # ## 4. The proof
 #
-# Take any prices at all, and any balanced choice. Add the prices in and take them off again. Every expert has C tokens,
-# so the prices that are paid are C times the sum of all prices:
+# Take any prices at all, and any balanced choice. Subtract each expert's price from the score and add it back. Every
+# expert has C tokens, so the prices that are paid are C times the sum of all prices:
 #
 # $$\sum_t s_{t,e(t)} = \sum_t (s_{t,e(t)} - p_{e(t)}) + C \sum_e p_e \le \sum_t \max_e (s_{te} - p_e) + C \sum_e p_e$$
 #
@@ -227,8 +227,8 @@ figure(draw, seen, panels=2)
 # An *auction* finds good prices. The tokens bid for places, in four rules:
 #
 # - A token without a place bids for the expert where most is left to it. Say 4 is left there, and 1 at its second best
-#   expert. Then the token can pay 3 above the price before the second best is as good. It bids that much, and a small
-#   step ε more.
+#   expert. If the price rises by 3, both experts leave the token 1. So it can pay 3 more before the second best is as
+#   good. It bids that much, and a small step ε more.
 # - An expert takes the highest bids for its C places.
 # - When an expert is full, its price is the lowest bid that it holds.
 # - A token that is outbid bids again.
@@ -319,8 +319,8 @@ figure(draw, seen + " Forty tokens, four experts, step 0.1.", panels=2)
 # The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
 # experts have too many tokens. Then it moves tokens, one at a time, from an expert with too many to one with too few,
 # by whatever *chain* of moves costs the least: a token of expert 0 moves to expert 1, a token of expert 1 moves to
-# expert 2. The costs of the cheapest chains at the end are the prices, with the other sign:
-# [`base.py`](../reference/routers/base.py) says why.
+# expert 2. At the end these chains give the prices. The price of expert e is minus the cost of the cheapest
+# chain from any expert to e. The docstring of [`base.py`](../reference/routers/base.py) proves it; you can skip that.
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
@@ -358,7 +358,8 @@ assert crowded > lonely and found.prices.min() == 0
 #
 # In training BASE sends the tokens of a group by the balanced choice. In evaluation each token has its wish: no
 # balance, and nothing that depends on other tokens. The gate is the *sigmoid* of the score of the chosen expert, a
-# number between 0 and 1. The choice counts as a constant, so the scores learn through the gate alone.
+# number between 0 and 1; the router of lesson 1 uses a softmax. The choice counts as a constant, so the scores learn
+# through the gate alone.
 #
 # $$\mathrm{gate} = \frac{1}{1 + \exp(-s_{te})}$$
 

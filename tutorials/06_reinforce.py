@@ -126,8 +126,9 @@ print("policy", pi.round(3), " shares of", n, "draws", share.round(3), " gate of
 assert np.abs(share - pi).max() < 4 * np.sqrt(0.25 / n)
 
 # %% [markdown]
-# The mean over n draws comes near the gradient, but slowly: the error shrinks as one over the square root of n. One
-# more digit takes a hundred times as many draws.
+# The mean over n draws comes near the gradient, but slowly: the typical error shrinks as one over the square root of n.
+# One more digit takes a hundred times as many draws. The last column shows the typical error. A single run can be
+# luckier: here 2000 draws are.
 
 # %%
 spread = np.sqrt((pi @ estimates**2 - gradient**2).sum())  # of one estimate around the gradient
@@ -164,7 +165,11 @@ for b in (0.0, -1.0, J, 5.0):
 #
 # $$\mathrm{variance} = \sum_e \pi_e \sum_j (\mathrm{estimate}_{ej} - \mathrm{gradient}_j)^2$$
 #
-# Let us compute it by enumeration and measure it on the draws.
+# Let us compute it by enumeration and measure it on the draws. Which baseline is ideal? The gradient does not depend on
+# b. So up to a constant, the variance is a sum of weights times squares, and it is least where b is the mean of the
+# rewards with these weights:
+#
+# $$\sum_e \mathrm{weight}_e (r_e - b)^2, \qquad \mathrm{weight}_e = \pi_e \sum_j ([j = e] - \pi_j)^2$$
 
 
 # %%
@@ -207,12 +212,12 @@ figure(draw, "Variance of an estimate against the baseline. The value is a good 
 # *nat*, since they are natural logarithms.)
 
 # %% [markdown]
-# ## 5. A baseline that is learned
+# ## 5. A baseline for each kind of token
 #
 # Some tokens are easy, and some are hard: for them every expert brings a small reward. One number for all of them is a
 # poor guess. RL-R has a small network that looks at the input x of the token and guesses the reward:
 # [`state_value`](../reference/routers/reinforce.py). It learns by making the mean square of (reward − guess) small.
-# Take an easy kind of token and a hard kind, with the same policy.
+# Here we set its weights by hand. Take an easy kind of token and a hard kind, with the same policy.
 
 # %%
 from routelaws.reference.routers.reinforce import state_value
@@ -250,8 +255,8 @@ assert noise["by kind"] < noise["one number"] / 5 < noise["none"] / 10
 # \mathrm{baseline} = \frac{1}{T} \sum_t (r_t - v_t)^2$$
 #
 # There are two more terms: the *balance* loss, which is large when few experts get most tokens, and the *entropy* of
-# the policy, which is large when it is undecided. The weights of all terms are
-# [our choice](../docs/choices.md).
+# the policy, which is large when it is undecided. The entropy has weight 0 by default, so the loss below leaves it out.
+# The weights of all terms are [our choice](../docs/choices.md).
 
 # %%
 from routelaws.reference.routers.reinforce import policy_terms

@@ -163,7 +163,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # $$w_{ie} = \frac{\exp(z_{ie} / \tau)}{\sum_j \exp(z_{je} / \tau)}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
 # The number $\tau$ is the *temperature*; it is 1 unless another value is given. Take our six tokens as a group.
-# ([Move it in the lab](../docs/site/lab/routers.md?lead=mixture).)
+# ([Move the temperature in the lab](../docs/site/lab/routers.md?lead=mixture).)
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import mixing_weights
@@ -267,7 +267,8 @@ for name, (group, ungroup, size) in ways.items():
 # %% [markdown]
 # ## 6. What it costs
 #
-# An expert of hidden width $f$ needs $4 d f$ operations for one row. A group of $g$ tokens has $E$ rows, one for each
+# An expert of hidden width $f$ has two matrices, each with $d f$ numbers. Each number takes a multiplication and an
+# addition, so one row takes $4 d f$ operations. A group of $g$ tokens has $E$ rows, one for each
 # expert: $4 d f E / g$ operations for each token. A dense layer with the usual width $4 d$ needs $16 d^2$. So with
 # $f = 4 d g / E$ the mixture costs the same, while all experts together have $g$ times the weights.
 
@@ -308,7 +309,11 @@ for tau in (1.0, 0.3, 0.1, 0.03, 0.01):
     distance = np.abs(mixing_weights(logits, tau) - limit).max()
     print(f"temperature {tau:4}: largest distance from whole tokens {distance:.4f}")
 same(mixing_weights(logits, 0.001), limit)
-by_logits = expert_choice_router(logits, 1e-9, score="sigmoid")  # so small a factor leaves one place
+
+# %% tags=["check"]
+# So small a capacity factor leaves one place. The sigmoid keeps the order of the tokens in each expert's column of
+# logits.
+by_logits = expert_choice_router(logits, 1e-9, score="sigmoid")
 same(by_logits.token[:, 0], limit.argmax(axis=0))
 
 
@@ -443,7 +448,7 @@ print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {best_time(fast, p
 # - The choice depends on the whole group. Groups of one position across sequences keep it causal.
 # - A Mixture of Tokens feeds each expert a weighted mean of the group. Nothing is chosen, so nothing jumps.
 # - Top-k, HASH and routers with a bias need no group in evaluation. Mixtures and expert choice do.
-# - On one table the nine routers trade three things: score, balance, and independence of other tokens.
+# - On one table the routers trade score against balance. Top-1 has the largest sum, and the worst balance.
 #
 # ## Exercises
 #
