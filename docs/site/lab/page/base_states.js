@@ -61,11 +61,11 @@ function byHand(scores, prices, best, remark = "") {
   };
 }
 
-const PROVED = "Balanced, and proved: the bound equals the sum, so no balanced choice is better.";
+const PROVED = "Balanced, and proved: the bound equals the sum, so no balanced choice has a larger sum.";
 
 function factsOf(bound, best, sum) {
   return [
-    ["bound of these prices", shown(bound)],
+    ["bound: no balanced choice has a larger sum", shown(bound)],
     ["sum of scores", sum === null ? "not balanced yet" : shown(sum)],
     ["bound less the best sum", shown(bound - best.objective)],
   ];
