@@ -19,7 +19,7 @@ def calling(function: Callable, **twins) -> Callable:
         NameError: the function does not use one of the names.
     """
     for name in twins.keys() - _names(function.__code__):
-        raise NameError(f"{function.__qualname__} uses no {name}")
+        raise NameError(f"{function.__qualname__} has no variable {name}")
     code, scope = function.__code__, {**function.__globals__, **twins}
     copy = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__

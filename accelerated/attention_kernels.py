@@ -132,9 +132,9 @@ def choose(asked: str, shape: AttentionShape) -> Choice:
         return Choice("own", "")
     wrong = what_is_wrong(wanted, shape)
     if wrong and asked != "auto":
-        raise InputError(f"attention is {asked!r}: {wrong}; auto and own do without it")
+        raise InputError(f"attention is {asked!r}: {wrong}; use auto or own")
     if wrong:
-        return Choice("own", f"attention is our own, {NAMES[wanted]}'s kernel failed its trial: {wrong}")
+        return Choice("own", f"attention is our own, because {NAMES[wanted]}'s kernel failed its trial: {wrong}")
     return Choice(wanted, "")
 
 
@@ -158,16 +158,16 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
     except InputError as error:
         return str(error)
     except Exception as error:  # libraries raise many types for an unsupported shape or device
-        return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return f"it raises {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     ours = _with_gradients(attend, inputs, shape.causal)
     with jax.default_matmul_precision("highest"):
         right = _with_gradients(attend, wide, shape.causal)
     least = ROUNDINGS * float(jnp.finfo(shape.dtype).eps)
     names = ("the result", *(f"the gradient of the {of}" for of in ("queries", "keys", "values", "relative keys")))
     for name, *three in zip(names, results, ours, right, strict=False):
-        off, usual = (_distance(one, three[2]) for one in three[:2])
+        off, usual = (_distance(result, three[2]) for result in three[:2])
         if not off <= max(FURTHER * usual, least):
-            return f"{name} is off by {off:.2g} of its norm, that of our own form by {usual:.2g}"
+            return f"{name} is off by {off:.2g} of its norm; our own form is off by {usual:.2g}"
     return ""
 
 

@@ -184,7 +184,7 @@ def auxiliary_loss(
             expert = expert[:, :1]
         num_tokens, k = expert.shape
         if not expert.size:
-            raise InputError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
+            raise InputError(f"expert has shape {expert.shape}; [T, k] with at least one choice is needed")
         counts = expert_counts(expert, num_experts, mask=mask, axis_name=axis_name)
         whole = _total(num_tokens if mask is None else _as_bool(mask).sum(), axis_name)
         share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
@@ -374,7 +374,7 @@ def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) ->
     if all loads are 0, if one is NaN, or if a traced mask admits no expert.
     """
     if load.ndim != 1 or not load.size:
-        raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")
+        raise InputError(f"load has shape {load.shape}; [E] with at least one expert is needed")
     whole, admitted = jnp.issubdtype(load.dtype, jnp.integer), None
     load = load.astype(jnp.result_type(float) if whole else jnp.promote_types(load.dtype, jnp.float32))
     if expert_mask is not None:

@@ -26,7 +26,7 @@ _PROGRAM_LIMITS = {
 _FIRST_JAXLIB = (0, 10, 2)  # earlier versions reject their own files on CPU
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-_OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these no other user comes past a folder
+_OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these bits no other user can pass through a folder
 
 
 def user_cache() -> Path:
@@ -60,7 +60,7 @@ def keep_programs() -> None:
         with contextlib.suppress(OSError):
             os.environ[PROGRAMS] = str(private_folder(cache_folder(), "programs"))
             os.environ |= {name: os.environ.get(name, limit) for name, limit in _PROGRAM_LIMITS.items()}
-    elif named and "://" not in named:  # a folder and no bucket
+    elif named and "://" not in named:  # a local folder, not a bucket
         with contextlib.suppress(OSError):
             private_folder(Path(named), variable=PROGRAMS)
 
@@ -86,7 +86,7 @@ def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
     folder, closed = _made(Path(root)), not hasattr(os, "geteuid")
     for above in folder.parents if not closed else ():
         if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-            raise _refused(folder, f"all users may write to {above} and exchange it", f"chmod +t {above}", variable)
+            raise _refused(folder, f"any user may write to {above} and replace it", f"chmod +t {above}", variable)
     for depth, name in enumerate(("", *below)):
         folder = _made(folder / name)
         closed = closed or _check_private(folder, depth > 0, variable)
@@ -117,7 +117,7 @@ def _check_private(folder: Path, own: bool, variable: str) -> bool:
     if not status.st_mode & _OPEN:
         return True
     if status.st_mode & _WRITABLE and any(folder.iterdir()):
-        reason = f"other users may write to it, its mode is {stat.S_IMODE(status.st_mode):04o}"
+        reason = f"other users may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
         raise _refused(folder, reason, f"chmod -R go-w {folder}", variable)
     if own and any(_others_write(entry, me) for entry in folder.iterdir()):
         raise _refused(folder, "other users may write to files in it", f"rm -r {folder}", variable)
@@ -130,13 +130,13 @@ def _others_write(entry: Path, me: int) -> bool:
     """Return whether another user owns a file or may write to it."""
     try:
         status = entry.lstat()
-    except FileNotFoundError:  # another process has removed it
+    except FileNotFoundError:  # another process removed it
         return False
     return status.st_uid != me or bool(status.st_mode & _WRITABLE) and not stat.S_ISLNK(status.st_mode)
 
 
 def _refused(folder: Path, reason: str, remedy: str, variable: str) -> InputError:
     return InputError(
-        f"{folder}: this cache is not used, since {reason}; name another folder with {variable}, or, if you trust what "
-        f"is in it: {remedy}"
+        f"{folder}: this cache is not used, because {reason}; name another folder with {variable}, or, if you trust "
+        f"its content: {remedy}"
     )

@@ -44,7 +44,7 @@ COMMANDS = {
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.",
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
-    "plan-mesh": "Find the meshes of devices that a model fits on, and their costs, from its shapes alone.",
+    "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again or of one run, or compare runs.",
     "reproduce": "Compare a results table (default: the paper's) with the paper: report, figures, numbers.",
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: the command and its flags; those of the process if None.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if hasattr(sys.stdout, "reconfigure"):  # an output without Greek letters, as Windows has them, gets their numbers
+    if hasattr(sys.stdout, "reconfigure"):  # outputs without Greek letters, as on Windows, get escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     command = ""
     try:
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _close_output()  # the reader of the pipe has closed it
     except OSError as error:
-        if error.filename is None:  # of the output, for one: a full disk
+        if error.filename is None:  # for example, of the output: a full disk
             _close_output()
         return _ended(file_line(error), 2)
     return 0
@@ -117,8 +117,8 @@ def _split(arguments: list[str]):
         from .commands.flags import take_limits
         from .tables.schema import limited
 
-        found, arguments = take_limits(arguments)
-        limits = limited(found)
+        changed_limits, arguments = take_limits(arguments)
+        limits = limited(changed_limits)
     return limits, arguments or [""]
 
 
@@ -139,7 +139,7 @@ def _obey(command: str, arguments: list[str]) -> None:
 
 def _close_output() -> None:
     """Discard the remaining standard output, which Python would otherwise try to write at exit."""
-    with contextlib.suppress(OSError, ValueError):  # it may be no file
+    with contextlib.suppress(OSError, ValueError):  # it may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

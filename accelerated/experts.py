@@ -130,8 +130,8 @@ def _check_order(order: str, priority: jax.Array | None, shape: tuple[int, int])
     if order not in DROP_ORDERS:
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
-        given = "missing" if priority is None else "given"
-        raise InputError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
+        state = "missing" if priority is None else "given"
+        raise InputError(f"order is {order!r} and priority is {state}; give it with the order 'priority' only")
     if priority is not None and priority.shape != shape:
         raise InputError(f"priority has shape {priority.shape}; {shape} is needed")
 
@@ -452,15 +452,15 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
     if len(up) != 3 or not up[0] or down != (up[0], up[2], up[1]):
         raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
     if "linear" in params and jnp.shape(params["linear"]) != up:
-        raise InputError(f"params: linear has shape {jnp.shape(params['linear'])}; {up} is needed, that of up")
+        raise InputError(f"params: linear has shape {jnp.shape(params['linear'])}; {up} is needed, the shape of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
         raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if jnp.ndim(expert) != 2 or len(expert) != tokens[0]:
         raise InputError(f"expert has shape {jnp.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
     if not jnp.issubdtype(jnp.result_type(expert), jnp.integer):
-        raise InputError(f"expert is {jnp.result_type(expert)}; integers are needed, the numbers of experts")
+        raise InputError(f"expert is {jnp.result_type(expert)}; integers are needed, the indices of experts")
     if jnp.shape(gate) != jnp.shape(expert):
-        raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, that of expert")
+        raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, the shape of expert")
 
 
 def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:

@@ -16,7 +16,7 @@ from .errors import InputError, StorageError
 
 REMEDIES = {
     errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some of the quota",
+    errno.EDQUOT: "free some space of your quota",
     errno.EFBIG: "allow larger files",
     errno.EROFS: "choose another --out, or make it writable",
     errno.EACCES: "choose another --out, or make it writable",
@@ -28,7 +28,7 @@ _REMEDIES_OF_NAMES = {
     errno.EACCES: "name another one, or allow yourself to use this one",
     errno.EPERM: "name another one, or allow yourself to use this one",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "its symbolic links lead in a circle",
+    errno.ELOOP: "remove the loop of symbolic links",
 }
 
 _BEGINNING = ".writing-"
@@ -39,7 +39,7 @@ _BEGINNING = ".writing-"
 def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
     """Write a file under a random name beside `path`; remove it at the end, unless it was renamed."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(errno.EINVAL, "is there already and no file", str(path))
+        raise OSError(errno.EINVAL, "exists already and is not a file", str(path))
     temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
@@ -47,7 +47,7 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
             file.flush()
             os.fsync(file.fileno())
         yield temporary
-    except OSError as error:  # the reader has not heard of the other name
+    except OSError as error:  # messages use the final name
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def write_once(path: Path, content: str) -> None:
             os.link(temporary, path)
         except FileExistsError:
             pass
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             if not path.exists():
                 os.replace(temporary, path)
 
@@ -92,10 +92,10 @@ def opened(path: str | os.PathLike) -> IO[bytes]:
         OSError: the file cannot be read.
     """
     if "\0" in os.fspath(path):
-        raise OSError(errno.EINVAL, "no name of a file has a character of value 0", os.fspath(path))
+        raise OSError(errno.EINVAL, "the name of a file cannot contain a NUL character", os.fspath(path))
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or os.path.realpath(path).startswith(("/proc/", "/dev/fd/"))):
-        raise OSError(errno.EINVAL, "is no file", os.fspath(path))
+        raise OSError(errno.EINVAL, "is not a file", os.fspath(path))
     return open(path, "rb")
 
 
@@ -119,7 +119,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
             raise
         except Exception as error:  # of NumPy's reader, and of Python's tokenizer inside it
             line = " ".join(str(error).split())[:200]
-            raise ValueError(f"holds no array as NumPy saves it ({line or type(error).__name__})") from error
+            raise ValueError(f"is not an array in a .npy file ({line or type(error).__name__})") from error
 
 
 def remove_left(folder: Path) -> None:
@@ -137,7 +137,7 @@ def storage_errors(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:  # the reader of the pipe has closed it
+    except BrokenPipeError:  # the reader closed the pipe
         raise
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | os.PathLike) else folder
@@ -160,7 +160,7 @@ def storage_line(where: Path | str, reason: str, number: int | None) -> str:
         number: of the error, one of `errno`; None if unknown.
     """
     remedy = REMEDIES.get(number, "make it readable and writable")
-    return f"{where}: {reason}; complete files are kept: {remedy} and repeat the command"
+    return f"{where}: {reason}; {remedy} and repeat the command (complete files are kept)"
 
 
 @contextlib.contextmanager
@@ -181,7 +181,7 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=-1 if wait is True else float(wait))
     except filelock.Timeout:
-        raise InputError(f"{folder}: {holder} is running there; wait for it or choose another --out") from None
+        raise InputError(f"{folder}: {holder} is running there; wait until it ends or choose another --out") from None
     try:
         yield
     finally:
@@ -197,5 +197,5 @@ def make_folder(path: Path) -> Path:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be made a folder: {error.strerror}") from error
+        raise InputError(f"--out {path}: the folder cannot be created: {error.strerror}") from error
     return Path(path)

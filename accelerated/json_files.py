@@ -29,7 +29,7 @@ _NAMES = {
     int: "a whole number",
     NUMBER: "a number",
     (*NUMBER, NULL): "a number or null",
-    (str, NULL): "a text or null",
+    (str, NULL): "text or null",
 }
 
 
@@ -113,6 +113,6 @@ def _each_once(pairs: list[tuple]) -> dict:
     entries = {}
     for name, value in pairs:
         if name in entries:
-            raise ValueError(f"the key {shown(name)} is there twice")
+            raise ValueError(f"the key {shown(name)} appears twice")
         entries[name] = value
     return entries

@@ -166,7 +166,7 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
     if batch_size // replicas % sequences_together(config):
-        return f"{batch_size // replicas} sequences of a device are not whole groups of {config.group_size}"
+        return f"a device's {batch_size // replicas} sequences cannot be divided into groups of {config.group_size}"
     if config.num_routed and config.expert_count % mesh.expert:
         return f"expert={mesh.expert} does not divide {config.expert_count} experts"
     if config.heads % mesh.model:

@@ -94,7 +94,7 @@ def _check_group(name: str, values: jax.Array) -> None:
         )
     if 0 in jnp.shape(values):
         raise InputError(
-            f"{name} has shape {jnp.shape(values)}; [T, E] with one token and one expert at least is needed"
+            f"{name} has shape {jnp.shape(values)}; [T, E] with at least one token and one expert is needed"
         )
 
 

@@ -141,7 +141,7 @@ def part(rows: jax.Array, i: int, n: int) -> jax.Array:
         ValueError: the rows cannot be cut into n parts.
     """
     if len(rows) % n:
-        raise InputError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
+        raise InputError(f"{len(rows)} rows cannot be divided into {n} equal parts, one for each device")
     m = len(rows) // n
     return jax.lax.dynamic_slice_in_dim(rows, i * m, m)
 

@@ -74,7 +74,7 @@ def _product_forward(x, matrix):
 
 def _product_backward(kept, gradient):
     x, matrix = kept
-    # A matrix is a layer of a stack, and its slice a copy: it is made again, and not held all the while.
+    # A matrix is a slice of a stack, which XLA copies: slice it again instead of keeping the copy.
     return gradient @ delayed(matrix, gradient).T, weight_gradient(x, gradient)
 
 

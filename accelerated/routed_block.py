@@ -134,7 +134,7 @@ def routed_block(
     real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
     if spread is not None and expert_mask is not None:
-        raise InputError("expert_mask is given and spread too; it is for experts that are all on one device")
+        raise InputError("expert_mask cannot be used with spread; it needs all experts on one device")
     if config.router == "mixture_of_tokens":
         done = _mixture_block(params, x, config, training, mask, expert_mask, spread)
     elif config.router == "expert_choice":

@@ -310,7 +310,7 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     A caller that multiplies the factors itself does not use the logits, and jit removes their product.
     """
     if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
-        raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with one token at least is needed")
+        raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with at least one token is needed")
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
@@ -340,7 +340,7 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
     `apply`."""
     mask, spread, rematerialise = (options[name] for name in ("mask", "spread", "rematerialise"))
     if spread is not None and mask is not None:
-        raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
+        raise InputError("a mask cannot be used in a model spread over devices: each device would take its own mean")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     seen |= {"axis_name": None if spread is None else spread.model, "kernel": options["attention"]}
     shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
@@ -516,8 +516,10 @@ def loss(
 def _task(tokens, config, hidden, mask):
     """See reference; the mask is None if all positions count."""
     if (hidden is None) == (config.objective == "masked"):
-        given = "missing" if hidden is None else "given"
-        raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
+        state = "missing" if hidden is None else "given"
+        raise InputError(
+            f"hidden is {state} and the objective is {config.objective}; give it with the objective masked only"
+        )
     counted = None if mask is None else _as_bool(mask)
     if hidden is None:
         return tokens[:, :-1], tokens[:, 1:], counted

@@ -70,8 +70,8 @@ def restarts(quick: bool = False) -> Job:
 
     def run():
         with jax.enable_x64(True):
-            found = [minimize(objective, start, jac=True, method="L-BFGS-B").fun for start in starts]
-        ends[:] = map(float, found)
+            objectives = [minimize(objective, start, jac=True, method="L-BFGS-B").fun for start in starts]
+        ends[:] = map(float, objectives)
 
     return Job(run, lambda: _reached(ends))
 

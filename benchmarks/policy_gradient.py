@@ -164,9 +164,9 @@ def estimator(
     """
 
     def training_loss(params):
-        found = run(params, given, draw, nucleus)
-        loss = -found.reward.mean()
-        for logits, expert in zip(found.logits, draw, strict=True):
+        routing = run(params, given, draw, nucleus)
+        loss = -routing.reward.mean()
+        for logits, expert in zip(routing.logits, draw, strict=True):
             loss += reinforce.policy_terms(
                 logits,
                 expert,
@@ -241,9 +241,9 @@ def measure(layout: str, seeds: int, steps: list[int], num_tokens: int, num_expe
             return estimate(trained(Problem(params, x, target, layout), draws, steps), draws)
 
         problems = [problem(layout, num_tokens, num_experts, seed)[:3] for seed in range(seeds)]
-        found = {n: [np.array(everything(*each, n)) for each in problems] for n in steps}  # [fields, estimators]
+        fields = {n: [np.array(everything(*each, n)) for each in problems] for n in steps}  # [fields, estimators]
     return {
-        (n, layout): {key: [Estimate(*one[:, i]) for one in found[n]] for i, key in enumerate(ESTIMATORS)}
+        (n, layout): {key: [Estimate(*estimates[:, i]) for estimates in fields[n]] for i, key in enumerate(ESTIMATORS)}
         for n in steps
     }
 
@@ -261,9 +261,9 @@ def report(measured: dict) -> str:
     head = f"{'steps':>6}  {'layout':8}{'credit':14}"
     columns = ("bias", "least", "most", "all", "cosine", "draws")
     text = [head + "".join(f"{column:>9}" for column in columns)]
-    for (steps, layout), found in measured.items():
+    for (steps, layout), estimates in measured.items():
         for credit in CREDITS:
-            results = found[credit, "state"]
+            results = estimates[credit, "state"]
             bias = sorted(result.bias for result in results)
             needed = statistics.median(r.variance / r.bias**2 if r.bias > UNBIASED else math.inf for r in results)
             line = f"{steps:>6}  {layout:8}{credit:14}"
@@ -271,9 +271,9 @@ def report(measured: dict) -> str:
             line += f"{median(results, 'bias_of_all'):>9.1e}{median(results, 'cosine'):>9.3f}{needed:>9.2g}"
             text.append(line)
     text += ["", head + "".join(f"{kind:>9}" for kind in BASELINES)]
-    for (steps, layout), found in measured.items():
+    for (steps, layout), estimates in measured.items():
         for credit in CREDITS:
-            variances = (median(found[credit, kind], "variance") for kind in BASELINES)
+            variances = (median(estimates[credit, kind], "variance") for kind in BASELINES)
             text.append(f"{steps:>6}  {layout:8}{credit:14}" + "".join(f"{variance:>9.3g}" for variance in variances))
     return "\n".join(text)
 

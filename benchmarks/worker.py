@@ -48,10 +48,10 @@ def environment(library: str, threads: int) -> dict[str, str]:
     """Return the environment variables of a process with this many threads, which caches no compiled programs."""
     from routelaws.accelerated.training.sweeps.workers import HUGE_PAGES
 
-    one = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
-    own = {"JAX_ENABLE_COMPILATION_CACHE": "false", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + one}
-    return dict.fromkeys(_THREAD_COUNTS, str(threads)) | own | flags | HUGE_PAGES | LIBRARIES[library]
+    single_thread = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
+    settings = {"JAX_ENABLE_COMPILATION_CACHE": "false", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + single_thread}
+    return dict.fromkeys(_THREAD_COUNTS, str(threads)) | settings | flags | HUGE_PAGES | LIBRARIES[library]
 
 
 @contextlib.contextmanager

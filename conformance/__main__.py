@@ -1,6 +1,6 @@
 """`python -m routelaws.conformance --backend my.module`: compare the functions of a backend with the reference.
 
-Exit codes: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect, 2 the suite cannot
+Exit codes: 0 all right, 3 differences but no defect, 1 a defect, 2 the suite cannot
 run.
 """
 
@@ -16,13 +16,13 @@ import typing
 from routelaws.conformance.engine.names import full_names, public_functions
 
 QUICK_COMPILE = "--xla_backend_optimization_level=0"
-"""For operations outside of a compiled function, which `harness` does not compile."""
+"""Options for operations outside a compiled function, which `harness` does not compile."""
 
 
 def parser() -> argparse.ArgumentParser:
     summary, _, codes = __doc__.partition("\n\n")
-    found = argparse.ArgumentParser(prog="python -m routelaws.conformance", description=summary, epilog=codes)
-    add = found.add_argument
+    arguments = argparse.ArgumentParser(prog="python -m routelaws.conformance", description=summary, epilog=codes)
+    add = arguments.add_argument
     add(
         "--backend",
         action="append",
@@ -66,10 +66,10 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FUNCTION[,...]",
         default=[],
-        help="print the source of a reference function and of the record that it returns, and stop",
+        help="print the source of a reference function and of its result type, and stop",
     )
     add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
-    return found
+    return arguments
 
 
 def main(arguments=None) -> int:
@@ -115,7 +115,7 @@ def _run(options, names) -> int:
         runner.check_version(options.suite_version)
         if options.processes and importlib.util.find_spec("xdist") is None:
             raise backends.BackendError("--processes needs pytest-xdist: pip install pytest-xdist")
-        asked = Options.made(
+        run_options = Options.made(
             names,
             profile=options.profile,
             only=_names(options.only),
@@ -128,7 +128,7 @@ def _run(options, names) -> int:
             html=options.html and os.path.abspath(options.html),
             export_failing=options.export_failing,
         )
-        code, _ = runner.run_suite(asked, processes=options.processes, verbose=options.verbose)
+        code, _ = runner.run_suite(run_options, processes=options.processes, verbose=options.verbose)
         return code
     except BrokenPipeError:  # a reader such as `head` has closed the pipe; discard the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

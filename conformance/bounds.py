@@ -3,7 +3,7 @@ compares by a default tolerance (`test_mirror.py` reads them all).
 
 A bound is a number times a scale that the test supplies (a condition number, a sum of absolute values, 1 for a
 relative error). `check` raises when the error exceeds the bound and records the share of it that was used, which pytest
-prints at the end of a run. A share far below 1 means that the bound is too loose to find errors.
+prints at the end of a run. A share far below 1 shows that the bound is too loose to find errors.
 """
 
 from typing import NamedTuple
@@ -320,7 +320,7 @@ BOUNDS["vectors.no_ceiling"] = Bound(1e-9, "of -ln Q'; a ceiling that no row of 
 BOUNDS["vectors.ratio"] = Bound(1, "u of the value: one division of whole numbers")
 
 SLACK_SHARE = 1 / 50
-"""A run warns of a bound if no check used more than this share: the bound hides errors of many roundings."""
+"""A run warns of a bound of which no check used more than this share, because it could hide errors."""
 SLACK_CHECKS = 20
 """Fewest checks for a meaningful worst share: our choice."""
 
@@ -375,9 +375,9 @@ listeners: list = []
 
 
 def bound_in(name: str, precision: str) -> str:
-    """Return the name of a bound in a precision: its own where there is one, such as "experts.ffn_bfloat16"."""
-    own = "_".join((name, precision))  # the text itself: `test_bfloat16.RAISED` shows itself otherwise
-    return own if own in BOUNDS else name
+    """Return the name of a bound in a precision, such as "experts.ffn_bfloat16" if it exists."""
+    specific = "_".join((name, precision))  # the text itself: `test_bfloat16.RAISED` shows itself otherwise
+    return specific if specific in BOUNDS else name
 
 
 def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> None:

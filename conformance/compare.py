@@ -42,9 +42,9 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
 
 
 def differs(found, expected) -> np.ndarray:
-    """Return where two arrays of floats differ by more than rounding: 2^10 units of the largest expected entry.
+    """Return the entries where two float arrays differ by more than 2^10 units of the largest expected entry.
 
-    Equal inputs may give results that differ in their last bits: a processor adds in another order each time.
+    Equal inputs may give results that differ in the last bits, because the order of additions can vary.
     """
     found, expected = np.asarray(found), np.asarray(expected)
     unit = np.finfo(expected.dtype).eps / 2 * np.abs(expected).max(initial=0)
@@ -52,7 +52,7 @@ def differs(found, expected) -> np.ndarray:
 
 
 def assert_nearly_same(found, expected, *, what: str) -> None:
-    """Fail where two results of the same backend differ by more than rounding."""
+    """Fail if two results of the same backend differ by more than rounding."""
     assert np.shape(found) == np.shape(expected), f"{what}: shape {np.shape(found)}, expected {np.shape(expected)}"
     bad = np.argwhere(differs(found, expected))
     assert not len(bad), f"{what}: {len(bad)} of {np.size(expected)} entries differ; first at {tuple(bad[0])}"
@@ -75,7 +75,7 @@ def _reordered(found: np.ndarray, expected: np.ndarray) -> str:
     """Return a sentence if every row holds the expected integers in another order, else ""."""
     rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"
     same = rows and np.array_equal(np.sort(found, axis=1), np.sort(expected, axis=1))
-    return "; every row holds what was expected, in another order" if same else ""
+    return "; every row has the expected entries in another order" if same else ""
 
 
 def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
@@ -121,7 +121,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
 
 
 def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
-    """Fail unless `plan` is a transport plan with exact rows whose columns are as far off as `residual` says.
+    """Fail unless `plan` is a transport plan with exact rows and columns that are off by `residual`.
 
     Args:
         name: key of `BOUNDS` for T * (row sum) - 1 and for the distance of the columns from `residual`.

@@ -1,4 +1,4 @@
-"""Registers the plugin, where `-p` has not done so already."""
+"""Register the plugin unless `-p` has done so."""
 
 from routelaws.conformance.engine import plugin
 

@@ -16,7 +16,7 @@ def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...
         names: {module: names of it that are found in the package too}.
         other: package in which a module is found that has no file in this one.
     """
-    home = {name: module for module, own in (names or {}).items() for name in own}
+    home = {name: module for module, module_names in (names or {}).items() for name in module_names}
     public = sorted([*modules, *home])
 
     def module(name: str):

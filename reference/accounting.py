@@ -228,7 +228,9 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
     if router_bias and router_type != "Top-K":
         raise InputError("router_bias is True; it is an option of Top-K")
     if shared_experts * ffn % granularity:
-        raise InputError(f"granularity is {granularity}; it has to divide the {shared_experts * ffn} shared weights")
+        raise InputError(
+            f"granularity is {granularity}; it has to divide {shared_experts * ffn}, the number of shared weights"
+        )
     return shared_experts * ffn // granularity
 
 

@@ -67,7 +67,7 @@ SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
-"""The quantity whose mean `update_bias` subtracts: nothing, the signs of one step, or the new bias."""
+"""Options of `update_bias`: subtract no mean, the mean of the signs of one step, or the mean of the new bias."""
 
 
 class AuxiliaryLoss(NamedTuple):
@@ -299,7 +299,7 @@ def _share(expert, num_experts, dialect):
 def _check_choices(expert):
     """Raise InputError unless there is at least one choice to count."""
     if not expert.size:
-        raise InputError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
+        raise InputError(f"expert has shape {expert.shape}; [T, k] with at least one choice is needed")
 
 
 def _check_dialect(dialect):
@@ -442,7 +442,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         load = np.asarray(load)[_admitted_experts(expert_mask, len(load))]
     load = check_finite("load", load)
     if load.ndim != 1 or not load.size:
-        raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")
+        raise InputError(f"load has shape {load.shape}; [E] with at least one expert is needed")
     if load.min() < 0 or load.sum() == 0:
         raise InputError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
     share = load / load.sum()

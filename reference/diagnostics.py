@@ -91,7 +91,7 @@ def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None 
         0.75
     """
     if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"the routings have shapes {first.shape} and {second.shape}; needed: [T, k] twice, the same")
+        raise ValueError(f"the routings have shapes {first.shape} and {second.shape}; needed: equal shapes [T, k]")
     first, second = _real_rows(first, mask), _real_rows(second, mask)
     if not first.size:
         raise ValueError(f"the routings have shape {first.shape}; needed: at least one token with one expert")

@@ -157,7 +157,7 @@ def _asked(mask, shape):
     if mask.shape not in (shape, shape[:1]) or not mask.any():
         raise InputError(
             f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "
-            f"is needed, and one entry that is true at least"
+            f"with at least one true entry is needed"
         )
     return np.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, shape)
 
@@ -167,8 +167,8 @@ def _queue(asked, order, priority):
     if order not in DROP_ORDERS:
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
-        given = "missing" if priority is None else "given"
-        raise InputError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
+        state = "missing" if priority is None else "given"
+        raise InputError(f"order is {order!r} and priority is {state}; give it with the order 'priority' only")
     num_tokens, k = asked.shape
     pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if asked[t, choice]]
     if order == "choice":
@@ -234,8 +234,8 @@ def _check_activation(activation, linear):
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):
-        given = "missing" if linear is None else "given"
-        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
+        state = "missing" if linear is None else "given"
+        raise InputError(f"activation is {activation!r} and the matrix linear is {state}; give it with swiglu only")
 
 
 def _matrices(params: dict, e: int | np.ndarray) -> dict:
@@ -371,10 +371,10 @@ def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray
     if len(up) != 3 or not up[0] or down != (up[0], up[2], up[1]):
         raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
     if "linear" in params and np.shape(params["linear"]) != up:
-        raise InputError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, that of up")
+        raise InputError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, the shape of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
         raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if np.ndim(expert) != 2 or len(expert) != tokens[0]:
         raise InputError(f"expert has shape {np.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
     if np.shape(gate) != np.shape(expert):
-        raise InputError(f"gate has shape {np.shape(gate)}; {np.shape(expert)} is needed, that of expert")
+        raise InputError(f"gate has shape {np.shape(gate)}; {np.shape(expert)} is needed, the shape of expert")

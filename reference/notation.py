@@ -137,7 +137,7 @@ def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
     """
     masked = np.asarray(expert)[~np.isin(expert, admitted)]
     if masked.size:
-        raise InputError(f"expert {masked[0]} is chosen; expert_mask admits {admitted.tolist()} alone")
+        raise InputError(f"expert {masked[0]} is chosen; expert_mask admits only {admitted.tolist()}")
     return np.searchsorted(admitted, expert)
 
 
@@ -175,8 +175,8 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
         raise InputError(
-            f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one real token "
-            "at least"
+            f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] with at least one real token "
+            "is needed"
         )
     return mask
 
@@ -186,11 +186,11 @@ def _check_group(name: str, values: np.ndarray) -> None:
     if np.ndim(values) != 2:
         raise InputError(
             f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
-            "[b S, E], or go over its groups one by one"
+            "[b S, E], or loop over its groups"
         )
     if 0 in np.shape(values):
         raise InputError(
-            f"{name} has shape {np.shape(values)}; [T, E] with one token and one expert at least is needed"
+            f"{name} has shape {np.shape(values)}; [T, E] with at least one token and one expert is needed"
         )
 
 

@@ -135,7 +135,7 @@ def part(rows: np.ndarray, i: int, n: int) -> np.ndarray:
         ValueError: the rows cannot be cut into n parts.
     """
     if len(rows) % n:
-        raise InputError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
+        raise InputError(f"{len(rows)} rows cannot be divided into {n} equal parts, one for each device")
     m = len(rows) // n
     return rows[i * m : (i + 1) * m]
 
@@ -180,7 +180,9 @@ def ragged_all_to_all(
         [[1, 3, 0, 0], [2, 2, 4, 0]]
     """
     if not np.array_equal(recv_sizes, send_sizes.T):
-        raise InputError("recv_sizes is not send_sizes transposed: some device waits for rows that no device sends")
+        raise InputError(
+            "recv_sizes is not send_sizes transposed: some device would wait for rows that no device sends"
+        )
     if (input_offsets + send_sizes > x.shape[1]).any() or (output_offsets + send_sizes > output.shape[1]).any():
         raise InputError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
     output = output.copy()

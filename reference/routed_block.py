@@ -289,7 +289,7 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 def _check_noise(training, noise, held):
     """Raise InputError if a router that draws at random gets no noise."""
     if training and noise is None and held is None:
-        raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
+        raise InputError("this router is random in training: pass noise, see transformer.draw_noise")
 
 
 def _mean_of_choices(routing, config, mask):
@@ -376,7 +376,7 @@ def _numbers_for_table(config, uniforms, counts, embeddings):
         "dispersed": (embeddings, of_tokens),
     }[config.hash]
     if numbers is None or np.shape(numbers)[: len(shape)] != shape:
-        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(numbers)}")
+        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, not {np.shape(numbers)}")
     return numbers
 
 

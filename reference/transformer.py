@@ -365,7 +365,7 @@ def apply(
 def _check_tokens(tokens: np.ndarray) -> None:
     """Raise InputError unless tokens are [b, S], one at least."""
     if np.ndim(tokens) != 2 or not np.size(tokens):
-        raise InputError(f"tokens has shape {np.shape(tokens)}; [b, S] with one token at least is needed")
+        raise InputError(f"tokens has shape {np.shape(tokens)}; [b, S] with at least one token is needed")
 
 
 def _output(logits: np.ndarray, routed: list) -> Output:
@@ -483,8 +483,10 @@ def loss(
 def _task(tokens, config, hidden, mask):
     """Return the inputs, the targets and the mask of counted positions: [b, S] each."""
     if (hidden is None) == (config.objective == "masked"):
-        given = "missing" if hidden is None else "given"
-        raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
+        state = "missing" if hidden is None else "given"
+        raise InputError(
+            f"hidden is {state} and the objective is {config.objective}; give it with the objective masked only"
+        )
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     if hidden is not None:
         inputs, targets = np.where(hidden, config.mask_token, tokens), tokens

@@ -50,7 +50,7 @@ def upcycle(
         ValueError: the dense model has other shapes, or wide FFNs; or `redrawn` is out of range, or lacks its uniforms.
     """
     if not 0 <= redrawn <= 1 or (redrawn and uniforms is None):
-        raise InputError(f"redrawn is {redrawn}; it has to be between 0 and 1, and above 0 it needs uniforms")
+        raise InputError(f"redrawn is {redrawn}; it has to be between 0 and 1, and needs uniforms if it is above 0")
     routed = np.array([config.is_routed(block) for block in range(config.blocks)])
     result = fresh | {name: dense[name] for name in ("embedding", "blocks", "final_norm")}
     if "dense_ffn" in fresh:
@@ -64,9 +64,7 @@ def upcycle(
         unit = new[..., None] if name == "down" else new[:, :, None, :]
         drawn = np.asarray(fresh["routed_ffn"][name])
         if copy.shape != drawn.shape:
-            raise InputError(
-                f"the experts need {name} of shape {drawn.shape}; those of the dense model give {copy.shape}"
-            )
+            raise InputError(f"the experts need {name} of shape {drawn.shape}; the dense model gives {copy.shape}")
         experts[name] = np.where(unit, drawn, copy + noise * drawn).astype(copy.dtype)
     return result | {"routed_ffn": experts}
 

@@ -161,14 +161,14 @@ def _audit(below: Path, called) -> None:
 
 def clock_that_jumps_back(draw: random.Random):
     """Return a `prepare` after which the time of day, asked for several times, has jumped back."""
-    after, by = draw.randint(1, 40), draw.uniform(60, YEARS)
+    jump_after, by = draw.randint(1, 40), draw.uniform(60, YEARS)
 
     def prepare():
-        now, asked = time.time, [0]
+        now, calls = time.time, [0]
 
         def jumping():
-            asked[0] += 1
-            return now() - (by if asked[0] > after else 0.0)
+            calls[0] += 1
+            return now() - (by if calls[0] > jump_after else 0.0)
 
         time.time = jumping
         time.time_ns = lambda: int(1e9 * jumping())
@@ -352,13 +352,13 @@ class Campaign:
         return [run(self.command(model, out), self.said, clock_that_jumps_back(self.draw))]
 
     def two_at_once(self, model: str, out: Path) -> list[Ended]:
-        said = [self.folder / f"said-{i}.txt" for i in range(2)]
+        outputs = [self.folder / f"said-{i}.txt" for i in range(2)]
         pids = []
-        for path in said:
+        for path in outputs:
             path.unlink(missing_ok=True)
             pids.append(start(self.command(model, out), path))
             time.sleep(self.draw.uniform(0, 0.3))
-        return [end(pid, path) for pid, path in zip(pids, said, strict=True)]
+        return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
 
     def sigterm(self, model: str, out: Path) -> list[Ended]:
         wait = self.draw.uniform(0.3, 1.0) * self.seconds[model]
@@ -370,14 +370,14 @@ class Campaign:
         """Two tasks of two, side by side with a third that repeats one of them; one is killed."""
         del model
         indices = [0, 1, self.draw.randrange(2)]
-        said = [self.folder / f"said-{i}.txt" for i in range(3)]
+        outputs = [self.folder / f"said-{i}.txt" for i in range(3)]
         pids = []
-        for index, path in zip(indices, said, strict=True):
+        for index, path in zip(indices, outputs, strict=True):
             path.unlink(missing_ok=True)
             pids.append(start(self.task(index, 2, out), path))
         time.sleep(self.draw.uniform(0.1, 1.0) * 2 * self.seconds["dense"])
         os.kill(self.draw.choice(pids), signal.SIGKILL)
-        return [end(pid, path) for pid, path in zip(pids, said, strict=True)]
+        return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
 
     def one(self, kind: str, number: int) -> str | None:
         """Do one faulted run, and then the same command until its end; return what was wrong, None if nothing was."""
@@ -467,12 +467,12 @@ def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.N
     """Print the counts as a table, and write them as JSON."""
     print(f"\n{'fault':22}{'runs':>6}{'same table':>12}")
     for kind in done:
-        bad = sum(one["kind"] == kind for one in failed)
+        bad = sum(failure["kind"] == kind for failure in failed)
         print(f"{kind:22}{done[kind]:6}{done[kind] - bad:12}")
     print(f"{'all':22}{sum(done.values()):6}{sum(done.values()) - len(failed):12}")
     print(f"kills at a file, by file: {dict(campaign.hits)}; {seconds:.0f} s")
-    for one in failed:
-        print(f"run {one['run']} ({one['kind']}), kept in {one['folder']}: {one['wrong']}")
+    for failure in failed:
+        print(f"run {failure['run']} ({failure['kind']}), kept in {failure['folder']}: {failure['wrong']}")
     if given.json:
         content = {"seed": given.seed, "runs": sum(done.values()), "by_kind": done, "failed": failed}
         content |= {"killed_at": campaign.hits, "full_disk": _full_disk(campaign), "seconds": round(seconds)}

@@ -79,15 +79,15 @@ def matches(path: Path) -> list[str]:
     text = path.read_text("utf-8")
     lines = text.split("\n")
     words = WORDS if path.suffix == ".py" else WORDS | PAGES
-    found = []
+    lines_found = []
     for number, line in READERS[path.suffix](text):
         if ALLOWED.search(lines[number - 1]):
             continue
         for pattern, instead in words.items():
-            found += [
+            lines_found += [
                 f"{path}:{number}: {match[0]!r}: {instead}" for match in re.finditer(pattern, line, re.IGNORECASE)
             ]
-    return found
+    return lines_found
 
 
 def files(names: list[str]) -> list[Path]:
@@ -101,14 +101,14 @@ def main() -> int:
     parser.add_argument("--count", action="store_true", help="print words and matches of each file; do not fail")
     parser.add_argument("files", nargs="*", help="files to check (default: all that git tracks, without tests)")
     options = parser.parse_args()
-    found = {path: matches(path) for path in files(options.files)}
+    matches_of = {path: matches(path) for path in files(options.files)}
     if options.count:
-        for path, lines in found.items():
+        for path, lines in matches_of.items():
             words = sum(len(line.split()) for _, line in READERS[path.suffix](path.read_text("utf-8")))
             print(f"{words:7} words {len(lines):5} matches  {path}")
         return 0
-    print("\n".join(line for lines in found.values() for line in lines), end="")
-    return any(found.values())
+    print("\n".join(line for lines in matches_of.values() for line in lines), end="")
+    return any(matches_of.values())
 
 
 if __name__ == "__main__":

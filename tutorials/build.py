@@ -6,10 +6,10 @@ A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbc
     --check       write nothing; fail on pages that are not what their scripts give now, with the first difference
     --notebooks   also write NN_name.ipynb, with results, beside the script (git ignores them)
 
-Tags of cells: what those tagged `volatile` print (times, trained losses) is left out of the check; the code of those
-tagged `picture`, `check` or `folded` is folded away, and so is the code of a section called "The fast twin"; a lesson
-with a cell tagged `released` reads the released table, and is left as it is where that is not at hand. `make tutorials`
-too leaves volatile parts as they are where nothing else has changed; remove the page to have them anew.
+Tags of cells. `volatile`: the output (times, trained losses) is not checked. `picture`, `check` and `folded`: the code is
+folded on the page, as in a section called "The fast twin". `released`: the lesson reads the released table, and its page is
+not rebuilt without it. `make tutorials` also keeps volatile output if nothing else has changed; delete the page to
+renew it.
 """
 
 import argparse
@@ -180,7 +180,7 @@ def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
 
 
 def table_is_missing(notebook) -> bool:
-    """Return whether a released table that a lesson asks for is not at hand."""
+    """Return whether a released table that a lesson asks for is not available."""
     sys.path.insert(0, str(FOLDER))
     from lesson import released
 

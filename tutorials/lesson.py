@@ -106,7 +106,7 @@ def needs(library: str, extra: str = "") -> None:
 def released(name: str = "curves.csv.gz") -> str | None:
     """Return the path of a released table, that of the runs of Clark et al. 2022 if no other is named.
 
-    None, and a sentence that says why, where it is not at hand. The table is looked for in the folder that
+    None, and a sentence that says why, where it is not available. The table is looked for in the folder that
     ROUTELAWS_DATA names, or else in the user's cache; if it is not there it is downloaded. See
     `accelerated/tables/released.py`.
     """
@@ -115,7 +115,7 @@ def released(name: str = "curves.csv.gz") -> str | None:
     try:
         return str(released_table(name))
     except (ImportError, ValueError) as error:
-        print(f"The released table is not at hand: {error}")
+        print(f"The released table is not available: {error}")
         return None
 
 

@@ -37,7 +37,7 @@ def downstream(
             table.
         ratio: Use only runs with this number of tokens per parameter, within a tenth. If not given: all runs.
         least_gain: Laws of log accuracy use only rows at least this far above the guess rate.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     budget = flops_of(cut, "--cut")
     check_numbers(budget, ratio, least_gain)  # before a table is fetched

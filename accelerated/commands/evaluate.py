@@ -42,47 +42,49 @@ def evaluate(
             it.
         routing: A file that `routelaws inspect --out` wrote. Prints the loss on its tokens with its experts and gates,
             and with those of the run.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     if routing is not None:
         if task or table or corpus or tokens is not None or group_size is not None or one_hot:
-            raise InputError("--routing has its own tokens and groups; give it alone")
+            raise InputError(
+                "--routing cannot be combined with other flags of the evaluation: its file has the tokens and groups"
+            )
         _tell_replay(folder, routing, json)
         return
     if task is not None:
         if tokens is not None or corpus:
             flag = "--corpus" if corpus else "--tokens"
             raise InputError(f"{flag} is for texts: a task uses all of its questions; leave {flag} out")
-        found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
+        evaluation = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
-            add_run(table, table_row(folder, found))
-        _tell_task(folder, found, json)
+            add_run(table, table_row(folder, evaluation))
+        _tell_task(folder, evaluation, json)
         return
     if table is not None:
         raise InputError("--table needs the accuracies of a task; add --task")
-    found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=remark)
+    evaluation = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=remark)
     if json:
-        print(dump_json(found))
+        print(dump_json(evaluation))
         return
-    groups = f", groups of {found['group_size']}" if found["group_size"] > 1 else ""
+    groups = f", groups of {evaluation['group_size']}" if evaluation["group_size"] > 1 else ""
     groups += ", mixtures of one token each" if one_hot else ""
-    for name in (name.removeprefix("loss_") for name in found if name.startswith("loss_")):
-        error = found[f"standard_error_{name}"]
+    for name in (name.removeprefix("loss_") for name in evaluation if name.startswith("loss_")):
+        error = evaluation[f"standard_error_{name}"]
         spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
-        of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
-        said = f"loss on {name}" if corpus else f"loss_{name}"
-        say(f"{folder}: {said} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+        of = f"{evaluation[f'tokens_{name}']:,} tokens of {evaluation[f'documents_{name}']:,} documents{groups}"
+        label = f"loss on {name}" if corpus else f"loss_{name}"
+        say(f"{folder}: {label} {evaluation[f'loss_{name}']:.4f}{spread} nats per token ({of})")
 
 
 def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
     """Print the loss with a stored routing."""
-    found = replay(folder, routing, remark)
+    losses = replay(folder, routing, remark)
     if json:
-        print(dump_json(found))
+        print(dump_json(losses))
         return
-    how = "experts and gates" if found["gates"] else "experts"
-    said = f"loss {found['loss']:.4f} with the {how} of {routing}, {found['loss_own']:.4f} with its own"
-    say(f"{folder}: {said}, nats per token ({found['tokens']:,} tokens)")
+    how = "experts and gates" if losses["gates"] else "experts"
+    loss_text = f"loss {losses['loss']:.4f} with the {how} of {routing}, {losses['loss_own']:.4f} with its own"
+    say(f"{folder}: {loss_text}, nats per token ({losses['tokens']:,} tokens)")
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:
@@ -97,7 +99,7 @@ def _tell_task(folder: Path, found: dict, json: bool) -> None:
         spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
         how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
         say(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
-    asked = plural(found["questions"], "question")
-    say(f"{folder}: {found['task']}: {asked}, guessing is right in {found['guess_rate']:.4f}")
+    questions = plural(found["questions"], "question")
+    say(f"{folder}: {found['task']}: {questions}, guessing scores {found['guess_rate']:.4f}")
     if found["cut"]:
-        say(f"{folder}: {found['task']}: the context of {plural(found['cut'], 'question')} was cut at its beginning")
+        say(f"{folder}: {found['task']}: the beginning of the context was cut for {plural(found['cut'], 'question')}")

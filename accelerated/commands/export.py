@@ -1,4 +1,4 @@
-"""What `routelaws export` does: write the train step of a model to a file, for machines that are not here."""
+"""What `routelaws export` does: write the train step of a model to a file for other machines."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
 
 
 def export_to(config: TrainConfig, platforms: tuple[str, ...], out: Path) -> None:
-    """Write the train step of a run to the file `out`, and print what is in it."""
+    """Write the train step of a run to the file `out`, and print a summary."""
     content = export_train_step(config, platforms)
     try:
         write_atomically(out, content)

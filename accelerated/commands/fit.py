@@ -31,14 +31,14 @@ class FitFlags:
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: runs with
             k = 1 and the most common routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
-            shows both fits. A few wrong runs then cannot pull the law away, but there are no intervals. Laws of the
+            shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the
             loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of
             accuracy: ratio and ceiling, in units of ln(-ln Q'), and broken, in units of the accuracy.
         task: For laws of accuracy: fit only these tasks, named as in the table after acc_. If not given: all tasks.
         guess_rate: For laws of log accuracy: the share of right answers by guessing. If not given: from --tasks, from a
             column guess_TASK of the table, or the known rate of a well-known task.
         tasks: A table with the columns task and random_accuracy.
-        floor: For the law compute: the irreducible loss, which no compute goes below. If not given: 0.
+        floor: For the law compute: the irreducible loss. If not given: 0.
     """
 
     law: str = "routed-bounded"
@@ -51,7 +51,7 @@ class FitFlags:
     floor: float | None = None
 
     def choice(self) -> Choice:
-        """Return what is chosen besides the law; InputError where a flag is for laws of another kind."""
+        """Return the choices besides the law; InputError if a flag is for another kind of law."""
         law, options = law_of(self.law), {} if self.floor is None else {"floor": self.floor}
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":
@@ -75,7 +75,7 @@ def fit(
             take a table as `routelaws downstream` does. leverage takes a table with the columns activation,
             tian_granularity, flops and leverage, or a results table with dense runs.
         fit: The law and the rows to fit it to.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     law, choice = law_of(fit.law), fit.choice()
     with Working("reading the table") as tell:

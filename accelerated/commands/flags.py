@@ -19,14 +19,14 @@ from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
 _NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.*: needed: a (?:whole )?number.*)"
-"""What the parser says of a value that is no number: the flag, and what `_number` says of the value."""
+"""The parser's message for a value that is not a number: the flag, and the message of `_number`."""
 
 _NUMBERS = tyro.constructors.ConstructorRegistry()
 
 
 @_NUMBERS.primitive_rule
 def _number(of: tyro.constructors.PrimitiveTypeInfo):
-    """Return how a flag that is a number is read: as tables are, where Python takes 1_0 and digits of all scripts."""
+    """Return the reader of a number flag; like tables it rejects 1_0 and non-ASCII digits, which Python accepts."""
     if of.type not in (int, float):
         return None
     kind, read = ("INT", _whole_number) if of.type is int else ("FLOAT", _real_number)
@@ -55,10 +55,10 @@ def _real_number(text: str) -> float:
 
 
 def run(function, command: str, arguments: list[str]):
-    """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
-    said = io.StringIO()
+    """Call a function with parameters from the flags; wrong flags raise `InputError`."""
+    stream = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), _wide(not {"-h", "--help"} & set(arguments)), _NUMBERS:
+        with contextlib.redirect_stderr(stream), _wide(not {"-h", "--help"} & set(arguments)), _NUMBERS:
             call = tyro.cli(
                 _deferred(function),
                 args=_joined(arguments, function),
@@ -68,14 +68,14 @@ def run(function, command: str, arguments: list[str]):
     except SystemExit as exit_:
         if not exit_.code:
             raise
-        raise InputError(_one_line(said.getvalue())) from None
+        raise InputError(_one_line(stream.getvalue())) from None
     return call()
 
 
 def _joined(arguments: list[str], function) -> list[str]:
-    """Return the arguments with all values of a flag that is given several times behind it, once, at the end.
+    """Return the arguments with repeated flags merged: one flag at the end, followed by all values.
 
-    That is for flags that take several values; the parser would keep those of the last time alone.
+    This is for flags that take several values; the parser would keep only the last values.
     """
     flags = [word.partition("=")[0].replace("_", "-") if word.startswith("-") else None for word in arguments]
     repeated = {flag for flag in flags if flag and flags.count(flag) > 1}
@@ -92,29 +92,29 @@ def _joined(arguments: list[str], function) -> list[str]:
             values[flag].append(word.partition("=")[2])
         else:
             into = values[flag]
-    return others + [word for flag, found in values.items() for word in (flag, *found)]
+    return others + [word for flag, words in values.items() for word in (flag, *words)]
 
 
 def _with_several_values(function) -> set[str]:
-    """Return the flags of a function, or of a dataclass, that take any number of values: those of tuple[X, ...]."""
-    found = set()
+    """Return the flags of a function or dataclass that take any number of values: type tuple[X, ...]."""
+    flags = set()
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         extras = getattr(hint, "__metadata__", ())
         hint = typing.get_args(hint)[0] if extras else hint
         if dataclasses.is_dataclass(hint):
-            found |= _with_several_values(hint)
+            flags |= _with_several_values(hint)
         elif (
             typing.get_origin(hint) is tuple
             and ... in typing.get_args(hint)
             and tyro.conf.UseAppendAction not in extras
         ):
-            found.add("--" + name.replace("_", "-"))
-    return found
+            flags.add("--" + name.replace("_", "-"))
+    return flags
 
 
 @contextlib.contextmanager
 def _wide(wanted: bool):
-    """Let the parser print lines that do not end, which break no path of an error in two. Help keeps its width."""
+    """Let the parser print errors on one line, so that paths are not broken. Help keeps its width."""
     before = os.environ.get("COLUMNS")
     if wanted:
         os.environ["COLUMNS"] = "100000"
@@ -127,7 +127,7 @@ def _wide(wanted: bool):
 
 
 def _deferred(function):
-    """Return a function with the same flags that returns a call to be made, so that parsing ends before work begins."""
+    """Return a function with the same flags that returns a deferred call, so that parsing ends before work begins."""
 
     @functools.wraps(function)
     def later(*args, **kwargs):
@@ -139,13 +139,13 @@ def _deferred(function):
 
 
 def _unfolded(doc: str) -> str:
-    """Return a docstring with what it says of each parameter on one line: the parser breaks lines at its own width."""
-    head, found, flags = inspect.cleandoc(doc).partition("Args:\n")
-    return head + found + re.sub(r"\n {5,}", " ", flags)
+    """Return a docstring with each parameter's text on one line, because the parser breaks lines at its own width."""
+    head, marker, flags = inspect.cleandoc(doc).partition("Args:\n")
+    return head + marker + re.sub(r"\n {5,}", " ", flags)
 
 
 def _one_line(box: str) -> str:
-    """Return what the parser printed in a box as one line, and of the advice that follows the rule the flags alone.
+    """Return the parser's boxed message as one line; of the advice below the rule, only the flags.
 
     The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens. tyro gives
     its errors as data only in `tyro._errors`, which may change in any release.
@@ -154,26 +154,26 @@ def _one_line(box: str) -> str:
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
     start = 2 if 1 in rules else 1
     until = next((i for i in rules if i >= start), len(lines))
-    said = _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
+    message = _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
     close = [line.split()[0] for line in lines[until:] if re.match("--[a-z]", line)]
-    return f"{said}; did you mean {' or '.join(close)}?" if said.startswith("Unrecognized") and close else said
+    return f"{message}; did you mean {' or '.join(close)}?" if message.startswith("Unrecognized") and close else message
 
 
 def _shortened(line: str) -> str:
-    """Return a line without most of the words that no flag takes: many, where a shell has expanded a pattern."""
+    """Shorten a line with many unknown words, as after a shell has expanded a pattern."""
     if number := re.fullmatch(_NO_NUMBER, line):
         return f"{number[1]} {number[2]}"
-    found = re.fullmatch(r"(Unrecognized options: )(.+)", line)
-    words = found[2].split(", ") if found else []
+    match = re.fullmatch(r"(Unrecognized options: )(.+)", line)
+    words = match[2].split(", ") if match else []
     if len(words) <= SHOWN or any(word.startswith("-") for word in words):
         return line
-    return f"{found[1]}{in_short(words)}; if the shell made these of a pattern, put it in quotes, as in '*.txt'"
+    return f"{match[1]}{in_short(words)}; if the shell expanded a pattern, put the pattern in quotes, as in '*.txt'"
 
 
 def in_flags(message: str, names: list[str]) -> str:
-    """Return a message with the names of fields as the flags that were typed: d_model is 7 as --d-model is 7.
+    """Return a message with field names as flags: d_model is 7 becomes --d-model is 7.
 
-    A name of one word, such as experts, is a field where its value follows; elsewhere it may be an English word.
+    A one-word name, such as experts, is a field only if its value follows; otherwise it may be an English word.
     """
     longest_first = "|".join(sorted(names, key=len, reverse=True))
     field = rf"(?<![\w'-])({longest_first})(?![\w'-])"
@@ -187,16 +187,16 @@ def in_flags(message: str, names: list[str]) -> str:
 
 
 def refuse(flags: dict, why: str) -> None:
-    """Raise InputError where a flag is given that another one makes idle.
+    """Raise InputError for a flag that another flag makes meaningless.
 
     Args:
-        flags: names without their dashes, and what was given; None where nothing was.
+        flags: names without dashes, and values; None for flags that were not given.
         why: the end of the message.
     """
     for name, value in flags.items():
         if value is not None:
-            given = value if isinstance(value, tuple) else (value,)
-            shown = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in given)
+            values = value if isinstance(value, tuple) else (value,)
+            shown = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)
             raise InputError(f"--{name} {shown}: {why}")
 
 
@@ -207,7 +207,7 @@ def check_level(level: float) -> None:
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:
-    """Return the value of a flag that has to be known before the others are read."""
+    """Return the value of a flag that is needed before the others are read."""
     for i, argument in enumerate(arguments):
         if argument == flag:
             return arguments[i + 1] if i + 1 < len(arguments) else None
@@ -220,10 +220,10 @@ FLAG = "--limit"
 
 
 def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
-    """Return the limits that stand before the command, and the command with its flags.
+    """Return the limits before the command, and the command with its flags.
 
     Raises:
-        InputError: one has no such form, or no such name.
+        InputError: the form or the name is wrong.
     """
     limits = {}
     while arguments and arguments[0].partition("=")[0] == FLAG:
@@ -236,7 +236,7 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def _limit(name: str, text: str) -> float:
-    """Return one limit; InputError where it is none."""
+    """Return one limit; InputError if it is invalid."""
     allowed = range_of(name)
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))

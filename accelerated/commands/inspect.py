@@ -48,7 +48,7 @@ def inspect(
         steps: With --split train: steps of the run, from 1, such as 1:8 for the first eight.
         out: Write the experts, gates and logits of every token to this .npz file.
         page: Write an HTML page with the text coloured by expert.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")
@@ -60,15 +60,15 @@ def inspect(
         raise InputError(f"--tokens {tokens} is out of range; use 1 or more")
     trace = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)
     other = None if against is None else _trace(against, text, TOKENS if tokens is None else tokens, transformers)
-    found, against = findings(trace, other), other and other.name
+    blocks, against = findings(trace, other), other and other.name
     if out is not None:
         write_trace(out, trace)
     if page is not None:
-        write_atomically(page, html_page(trace, found, against))
+        write_atomically(page, html_page(trace, blocks, against))
     if json:
-        print(dump_json(as_json(trace, found, against)))
+        print(dump_json(as_json(trace, blocks, against)))
     else:
-        show(summary(trace, found, against))
+        show(summary(trace, blocks, against))
 
 
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:

@@ -1,4 +1,4 @@
-"""What `routelaws plan` does: rank the models that a budget pays for, or with --next the runs that could be added."""
+"""What `routelaws plan` does: rank the models within a budget, or with --next the possible next runs."""
 
 import math
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class BudgetFlags:
     dtype: str = DTYPE
 
     def budget(self) -> Budget:
-        """Return the budget; InputError where a limit is no amount, or there are no FLOPs."""
+        """Return the budget; InputError if a limit is not an amount, or --flops is missing."""
         if self.flops is None:
             raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
         return Budget(
@@ -79,7 +79,7 @@ class FitFlags:
     rows: str | None = None
 
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
-        """Return the runs of the tables; without any, those of the released one, by default the paper's rows."""
+        """Return the runs of the tables; default: the paper's rows of the released table."""
         rows = self.rows if tables else rows_of_released(law, self.rows)
         return read(tables or (released_table(),)).where(rows).of_loss(self.loss)
 
@@ -118,8 +118,8 @@ def plan(
     """Rank the models that fit a budget; with --next, rank the runs that you could add to a table.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the table
-            that the paper's authors released.
+        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the
+            paper's released table.
         budget: What a model may cost.
         fit: The law and the runs to fit it to.
         next_run: A run to add to the table.
@@ -129,28 +129,30 @@ def plan(
             given: 500, or 50 for a law with training tokens, which takes longer to fit.
         top: Number of options to show in each ranking. Files and JSON hold all.
         out: Folder for plan.md, plan.json, a figure of the frontier and one of isoFLOP profiles.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
     if next_run.next is not None:
         _refuse_budget(budget, resamples, out, published)
-        found = _next_runs(fit, tables, next_run, budget.flops, level)
-        blocks = next_blocks(found, top)
+        runs = _next_runs(fit, tables, next_run, budget.flops, level)
+        blocks = next_blocks(runs, top)
     else:
         refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it works only with --next")
-        found = _ranked(fit, tables, budget, published, level, resamples)
-        blocks = plan_blocks(found, top)
+        runs = _ranked(fit, tables, budget, published, level, resamples)
+        blocks = plan_blocks(runs, top)
     if out is not None:
-        write_plan(found, out)
-    print(dumps(found.to_dict())) if json else show(blocks)
+        write_plan(runs, out)
+    print(dumps(runs.to_dict())) if json else show(blocks)
 
 
 def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool) -> None:
-    """Raise InputError where a flag is given that --next does not take."""
+    """Raise InputError for a flag that cannot be used with --next."""
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
-    refuse(unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "--next does not take it; leave it out")
+    refuse(
+        unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "cannot be used with --next; leave it out"
+    )
     if not published:
         raise InputError("--no-published: --next uses only the table; leave it out")
 
@@ -158,7 +160,7 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
 def _ranked(
     fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
 ) -> Plan:
-    """Return the plan; by printed coefficients alone where no table is named and the released one is not here."""
+    """Return the plan; only by printed coefficients if no table is named and the released one is missing."""
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
     check_resamples(resamples)
@@ -186,8 +188,8 @@ def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops:
 
 
 FRONTIER = (
-    "The least loss of each router's options at other numbers of FLOPs, the rest of the budget as above. Dashed: the "
-    "option lies beyond the runs of its law. The upright line is the budget."
+    "The lowest loss of each router's options at other numbers of FLOPs, with the rest of the budget as above. Dashed: "
+    "the option lies beyond the runs of its law. The vertical line is the budget."
 )
 
 
@@ -204,7 +206,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
 
     routers = dict.fromkeys(line.model.router for ranking in plan.rankings for line in ranking.lines)
     others = [router for router in routers if router not in COLOURS]
-    image = "![The least loss against FLOPs, a panel for each data set](frontier.png)"
+    image = "![The lowest loss against FLOPs, one panel for each data set](frontier.png)"
     blocks = [Heading("Which model to train", 1), *plan_blocks(plan, None), Heading("Frontier"), image, FRONTIER]
     if plan.profiles:
         blocks += [Heading("Losses at equal FLOPs"), "![Losses of runs of equal FLOPs](isoflop.png)", ISOFLOP_CAPTION]

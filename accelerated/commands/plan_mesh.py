@@ -1,4 +1,4 @@
-"""What `routelaws plan-mesh` does: say which mesh of devices a model fits on, and what it costs there."""
+"""What `routelaws plan-mesh` does: find meshes of devices that a model fits on, and their cost."""
 
 from json import dumps as dump_json
 from pathlib import Path
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         json: bool = False,
         run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
-        """Find the meshes of devices that a model fits on, from its shapes alone.
+        """Find meshes of devices that a model fits on, and their cost, without building the model.
 
         Args:
             devices: Number of devices.
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
 
 
 def fields_of_size(size: str | None) -> dict:
-    """Return the fields of a run of the paper, all but what routes it.
+    """Return the fields of a run of the paper, except for its routing.
 
     Raises:
         InputError: the paper has no such size.
@@ -76,15 +76,15 @@ def fields_of_size(size: str | None) -> dict:
 
 
 def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
-    """Return what the command says, as numbers.
+    """Return the numbers of the report.
 
     Args:
-        config: the run; where it has a mesh, only that one is planned.
-        devices: how many there are.
+        config: the run; if it has a mesh, only that mesh is planned.
+        devices: their number.
         memory: bytes of each.
 
     Raises:
-        InputError: the mesh is another number of devices, or the model cannot be laid over it, or over any.
+        InputError: the mesh has another number of devices, or the model cannot be divided over it, or over any mesh.
     """
     if devices < 1:
         raise InputError(f"--devices {devices} is out of range; use 1 or more")
@@ -110,20 +110,20 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
 
 
 def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
-    """Return the meshes that are planned: the run's own, or all that the model can be laid over.
+    """Return the meshes to plan: the run's own, or all over which the model can be divided.
 
     Raises:
         InputError: as `mesh_report`.
     """
     model, mesh, batch_size = config.model, config.mesh, config.batch_size
     if mesh is not None:
-        own = parse_mesh(mesh)
-        if own.devices() != devices:
-            raise InputError(f"--mesh {mesh} has {own.devices()} devices, and --devices is {devices}")
-        problem = why_not(model, own, batch_size)
+        shape = parse_mesh(mesh)
+        if shape.devices() != devices:
+            raise InputError(f"--mesh {mesh} has {shape.devices()} devices, and --devices is {devices}")
+        problem = why_not(model, shape, batch_size)
         if problem is not None:
             raise InputError(f"--mesh {mesh}: {problem}")
-        return [own]
+        return [shape]
     meshes = feasible_meshes(model, devices, batch_size)
     if not meshes:
         together = sequences_together(model)
@@ -137,7 +137,7 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
 
 
 def _size_entry(config: TrainConfig) -> dict:
-    """Return how large the model of a run is, wherever it is trained."""
+    """Return the size of a run's model, which does not depend on the mesh."""
     counted, model = config.accounting(), config.model
     return {
         "run": config.name(),
@@ -148,7 +148,7 @@ def _size_entry(config: TrainConfig) -> dict:
 
 
 def _order(memory: float):
-    """Return the key by which meshes are listed: the best first, by the rule of `best_plan`; then those too large."""
+    """Return the sort key of meshes: best first, by the rule of `best_plan`; meshes that do not fit last."""
 
     def key(plan: DevicePlan):
         kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
@@ -193,12 +193,12 @@ def words(report: dict, top: int) -> list[str]:
     shown = report["meshes"][:top]
     unit, scale = ("GB", 1e9) if any(entry["memory"] >= 1e9 for entry in shown) else ("MB", 1e6)
     lines = [
-        f"{report['run']}: {size}, beside {_short(report['embedding_and_norm'])} of embedding and last norm",
+        f"{report['run']}: {size}, plus {_short(report['embedding_and_norm'])} in the embedding and the last norm",
         f"{report['devices']:,} devices of {_size(report['memory_bytes'])}; a step has {report['batch_size']:,} "
         f"sequences of {report['sequence_length']:,} tokens, in {report['dtype']}",
         "",
-        f"{unit} on each device: parameters, their gradients, the optimizer's state, activations, and the sum of these",
-        "(after the stroke with the blocks rematerialised); and what it sends in a step: tokens to experts and back,",
+        f"{unit} on each device: parameters, gradients, optimizer state, activations, and their sum",
+        "(after the bar: with rematerialised blocks); then the data sent in a step: tokens to experts and back,",
         "sums over model, sums of gradients, new parameters",
         "",
     ]
@@ -212,7 +212,7 @@ def words(report: dict, top: int) -> list[str]:
 
 
 def _cells(entry: dict, scale: float) -> list[str]:
-    """Return the cells of one mesh; what it sends is that of the program with which it fits."""
+    """Return the cells of one mesh; the traffic is for the program with which it fits."""
 
     def amount(name):
         return f"{entry[name] / scale:.3g}"
@@ -227,7 +227,7 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 
 def _verdict(report: dict) -> list[str]:
-    """Return which mesh is best and by which rule; or what would fit."""
+    """Return lines on the best mesh and the rule, or on what would fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
         how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "without rematerialisation"
@@ -240,7 +240,7 @@ def _verdict(report: dict) -> list[str]:
     lines.append(f"Devices of {_size(least['memory'])} suffice, with --mesh {_mesh(least)} and --rematerialise.")
     if larger is not None:
         again = " and --rematerialise" if larger["recomputed"] else ""
-        lines.append(f"So would {larger['devices']:,} devices of this kind, with --mesh {_mesh(larger)}{again}.")
+        lines.append(f"{larger['devices']:,} devices of this kind also suffice, with --mesh {_mesh(larger)}{again}.")
     return lines
 
 
@@ -249,7 +249,7 @@ def _mesh(choice: dict) -> str:
 
 
 def _size(value: float) -> str:
-    """Return bytes with a unit that suits them."""
+    """Return bytes with a suitable unit."""
     unit, scale = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if value >= s), ("kB", 1e3))
     return f"{value / scale:.3g} {unit}"
 

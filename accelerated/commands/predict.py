@@ -1,4 +1,4 @@
-"""What `routelaws predict` does: fit a law to a table, predict at one point, and say how far to trust that."""
+"""What `routelaws predict` does: fit a law to a table and predict at one point, with intervals and cautions."""
 
 import math
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class PointFlags:
     at: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, float | None]:
-        """Return the columns of a law; InputError where one is given twice, or is no number."""
+        """Return the columns of a law; InputError if one is given twice, or is not a number."""
         size = None if self.n is None else parameters_of(self.n)
         point = {"dense_parameters": size, "num_experts": self.experts}
         return _with_named(point | {"teraflops": self.teraflops, "utilisation": self.utilisation}, self.at)
@@ -62,8 +62,8 @@ def predict(
     """Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the table
-            that the paper's authors released. Laws of accuracy take a table of accuracies; if not given: the 104
+        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the
+            paper's released table. Laws of accuracy take a table of accuracies; if not given: the 104
             released runs of `routelaws downstream`.
         point: Where to predict.
         fit: The law and the rows to fit it to.
@@ -72,7 +72,7 @@ def predict(
             compute marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64,
             validation" or E=16, joint joint or looped, leverage tian.
         level: Confidence level of the intervals.
-        json: Print one JSON object and nothing else.
+        json: Print only one JSON object.
     """
     law, columns = law_of(fit.law), point.columns()
     if published is not None:
@@ -90,22 +90,22 @@ def predict(
         tables, rows = _released(law, fit.rows)
         chosen = chosen._replace(rows=rows)
     with Working("reading the table") as tell:
-        found = predict_all(fit_table(law, tables, chosen, level, fit.huber, router, tell), at, level)
-    print(dumps(found.to_dict())) if json else show(prediction_blocks(found))
+        predictions = predict_all(fit_table(law, tables, chosen, level, fit.huber, router, tell), at, level)
+    print(dumps(predictions.to_dict())) if json else show(prediction_blocks(predictions))
     return None
 
 
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
-    """Print what printed coefficients say at a point; InputError where the law has none of that name."""
+    """Print the prediction of printed coefficients; InputError if the law has none of that name."""
     if tables:
         raise InputError("--published replaces a table; give only one of them")
     refuse(idle, "published coefficients have no runs and no interval; leave it out")
-    found = predict_published(law, published, at)
-    print(dumps(found.to_dict())) if json else show(published_blocks(found))
+    prediction = predict_published(law, published, at)
+    print(dumps(prediction.to_dict())) if json else show(published_blocks(prediction))
 
 
 def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]:
-    """Return the released table that a law is fitted to where none is given, and its rows."""
+    """Return the released table to which a law is fitted by default, and its rows."""
     if law.measured == "loss":
         return (released_table(),), rows_of_released(law, rows)
     if law.measured == "accuracy":
@@ -115,7 +115,7 @@ def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]
 
 
 def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[str, float | None]:
-    """Return a point with the values of texts such as tokens=1e9; InputError where one has its value already."""
+    """Return a point with values from texts such as tokens=1e9; InputError if one is set already."""
     point = dict(point)
     for text in texts:
         name, _, value = text.partition("=")
@@ -124,6 +124,6 @@ def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[
             raise InputError(f"--at {text}: {other} {point[name]:g} sets the same column; give only one of them")
         [number], [wrong] = to_numbers([value], UNITS_OF.get(name))
         if wrong or math.isnan(number):
-            raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9")
+            raise InputError(f"--at {text}: needed: the name of a column and a number, such as tokens=1e9")
         point[name] = float(number)
     return point

@@ -1,7 +1,7 @@
-"""What a person sees while runs are being trained: on a terminal live bars, elsewhere lines.
+"""The progress display of training: live bars on a terminal, lines elsewhere.
 
-A line stands for each run that is finished, and before these one that says how long the first programs were compiled
-and how long all runs will take. Where a single run is trained, a line also says how far it is, at every evaluation and
+Each finished run has a line. Before these, one line gives the time for compiling the first programs
+and the time for all runs. A single run also has a line at every evaluation and
 every half a minute.
 """
 
@@ -17,23 +17,23 @@ from ..training.configuration import TrainConfig
 from ..training.sweeps.sweep import cost
 
 QUIET = 30.0
-"""Seconds after which a single run says how far it is, where there are no bars."""
+"""Seconds between progress lines of a single run without bars."""
 
 SURE = 5.0
 """Seconds of steps, of all runs together, before the time left is printed."""
 
 
 class Progress:
-    """A `Watch` that shows what runs, its loss, its speed, and the time left for all runs together.
+    """A `Watch` that shows the current runs, loss, speed, and the time left for all runs.
 
     The time left is the work left, in units of `sweep.cost`, at the speed of this session since the first steps of its
-    runs, and for each run that has not made a step the time that others took to start. A run starts by compiling, which
-    takes a quarter of the time of a small one: a speed that counted it would promise too long a time at first.
+    runs, plus, for each run without a step, the time that others took to start. A run starts by compiling, which
+    takes a quarter of a small run's time: a speed that included it would overestimate the time left at first.
 
     Args:
         runs: the configurations, by hyper_id.
-        chosen: the hyper_ids of those that are trained here; all if None.
-        console: where to show it; standard error if None.
+        chosen: the hyper_ids of the runs trained here; all if None.
+        console: a rich Console; standard error if None.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Progress:
     ):
         self.runs, self.console = runs, console or Terminal(stderr=True)
         self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
-        self.steps_done: dict[int, int] = {}  # by run, of those at work or finished
+        self.steps_done: dict[int, int] = {}  # by run, for running and finished runs
         self.finished: dict[int, float | None] = {}  # by run, its loss
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
-        self.started: dict[int, float] = {}  # when, by run; so in the next two
-        self.stepped: dict[int, tuple[float, int]] = {}  # after its first call, and how many steps were done then
+        self.started: dict[int, float] = {}  # time by run, as in the next two
+        self.stepped: dict[int, tuple[float, int]] = {}  # after its first call, and the number of steps done then
         self.ended: dict[int, float] = {}
-        self.at_once = 1  # the most runs so far that were at work at the same time
+        self.at_once = 1  # the largest number of simultaneous runs so far
         self.told_first = False
-        self.began = self.said = self.now = time.monotonic()  # `now` is that of the last event
+        self.began = self.said = self.now = time.monotonic()  # `now` is the time of the last event
         self.bars = Bars(
             TextColumn("{task.description:28}"),
             BarColumn(None),
@@ -83,7 +83,7 @@ class Progress:
     def _start(self, run: int) -> None:
         config = self.runs[run]
         if not self.started and len(self.costs) > 1 and not self.console.is_terminal:
-            self._say(run, f"compiling the programs of the first of {len(self.costs)} runs")
+            self._say(run, f"compiling the first of {len(self.costs)} runs")
         self.started[run] = self.now
         self.at_once = max(self.at_once, len(self.started) - len(self.ended))
         usual = self._start_seconds()
@@ -112,13 +112,13 @@ class Progress:
         self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
     def _say_first_time(self) -> None:
-        """Say once of several runs, before the first of them is finished, how long all will take."""
+        """Print once, before the first of several runs is finished, the time for all."""
         if self.told_first or len(self.costs) == 1 or self.console.is_terminal or self._seconds_left() is None:
             return
         self.told_first = True
         if not any(run in self.started for run in self.finished):
             start, left = self._start_seconds(), self._time_left()
-            self._say(0, f"compiled in about {start:.0f} s each, {self.at_once} at a time  {left}")
+            self._say(0, f"compiled in about {start:.0f} s per run, {self.at_once} at a time  {left}")
 
     def _finished(self, run: int) -> None:
         self._remove(run)
@@ -145,12 +145,12 @@ class Progress:
             self.bars.remove_task(self.tasks.pop(run))
 
     def _start_seconds(self) -> float | None:
-        """Return how long a run took on average from its start to the end of its first call; None before any did."""
+        """Return the mean time from a run's start to the end of its first call; None before any call."""
         taken = [at - self.started[run] for run, (at, _) in self.stepped.items() if run in self.started]
         return sum(taken) / len(taken) if taken else None
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds that are left for all runs; None where there have been too few steps to tell."""
+        """Return the seconds left for all runs; None after too few steps."""
         if len(self.finished) == len(self.costs):
             return 0.0
         now, work, seconds = self.now, 0.0, 0.0

@@ -41,7 +41,7 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
 
 
 def _collect(folder: Path) -> None:
-    """Write the table of a sweep: a task of a job array may have been killed just before it did."""
+    """Write the table of a sweep again, in case a task of a job array was killed before it did."""
     if os.path.exists(folder / "sweep.json") and os.path.isdir(folder / "runs"):
         with storage_errors(folder):
             check_plan(folder)

@@ -50,7 +50,7 @@ def sweep(
             When the last task is done, results.csv has all runs; then run `routelaws report` to write the report.
         of: Number of tasks, if it is not the number of runs. Task I of M trains the runs I, I + M, I + 2 M, ...
         have: results.csv of a sweep of the same grid. Runs that are finished there are not trained again.
-        most_runs: Refuse a grid with more runs than this. The product of its lists can be larger than it looks.
+        most_runs: Largest number of runs of a grid. A product of lists can be larger than it looks.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
@@ -78,13 +78,13 @@ def sweep(
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:
-    """Return the part of a grid that the flags mean.
+    """Return the part of a grid that the flags select.
 
     Raises:
-        InputError: there is none; the message says what is allowed.
+        InputError: there is none; the message gives the allowed range.
     """
     if index is None:
-        raise InputError(f"--of {of}: --index is missing; add the number of this task")
+        raise InputError(f"--of {of}: --index is missing; add the index of this task")
     if hold_out is not None:
         raise InputError("--hold-out: cannot be used with --index, because the largest runs wait for all others")
     if of is not None and not 1 <= of <= runs:
@@ -99,7 +99,7 @@ def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) ->
 def _train_part(
     grid: Grid, out: Path, part: Part, jobs: int | None, have: Path | None, told: Callable[[Watch], Watch]
 ) -> None:
-    """Train the runs of one task, and print how many of all are finished."""
+    """Train the runs of one task, and print the number of finished runs of the grid."""
     with Progress(grid.runs, runs_of_part(grid, part)) as watch:
         rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part, have=have)
     done = len({row["hyper_id"] for row in rows})

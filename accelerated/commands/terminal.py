@@ -1,4 +1,4 @@
-"""What commands print besides tables: names in it, whatever characters they have, stay on their line."""
+"""Printed lines besides tables; names with any characters stay on one line."""
 
 import sys
 import threading
@@ -16,21 +16,21 @@ def say(line: str) -> None:
 
 
 def remark(line: str) -> None:
-    """Print a line that is no result on standard error, at once."""
+    """Print a line that is not a result on standard error and flush."""
     print(in_line(line), file=sys.stderr, flush=True)
 
 
 PATIENCE = 1.0
-"""Seconds before anything is shown: most fits take less."""
+"""Seconds before the line is shown; most fits take less."""
 
 
 class Working:
-    """A line on standard error while the block below `with` runs; call it with words to say what is done now.
+    """A progress line on standard error during a `with` block; call it with a text to update the line.
 
     Args:
-        what: is done first.
-        console: where to show it; standard error if None.
-        patience: seconds before it is shown.
+        what: the first text.
+        console: a rich Console; standard error if None.
+        patience: seconds before the line is shown.
     """
 
     def __init__(self, what: str, console: Console | None = None, patience: float = PATIENCE):
@@ -48,12 +48,12 @@ class Working:
 
     def __exit__(self, *_):
         self.timer.cancel()
-        with self.lock:  # it may be about to be shown
+        with self.lock:  # the timer may be about to show it
             self.over = True
             self.line.stop()
 
     def __call__(self, what: str) -> None:
-        """Say what is done now."""
+        """Update the line."""
         self.line.update(self.task, description=what)
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""What `routelaws train` does: train one model, or go on with a run that was stopped."""
+"""What `routelaws train` does: train one model, or resume a stopped run."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ class ModelFlags(ModelConfig):
     mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
 
     def __post_init__(self):
-        """Leave the fields as given: the check of the whole run names what is impossible."""
+        """Do not check the fields here; the check of the whole run does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +46,10 @@ class RunFlags(TrainConfig):
     """More evaluation texts; c4=PATH fills the column loss_c4."""
 
     def run(self) -> TrainConfig:
-        """Return the run that the flags mean.
+        """Return the run of the flags.
 
         Raises:
-            InputError: there is none; the message names the flags.
+            InputError: the run is invalid; the message names the flags.
         """
         try:
             check_sizes(vars(self) | vars(self.model))
@@ -61,7 +61,7 @@ class RunFlags(TrainConfig):
 
 
 def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
-    """Return the defaults of the flags of a run: those of every run, then `before`, then the values of a --config."""
+    """Return the defaults of a run's flags: general ones, overridden by `before`, then by a --config file."""
     file = flags.value_of("--config", arguments)
     values = TrainConfig().fields() | (before or {})
     values |= {} if file is None else read_config_file(file)
@@ -116,10 +116,10 @@ def main(arguments: list[str]) -> None:
 
 
 def fields_of_decay(folder: Path) -> dict:
-    """Return the fields of a run that decays from a trunk, but its steps.
+    """Return the fields of a run that decays from a trunk, except steps.
 
     Raises:
-        InputError: the folder holds no run, or one that decays from its first step on.
+        InputError: the folder holds no run, or a run without a stable phase.
     """
     trunk = read_config(folder)
     if trunk.schedule == "cosine":
@@ -128,7 +128,7 @@ def fields_of_decay(folder: Path) -> dict:
 
 
 def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
-    """Return where the run begins; None for step 0."""
+    """Return the trunk and step where the run begins; None for step 0."""
     if (decay_from is None) != (at is None):
         flag, missing = ("--at", "--decay-from RUN") if decay_from is None else ("--decay-from", "--at STEP")
         raise InputError(f"{flag}: {missing} is missing")
@@ -138,8 +138,8 @@ def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
 
 
 def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None) -> None:
-    """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
-    if config.mesh is not None:  # said before the text is read
+    """Train one model in the folder `out`, with progress on standard error, and print its final loss."""
+    if config.mesh is not None:  # reported before the text is read
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as shown, hosts.own_folder(out) as folder:

@@ -55,7 +55,7 @@ def experts(
     if not experts_run(matrices, x):
         return twin(activation, matrices, x, gate, queue)
     sizes = _check(activation, matrices, x, gate, queue)
-    if not sizes["d"] * sizes["f"]:  # an expert without width adds 0; loops want some columns
+    if not sizes["d"] * sizes["f"]:  # an expert of width 0 adds 0; loops need a column
         return twin(activation, matrices, x, gate, queue)
     rows, gates, *values = in_float32(x, gate, *matrices.values())
     matrices = dict(zip(matrices, values, strict=True))
@@ -73,7 +73,7 @@ def _check(activation, matrices, x, gate, queue) -> dict:
     sizes = sizes_of("experts", arrays | _named(matrices), FLOATS)
     if not sizes["E"]:
         shape = list(matrices["up"].shape)
-        raise InputError(f"experts: up has shape {shape}, without an expert; one is needed at least")
+        raise InputError(f"experts: up has shape {shape}, without an expert; at least one is needed")
     return sizes
 
 
@@ -131,7 +131,7 @@ def _outputs(twin, activation, keep, matrices, x, gate, queue):
         return outputs.sum(axis=1), before
 
     def on_other(matrices, x, gate, queue):
-        nothing = jnp.where(False, x.sum(), 0)  # varies over devices as the rest does
+        nothing = jnp.where(False, x.sum(), 0)  # varies over devices like the rest
         sizes = sizes_of("experts", {"gate [T, k]": gate}, F=_row(matrices))
         before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
         return twin(activation, matrices, x, gate, queue), before

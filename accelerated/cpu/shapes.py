@@ -33,14 +33,14 @@ def sizes_of(where: str, arrays: dict[str, jax.Array], floats: tuple[str, ...] =
     """
     for spec, array in arrays.items():
         name, axes, dtype = _parse(spec)
-        shape, found, known = jnp.shape(array), str(jnp.result_type(array)), dict(sizes)
+        shape, dtype_name, known = jnp.shape(array), str(jnp.result_type(array)), dict(sizes)
         allowed = (dtype,) if dtype else floats
-        if found not in allowed:
-            raise InputError(f"{where}: {name} is {found}; {' or '.join(allowed)} is needed")
+        if dtype_name not in allowed:
+            raise InputError(f"{where}: {name} is {dtype_name}; {' or '.join(allowed)} is needed")
         if len(shape) != len(axes) or not all(_fits(axis, size, sizes) for axis, size in zip(axes, shape, strict=True)):
             letters = dict.fromkeys(factor for axis in axes for factor in axis if factor in known)
-            given = ", ".join(f"{letter} = {known[letter]}" for letter in letters)
-            needed = f"[{', '.join(map(' '.join, axes))}]" + (f" with {given}" if given else "")
+            fixed = ", ".join(f"{letter} = {known[letter]}" for letter in letters)
+            needed = f"[{', '.join(map(' '.join, axes))}]" + (f" with {fixed}" if fixed else "")
             raise InputError(f"{where}: {name} has shape {list(shape)}; {needed} is needed")
     return sizes
 

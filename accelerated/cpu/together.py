@@ -114,9 +114,9 @@ def _run_piece(typing, function, job, piece, memory):
 def num_threads(interface, context):
     """Return the number of threads of XLA's pool; 1 without a pool."""
     count, functions = np.ones(1, np.int64), longs(interface, NUM_THREADS + 1)
-    given = np.array([4 * _WORD, 0, context, address(count)], np.int64)
-    failed = _call(functions[NUM_THREADS], address(given))
-    keep(given)
+    message = np.array([4 * _WORD, 0, context, address(count)], np.int64)
+    failed = _call(functions[NUM_THREADS], address(message))
+    keep(message)
     return np.int64(1) if failed else count[0]
 
 
@@ -142,11 +142,11 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
     block[RUN], block[JOB], block[MEMORY] = run, address(job), memory
     schedule = longs(interface, NUM_THREADS)[SCHEDULE]
-    given = np.array([5 * _WORD, 0, context, _address_of_help(), control], np.int64)
+    message = np.array([5 * _WORD, 0, context, _address_of_help(), control], np.int64)
     for _ in range(helpers):
-        if _call(schedule, address(given)):
+        if _call(schedule, address(message)):
             add_atomically(control + _WORD * USERS, np.int64(-1))
-    keep(given)
+    keep(message)
     help_(control)
     wait_until(control + _WORD * DONE, count)
     keep(pieces)

@@ -28,9 +28,7 @@ FUNCTIONS = {
 }
 """What XLA knows each function by, and the module whose `compiled` returns it."""
 
-UNKNOWN = (
-    "this version of jaxlib calls compiled loops in a way that is unknown here: attention and experts run without them"
-)
+UNKNOWN = "this version of jaxlib calls compiled loops in an unknown way: attention and experts run without them"
 """The warning where the layout is another."""
 
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
@@ -162,8 +160,8 @@ def shape(call, i):
 @jit
 def _addresses(arrays, count):
     """Return the data addresses of all arguments or results; 0 for omitted ones."""
-    found = np.zeros(max(_MOST_OPTIONAL, count), np.int64)
+    addresses = np.zeros(max(_MOST_OPTIONAL, count), np.int64)
     each = longs(arrays, count)
     for i in range(count):
-        found[i] = longs(each[i], _DATA + 1)[_DATA]
-    return found
+        addresses[i] = longs(each[i], _DATA + 1)[_DATA]
+    return addresses

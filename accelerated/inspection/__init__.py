@@ -1,1 +1,1 @@
-"""A microscope for routers: the choices of every routed block on a text, what they tell, and a page to look at."""
+"""Inspect routers: the choices of every routed block on a text, statistics of them, and an HTML page."""

@@ -1,6 +1,6 @@
-"""What a routing tells about its router: numbers for each routed block, and sentences.
+"""Findings about a router from its routing of a text: numbers for each routed block, and sentences.
 
-The diagnostics are those of `routelaws.reference.diagnostics`.
+`routelaws.reference.diagnostics` defines the measures.
 """
 
 import math
@@ -32,19 +32,19 @@ from ..wording import in_short, once
 from .trace import Trace
 
 SHUFFLES = 4
-"""Of the labels, for the baseline of the information."""
+"""Shuffles of the labels, for the baseline of the information."""
 
 WORDS = 8
-"""Of an expert, at most."""
+"""Largest number of listed tokens of an expert."""
 
 LABELS = {"token": "the token itself", "previous": "the token before it", "position": "the position in the window"}
-"""What an expert may tell about, in words."""
+"""Printed names of the labels that may predict the expert."""
 
 DEGREES = ((0.95, "alone decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
-"""The share of the possible information, in words. Our choice."""
+"""Words for the share of the possible information. Our choice."""
 
 ALIKE = ((0.95, "take the same tokens"), (0.5, "take mostly the same tokens"), (0.1, "take partly the same tokens"))
-"""The matched agreement of two models, as a share of the way from chance to 1, in words. Our choice."""
+"""Words for the matched agreement of two models: 0 is chance, 1 is equal. Our choice."""
 
 
 def best_matching(count: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def best_matching(count: np.ndarray) -> np.ndarray:
 matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_matching)
 
 UNEVEN = 2.0
-"""Load of the busiest expert, over an even load, from which a sentence says it. Our choice."""
+"""A sentence reports the busiest expert above this multiple of an even load. Our choice."""
 
 MANY = 8
 """Routed blocks above which sentences leave numbers of single blocks to the table. Our choice."""
@@ -64,7 +64,7 @@ NEITHER = "neither the token, nor the token before it, nor the position"
 
 
 class Word(NamedTuple):
-    """A token that an expert takes beyond its share."""
+    """A token that an expert takes more often than its share."""
 
     piece: str
     taken: int  # tokens that this expert takes
@@ -72,7 +72,7 @@ class Word(NamedTuple):
 
 
 class BlockFindings(NamedTuple):
-    """What the routing of one block tells."""
+    """The findings about one block."""
 
     block: int
     load: list[float]  # [E], share of the choices, over that of an even load
@@ -88,11 +88,11 @@ class BlockFindings(NamedTuple):
 
 
 def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockFindings]:
-    """Return what a routing tells, block by block.
+    """Return the findings about each block.
 
     Args:
         trace: of a model.
-        other: of the same tokens by another model, to compare with.
+        other: trace of the same tokens by another model, to compare with.
         seed: of the shuffles.
 
     Raises:
@@ -109,7 +109,7 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
 
 
 def _check_comparable(trace: Trace, other: Trace) -> None:
-    """Raise `InputError` where experts of two traces cannot be matched."""
+    """Raise `InputError` if the experts of two traces cannot be matched."""
     if not np.array_equal(trace.token, other.token):
         raise InputError(f"--against: {other.name} has other tokens; give both one text with --text, and one tokenizer")
     shapes = [(len(of.block), of.experts) for of in (trace, other)]
@@ -119,7 +119,7 @@ def _check_comparable(trace: Trace, other: Trace) -> None:
 
 
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
-    """Return what the routing of one block tells, `i` its index."""
+    """Return the findings about the block with index `i`."""
     row, expert = _choices(trace.expert[i])
     counts = np.bincount(expert.ravel(), minlength=trace.experts)
     nats = None if trace.logits is None else entropy(softmax(trace.logits[i].astype(np.float64), axis=1))
@@ -138,7 +138,7 @@ def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
 
 
 def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens [n] and experts [n, k]: the T rows of k, or a row for each choice where their number varies."""
+    """Return tokens [n] and experts [n, k]: T rows of k, or one row per choice if the number of choices varies."""
     if (expert >= 0).all():
         return np.arange(len(expert)), expert
     row, choice = np.nonzero(expert >= 0)
@@ -158,7 +158,7 @@ def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dic
 
 
 def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]]:
-    """Return the tokens that each expert takes most beyond its share, the largest excess first."""
+    """Return the tokens that each expert takes more often than its share, the largest excess first."""
     token = trace.token[row]
     ids, more = excess(token, expert, trace.experts)
     piece = dict(zip(trace.token.tolist(), trace.piece.tolist(), strict=True))
@@ -185,7 +185,7 @@ COLUMNS = {
     "no expert": lambda block: _percent(block.unchosen or None),
     "agrees with the other": lambda block: _matched(block.matched),
 }
-"""The cell of a block in each column of a table with a row for each block."""
+"""The columns of a table with one row per block, and the cell of each."""
 
 
 def _matched(matched: Matched | None) -> str:
@@ -193,7 +193,7 @@ def _matched(matched: Matched | None) -> str:
 
 
 def table(found: list[BlockFindings]) -> Table:
-    """Return a row for each block; columns that no block has are left out."""
+    """Return a table with one row per block, without empty columns."""
     bits = {f"bits: {name}": lambda block, name=name: _bits(block.information[name]) for name in LABELS}
     bits["bits at most"] = lambda block: f"{block.most:.2f}"
     first = ("block", "busiest expert", "without a token", "entropy")
@@ -207,19 +207,19 @@ def _bits(told: Information) -> str:
 
 
 def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
-    """Return what is wrong, each sentence once with the blocks that it holds for."""
+    """Return sentences on faults, each once with its blocks."""
     return _by_block(_faults_of, trace, found)
 
 
 def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
-    """Return what decides the experts, and notes, each sentence once with the blocks that it holds for."""
+    """Return sentences on what decides the experts, and notes, each once with its blocks."""
     return [line for of in (_decided_by, _notes_on, _compared) for line in _by_block(of, trace, found)]
 
 
 def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
     short = len(found) > MANY
-    said = once((str(block.block), of_block(trace, block, short)) for block in found)
-    return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(_spans(of))}: {line}." for line, of in said.items()]
+    sentences = once((str(block.block), of_block(trace, block, short)) for block in found)
+    return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(_spans(of))}: {line}." for line, of in sentences.items()]
 
 
 def _spans(blocks: list[str]) -> list[str]:
@@ -239,19 +239,17 @@ def _spans(blocks: list[str]) -> list[str]:
 
 
 def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return what is wrong with the router of a block; without its own numbers if `short`."""
+    """Return sentences on faults of a block's router; without numbers if `short`."""
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
         which = f"{who} {listed(wrong.collapsed)}" if not short else f"{trace.choices} {who}"
         lines.append(f"the router has collapsed: {which} {verb} (almost) every token")
     elif wrong.dead and short:
-        lines.append("experts are dead, no token chooses them; the column 'without a token' counts them")
+        lines.append("some experts are dead; the column 'without a token' counts them")
     elif wrong.dead:
         count = "1 expert is" if len(wrong.dead) == 1 else f"{len(wrong.dead)} experts are"
-        lines.append(
-            f"{count} dead, no token chooses {'it' if len(wrong.dead) == 1 else 'them'}: {in_short(wrong.dead)}"
-        )
+        lines.append(f"{count} dead (chosen by no token): {in_short(wrong.dead)}")
     if wrong.uniform:
         lines.append("the router is uniform: all experts are about equally likely for every token")
     if trace.trained is not None and trace.experts > trace.choices:
@@ -260,7 +258,7 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return what a reader should know of a block that works: an uneven load, a choice that training changes."""
+    """Return notes on a working block: an uneven load, choices that training changes."""
     lines = []
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:
@@ -268,25 +266,25 @@ def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
         lines.append(f"{f'an expert takes at least {UNEVEN:g} times' if short else many} an even load")
     if block.agreement is not None and block.agreement < 0.9:
         share = "over 10%" if short else f"{1 - block.agreement:.0%}"
-        lines.append(f"training chooses other experts for {share} of the choices")
+        lines.append(f"training changes {share} of the choices")
     return lines
 
 
 def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
-    """Return what decides the expert of a token, as far as the experts tell it."""
+    """Return sentences on what decides the expert of a token."""
     if block.faults.collapsed or not block.most:
         return []
     shares = {name: share(told, block.most) for name, told in block.information.items()}
     name = max((name for name in shares if shares[name] is not None), key=shares.get, default="token")
     degree = next((words for least, words in DEGREES if (shares[name] or 0) >= least), None)
     if degree is None:
-        few = "there are too few tokens to say what decides the expert"
-        return [few if shares["token"] is None else f"{NEITHER} says much about the expert"]
+        few = "there are too few tokens to tell what decides the expert"
+        return [few if shares["token"] is None else f"{NEITHER} predicts the expert well"]
     return [f"{LABELS[name]} {degree} the expert"]
 
 
 def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
-    """Return how far the experts of another model take the same tokens."""
+    """Return a sentence on the agreement with another model's experts."""
     if block.matched is None:
         return []
     alike = (block.matched.agreement - block.matched.baseline) / max(1 - block.matched.baseline, 1e-9)
@@ -295,13 +293,13 @@ def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
 
 
 def share(told: Information, most: float) -> float | None:
-    """Return the information beyond that of shuffled labels, over the possible one; None if shuffled labels tell half
-    of it already."""
+    """Return the information beyond that of shuffled labels, divided by the possible excess; None if shuffled labels
+    give half of it already."""
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 
 
 def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) -> list[Block]:
-    """Return what a terminal shows; `other` is the name of a model compared with."""
+    """Return the blocks for a terminal; `other` is the name of the other model."""
     return [
         f"{trace.name}: {len(trace.token):,} tokens" + (f", compared with {other}" if other else ""),
         table(found),
@@ -321,5 +319,5 @@ def as_json(trace: Trace, found: list[BlockFindings], other: str | None = None) 
             arrays = {name: getattr(block.matched, name).tolist() for name in ("partner", "common")}
             plain["matched"] = block.matched._asdict() | arrays
         blocks.append(block._asdict() | plain)
-    said = {"faults": fault_sentences(trace, found), "sentences": sentences(trace, found)}
-    return {"name": trace.name, "against": other, "tokens": len(trace.token), "blocks": blocks, **said}
+    texts = {"faults": fault_sentences(trace, found), "sentences": sentences(trace, found)}
+    return {"name": trace.name, "against": other, "tokens": len(trace.token), "blocks": blocks, **texts}

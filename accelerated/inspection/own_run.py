@@ -1,8 +1,8 @@
-"""The routing of a text by a trained run: in evaluation with its logits, and once more as in training.
+"""The routing of a text by a trained run: in evaluation with its logits, and again as in training.
 
-The model returns no router logits. They are the product of a block's input and its router, and the model gives that
-input itself: without the FFN of block m and without later blocks, and with the norm of that FFN as the final norm, its
-last vectors are what the router of block m sees.
+The model returns no router logits. They are the product of a routed block's input and its router, and the model can
+return that input: without the FFN of block m and later blocks, and with the norm of that FFN as the final norm, its
+last vectors are the input of block m's router.
 """
 
 import functools
@@ -39,11 +39,11 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
     Args:
         folder: a run folder.
         text: a file; the start of the run's validation text if None.
-        tokens: route at most so many.
-        tell: called with a line on what is being done.
+        tokens: route at most this many.
+        tell: called with a progress line.
 
     Raises:
-        InputError: no run there, a dense run, or a text that cannot be read or is not the run's any more.
+        InputError: no run there, a dense run, or a text that cannot be read or has changed since training.
     """
     run = load_run(folder, telling(tell))
     if not run.config.model.num_routed:
@@ -53,14 +53,14 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
 
 
 def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndarray:
-    """Return the first tokens of the text that a run was evaluated on."""
+    """Return the first tokens of a run's evaluation text."""
     files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
     check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
     return np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
 
 
 def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
-    """Return the tokens of a file; a document starts after the end of the one before it."""
+    """Return the tokens of a file, after an end-of-document token."""
     return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(read_text(text))], np.int32)
 
 
@@ -75,8 +75,8 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     model = run.config.model
     windows, real = windows_of(run.config, ids)
     batches = (windows, real, np.arange(len(windows)))
-    found = _compiled(model, compute_dtype(run.config), bool(real.all()))(run.params, batches, run.table)
-    expert, gate, logits, trained, dropped = (None if leaf is None else np.asarray(leaf) for leaf in found)
+    results = _compiled(model, compute_dtype(run.config), bool(real.all()))(run.params, batches, run.table)
+    expert, gate, logits, trained, dropped = (None if leaf is None else np.asarray(leaf) for leaf in results)
     shape = (*windows.shape, model.num_routed)
     kept = functools.partial(_of_tokens, shape=shape, real=real)
     sequence, position = np.divmod(np.flatnonzero(real), real.shape[2])
@@ -160,9 +160,9 @@ def _compiled_steps(config: TrainConfig):
 
 
 def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is filled up.
+    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is padded.
 
-    With `targets` the windows are [n, b, S + 1], and a token is real if the token after it is known.
+    With `targets` the windows are [n, b, S + 1], and a token is real if the next token is known.
     """
     length = config.sequence_length
     count = -(-len(ids) // length)
@@ -180,7 +180,7 @@ def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -
 
 
 def _of_tokens(values: np.ndarray, *, shape: tuple, real: np.ndarray) -> np.ndarray:
-    """Return [n_r, T, ...] from [n, n_r, b S, ...], the real tokens alone."""
+    """Return [n_r, T, ...] from [n, n_r, b S, ...], only the real tokens."""
     n, b, length, routed = shape
     return np.moveaxis(values, 1, 0).reshape(routed, n * b * length, *values.shape[3:])[:, real.ravel()]
 
@@ -216,12 +216,12 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
 
 
 def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return which blocks are routed, and 0 ... n_r - 1."""
+    """Return the numbers of the routed blocks, and 0 ... n_r - 1."""
     return jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
 
 
 def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:
-    """Return the logits [T, E] of one routed block, `place` its number and its index; see the head of this file."""
+    """Return the logits [T, E] of one routed block; `place` has its number and its index. See the top of this file."""
     block, index = place
     norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
     routed = jax.tree.map(lambda leaf: leaf[index], params["routed_ffn"])
@@ -231,7 +231,7 @@ def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dic
 
 
 def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return the expert in whose mixture each token weighs most, and that weight, both [n_r, T, 1]."""
+    """Return the expert whose mixture weighs each token most, and that weight, both [n_r, T, 1]."""
 
     def of_block(logits, log_temperature):
         groups, present, ungroup = _groups(logits.reshape(*shape, -1), real, model, False)

@@ -1,4 +1,4 @@
-"""The page on a routing: one HTML file without a network or a script, light and dark, for phones and screens.
+"""The page on a routing: one HTML file without network access or scripts, light and dark, for phones and screens.
 
 Radio buttons choose the block and the expert; the style sheet shows what is chosen.
 """
@@ -14,10 +14,10 @@ from .findings import COLUMNS, LABELS, MANY, BlockFindings, Word, fault_sentence
 from .trace import Trace
 
 SHOWN = 500
-"""Tokens of the text on the page."""
+"""Largest number of tokens on the page."""
 
 LISTED = 64
-"""Experts on the page at most: the busiest."""
+"""Largest number of experts on the page: the busiest."""
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5a5a5a; --line: #d4d4d4; --panel: #f4f4f4;
@@ -62,25 +62,23 @@ input:focus-visible + label { outline: 3px solid var(--bar); outline-offset: 1px
 """
 
 TERMS = (
-    ("load", "The number of tokens that an expert takes, over the number at an even load. 1x is even."),
-    ("bits", "How much the expert tells about something (mutual information). The mark on a bar is the same for "
-     "shuffled tokens: only what lies beyond it counts. A full bar means that nothing else decides the expert."),
-    ("entropy", "How undecided the router is between its experts, for a token: 0 % is sure, 100 % prefers none. "
-     "HASH has no probabilities and hence no entropy."),
-    ("training agrees", "The share of a token's experts that are the same in training, where balancing or noise may "
-     "change the choice."),
-    ("dropped", "The share of choices that find their expert full in training. Where experts choose: the share of "
-     "tokens that none takes."),
-    ("agrees with the other", "The share of the choices that two models have in common, after each expert is matched "
+    ("load", "The number of tokens that an expert takes, divided by the number at an even load. 1x is even."),
+    ("bits", "Mutual information between the expert and a property of the token. The mark on a bar is its value for "
+     "shuffled tokens; only the part beyond the mark counts. A full bar: the property alone decides the expert."),
+    ("entropy", "How undecided the router is about a token: 0 % is certain; at 100 % all experts are equally likely. "
+     "HASH has no probabilities, so no entropy."),
+    ("training agrees", "The share of choices that are the same in training, where balancing or noise may "
+     "change them."),
+    ("dropped", "The share of choices whose expert is full in training. For expert choice: the share of "
+     "tokens that no expert takes."),
+    ("agrees with the other", "The share of equal choices of two models, after each expert is matched "
      "with an expert of the other so that most choices agree. Chance is the same for shuffled tokens."),
 )  # fmt: skip
 
 
-SHUFFLED = "The mark is what shuffled tokens give."
+SHUFFLED = "The mark is the value for shuffled tokens."
 
-TAKES = (
-    "The tokens are those that an expert takes most beyond its share, each with how many of its occurrences it takes."
-)
+TAKES = "Typical tokens: those that an expert takes far above its share; 3/5 means 3 of 5 occurrences."
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
@@ -102,7 +100,7 @@ def microscope(trace: Trace, found: list[BlockFindings], other: str | None = Non
 
 
 def _about(trace: Trace, other: str | None) -> str:
-    """Return what was routed, in a paragraph."""
+    """Return a paragraph on the text and the model."""
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
         each = "no expert: experts process mixtures of tokens. Its colour is the expert in whose mixture it weighs most"
@@ -120,20 +118,23 @@ def _sentences(trace: Trace, found: list[BlockFindings]) -> str:
 
 
 def _overview(found: list[BlockFindings]) -> str:
-    """Return a table with a row for each block; columns that no block has are left out."""
+    """Return a table with one row per block, without empty columns."""
     kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
     return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
 
 
 def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> str:
-    """Return what is shown of one block."""
+    """Return the section of one block."""
     picks = _button(f"expert{i}", f"b{i}all", "all experts", True, "all")
     picks += "".join(_button(f"expert{i}", f"b{i}e{e}", str(e), False, str(e), f"e e{e}") for e in experts)
     first = "A token is coloured by its expert" + (", underlined by its second." if trace.choices > 1 else ".")
     parts = [
-        ("The text, coloured by expert", f"{first} Choose an expert to see its tokens alone; hover to read the gates."),
+        ("The text, coloured by expert", f"{first} Choose an expert to see only its tokens; hover to read the gates."),
         f'<div class="picks">{picks}</div><div class="text">{_tokens(trace, i)}</div>',
-        ("What decides the expert?", f"Bits that the expert tells, of {block.most:.2f} possible. {SHUFFLED}"),
+        (
+            "What decides the expert?",
+            f"Mutual information with the expert in bits (at most {block.most:.2f}). {SHUFFLED}",
+        ),
         _told(block),
         ("Load and tokens of each expert", f"The mark is an even load. {TAKES} {_unchosen(block)}"),
         _experts(block, experts),
@@ -143,25 +144,25 @@ def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> st
 
 
 def _tokens(trace: Trace, i: int) -> str:
-    """Return the beginning of the text, a span for each token."""
-    spans, after = [], "\n"
+    """Return the beginning of the text, one span per token."""
+    spans, line_end = [], "\n"
     for piece, expert, gate in zip(trace.piece[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
         chosen = [(int(e), float(g)) for e, g in zip(expert, gate, strict=True) if e >= 0]
-        said = ", ".join(f"expert {e} (gate {g:.2f})" for e, g in chosen) or "no expert"
+        title = ", ".join(f"expert {e} (gate {g:.2f})" for e, g in chosen) or "no expert"
         kinds = " ".join([f"e e{e}" for e, _ in chosen[:1]] + [f"u u{e}" for e, _ in chosen[1:2]])
-        spans.append(f'<span class="{kinds}" title="{said}">{_piece(piece, after)}</span>')
+        spans.append(f'<span class="{kinds}" title="{title}">{_piece(piece, line_end)}</span>')
     return "".join(spans)
 
 
 def _piece(piece: str, after: str = "") -> str:
-    """Return a token as it is shown: a line end and the end of a document are signs."""
+    """Return a token as HTML; line ends and ends of documents become symbols."""
     if not piece:
         return f'<span class="end">[end of text]{after}</span>'
     return html.escape("".join("⏎" + after if c == "\n" else c if c.isprintable() else "\ufffd" for c in piece))
 
 
 def _told(block: BlockFindings) -> str:
-    """Return a bar for each thing that the expert may tell about."""
+    """Return one bar for each label that may predict the expert."""
     rows = []
     for name, told in block.information.items():
         few = " (too few tokens to judge)" if block.most and share(told, block.most) is None else ""
@@ -171,7 +172,7 @@ def _told(block: BlockFindings) -> str:
 
 
 def _experts(block: BlockFindings, experts: list[int]) -> str:
-    """Return a table of the experts: loads, and the tokens that they take."""
+    """Return a table of the experts: loads and typical tokens."""
     scale, matched = max(2.0, *block.load), block.matched
     rows = []
     for e in experts:
@@ -184,22 +185,22 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
 
 
 def _words(words: list[Word]) -> str:
-    """Return tokens with how many of their occurrences an expert takes; a run of spaces is a sign and a number."""
-    said = []
+    """Return tokens with the number of their occurrences that an expert takes; spaces become a symbol and a count."""
+    items = []
     for word in words:
         piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
-        said.append(f"<code>{_piece(piece)}</code><small>{word.taken}/{word.of}</small>")
-    return f'<span class="words">{" ".join(said)}</span>'
+        items.append(f"<code>{_piece(piece)}</code><small>{word.taken}/{word.of}</small>")
+    return f'<span class="words">{" ".join(items)}</span>'
 
 
 def _unchosen(block: BlockFindings) -> str:
-    """Return which experts no token chose."""
+    """Return a sentence on the experts that no token chose."""
     idle = [e for e, load in enumerate(block.load) if not load]
     return f"No token chooses {plural(len(idle), 'expert')}: {in_short(idle, 8)}." if idle else ""
 
 
 def _shown_experts(found: list[BlockFindings]) -> list[list[int]]:
-    """Return, for each block, the experts on the page: all, or the busiest."""
+    """Return the experts on the page for each block: all, or the busiest."""
     orders = [sorted(range(len(block.load)), key=lambda e, load=block.load: (-load[e], e)) for block in found]
     return [sorted(order[:LISTED]) for order in orders]
 
@@ -238,7 +239,7 @@ def _bar(value: float, mark: float) -> str:
 
 
 def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
-    """Return a table of cells that are HTML already; without heads where all are empty."""
+    """Return a table of HTML cells, without a header if all heads are empty."""
     head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>" if any(heads) else ""
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'

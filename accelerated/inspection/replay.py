@@ -1,4 +1,4 @@
-"""The loss of a run on a text with a stored routing: its experts and its gates, or its experts alone."""
+"""The loss of a run with a stored routing: its experts and gates, or only its experts."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
     Args:
         folder: a run folder.
-        path: of a file of `routelaws inspect --out`, of this run or of another with the same tokens and shapes.
-        tell: called with a line on what is being done.
+        path: of a file from `routelaws inspect --out`, for this run or another with the same tokens and shapes.
+        tell: called with a progress line.
 
     Returns:
-        {"loss": with the stored routing, "loss_own": with the run's own, both nats per token; "tokens": that were
-        predicted; "gates": whether the file has gates}.
+        {"loss": with the stored routing, "loss_own": with the run's own, both nats per token; "tokens": number of
+        predicted tokens; "gates": whether the file has gates}.
 
     Raises:
         InputError: no run there, or a routing that does not fit it.
@@ -37,15 +37,15 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
 
 def replayed(run: SavedRun, token: np.ndarray, expert: np.ndarray, gate: np.ndarray | None) -> dict:
-    """Return the losses of a run on T tokens, see `replay`; `expert` and `gate` are [n_r, T, k], no gates if None."""
+    """Return the losses of a run on T tokens, see `replay`; `expert` and `gate` are [n_r, T, k], `gate` may be None."""
     windows, counted = windows_of(run.config, token, targets=True)
     held = held_routing(run.config, expert, gate, counted.shape)
 
     @jax.jit
     def both(params, table, tokens, mask, held):
         options = {"training": False, "table": table, "mask": mask, "compute_dtype": compute_dtype(run.config)}
-        given = held if gate is None else Replay(held)
-        return [loss(params, tokens, run.config.model, held=of, **options).cross_entropy for of in (given, None)]
+        routing = held if gate is None else Replay(held)
+        return [loss(params, tokens, run.config.model, held=of, **options).cross_entropy for of in (routing, None)]
 
     sums = np.zeros(2)
     for i, mask in enumerate(counted):

@@ -1,4 +1,4 @@
-"""The page on one run: its losses and loads, a microscope of its experts, its settings, and how to repeat it."""
+"""The page on one run: losses, loads, what its experts learned, settings, and the command that repeats it."""
 
 import base64
 import contextlib
@@ -28,10 +28,10 @@ from .own_run import trace_folder
 from .page import STYLE, microscope, rules
 
 SAMPLE = 16_384
-"""Validation tokens under the microscope, as in `routelaws inspect`."""
+"""Validation tokens for the findings about experts, as in `routelaws inspect`."""
 
 COMMAND_WIDTH = 72
-"""Characters of a line of the command that repeats a run."""
+"""Longest line of the command that repeats a run, in characters."""
 
 RUN_STYLE = """
 figure { max-width: 100%; }
@@ -45,7 +45,7 @@ def write_run_page(folder: Path, tell=print) -> Path:
 
     Args:
         folder: a run folder.
-        tell: called with a line on what is being done.
+        tell: called with a progress line.
 
     Raises:
         InputError: no run there, no evaluation yet, or a file that is damaged.
@@ -73,7 +73,7 @@ def read_run(folder: Path) -> SweepRun:
 
 
 def about(run: SweepRun) -> str:
-    """Return what was trained, on what, how long, and its loss."""
+    """Return a paragraph on the model, the text, the training time and the loss."""
     model, row, counted = run.config.model, run.row, run.config.accounting()
     routed = f"router {model.router}, {model.experts} experts, k = {model.k}" if model.num_routed else "dense"
     error = "" if math.isnan(run.standard_error) else f" ± {run.standard_error:.4f} (standard error over documents)"
@@ -87,22 +87,22 @@ def about(run: SweepRun) -> str:
 
 
 def notes(run: SweepRun) -> list[str]:
-    """Return what a reader should know before the loss is used."""
+    """Return cautions about the loss."""
     skipped = sum(line["kind"] == "skipped" for line in run.log)
     lines = []
     if run.row["step"] < run.config.steps:
-        lines.append("The run is not finished, so its loss will still fall.")
+        lines.append("The run is not finished, so its loss will probably fall further.")
     if run.config.model.num_routed and (reasons := learning_of(run).reasons):
         lines.append(f"The router has not learned: {'; '.join(reasons)}.")
     if skipped:
         lines.append(f"{skipped} batches were skipped because a loss or gradient was not finite or exploded.")
     if isinstance(trunk := run.row.get("trunk"), str) and trunk:
-        lines.append(f"The run branched off another run at a step: {trunk}.")
+        lines.append(f"The run branched off another run: {trunk} (run@step).")
     return lines
 
 
 def evaluations(folder: Path) -> Table:
-    """Return a row for each evaluation."""
+    """Return a table with one row per evaluation."""
     frame = read_table(folder / "results.csv").dropna(axis=1, how="all")
     losses = [name for name in frame if name.startswith("loss_")]
     routed = [name for name in EVENNESS if name in frame]
@@ -120,17 +120,17 @@ EVENNESS = {
     "idle_experts": ("experts without a token", percent),
     "dropped_fraction": ("dropped in training", lambda value: percent(value, ".2f")),
 }
-"""Columns of the table on how evenly experts are used: their heads and cells."""
+"""Columns of the table of expert loads: their heads and cells."""
 
 
 def _figure(run: SweepRun) -> str:
-    """Return the figure of the losses and loads; nothing for a run without a log."""
+    """Return the figure of losses and loads; "" for a run without a log."""
     if not run.log:
         return ""
     load = load_of(run) if run.config.model.num_routed and run.load else None
     with styled():
         drawing = base64.b64encode(image(run_figure(run, load), "svg")).decode("ascii")
-    words = "Losses during training; the first steps, far above the rest, are cut off."
+    words = "Losses during training; the first steps, with much higher losses, are not shown."
     if load is not None:
         words += " Right: tokens of each expert at the last evaluation, the busiest first; 1 is an even load."
     drawn = f'<img src="data:image/svg+xml;base64,{drawing}" alt="{words}">'
@@ -141,7 +141,7 @@ def _figure(run: SweepRun) -> str:
 
 
 def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
-    """Return the microscope of a sample, and its style rules; why there is none where it cannot be had."""
+    """Return the findings about experts on a sample, and style rules; or the reason why there are none."""
     if not config.model.num_routed:
         return "", ""
     head = "<h2>What the experts learned</h2>\n"
@@ -157,7 +157,7 @@ def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
 
 
 def _settings(config: TrainConfig) -> str:
-    """Return the settings that differ from the defaults, and all settings behind a click."""
+    """Return the settings that differ from the defaults, and all settings in a foldable list."""
     defaults = TrainConfig().fields()
     rows = [[name, setting(value), setting(defaults[name])] for name, value in config.fields().items()]
     changed = _html([Heading("Settings", 1), Table(["changed", "value", "default"], [r for r in rows if r[1] != r[2]])])
@@ -167,12 +167,12 @@ def _settings(config: TrainConfig) -> str:
 
 
 def _repeat(folder: Path, run: SweepRun) -> str:
-    """Return the command, and on what its result depends."""
+    """Return the command, and the conditions for equal results."""
     record = read_record(folder)
     texts = [] if record is None else [f"{name}: {digest}" for name, digest in record.texts.items()]
     blocks = [
         f"Version or commit {run.row['commit']}. On the same machine with the same number of threads, the same text "
-        "and the same version, the losses are identical. Paths are as they were given: begin in the same folder.",
+        "and the same version, the losses are identical. Run it in the same folder, because paths are as given.",
         *([f"Digests of the texts, in record.json: {'; '.join(texts)}."] if texts else []),
         "Without --out NEW but with this folder, the command resumes the run from its last checkpoint.",
     ]
@@ -198,7 +198,7 @@ def command(folder: Path, run: SweepRun) -> str:
 
 
 def _flag(name: str, value) -> list[str]:
-    """Return the words that set a field."""
+    """Return the arguments that set a field."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
@@ -206,5 +206,5 @@ def _flag(name: str, value) -> list[str]:
 
 
 def _html(blocks: list[Block]) -> str:
-    """Return blocks as HTML, in which a wide table scrolls."""
+    """Return blocks as HTML with scrolling wide tables."""
     return to_html(blocks).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>") + "\n"

@@ -34,7 +34,7 @@ from .trace import at_most
 from .transformers_routers import ROUTERS, read_router
 
 _NO_ROUTER = re.compile(r"attn|attention|vision|visual|audio")
-"""Parts of a model whose routers do not choose the FFN of a token of text."""
+"""Parts of a model whose routers do not choose FFNs for text tokens."""
 
 
 class RoutedLayer(NamedTuple):
@@ -47,7 +47,7 @@ class RoutedLayer(NamedTuple):
 
 
 class _LastRouterDone(Exception):
-    """Ends a forward pass whose rest is not needed."""
+    """Ends a forward pass early."""
 
 
 class StreamedModel:
@@ -80,11 +80,11 @@ class StreamedModel:
 
     @property
     def longest(self) -> int | None:
-        """The most positions that the model was made for; None if it does not say."""
+        """Largest number of positions of the model; None if unknown."""
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     def route(self, tokens: np.ndarray) -> list[RoutedLayer]:
-        """Return what every router chooses for windows of tokens [b, S], T = b S.
+        """Return the choices of every router for windows of tokens [b, S], T = b S.
 
         Raises:
             InputError: weights are missing or have other shapes, or the model does not run on text alone.
@@ -101,7 +101,7 @@ class StreamedModel:
         return sorted(routed, key=lambda layer: layer.block)
 
     def _check(self, routed: list[RoutedLayer], tokens: int) -> None:
-        """Raise `InputError` where layers cannot be shown side by side."""
+        """Raise `InputError` if layers cannot be compared."""
         sizes = {(*layer.logits.shape, len(layer.expert)) for layer in routed}
         if len({layer.block for layer in routed}) < len(routed) or sizes != {
             (tokens, routed[0].logits.shape[1], tokens)
@@ -153,7 +153,7 @@ class StreamedModel:
         forward = layer.forward
 
         def window(values, i: int):
-            """Return the arguments of window i: of tensors with a row for each window, row i."""
+            """Return the arguments of window i: row i of tensors with a row for each window."""
             own = lambda value: isinstance(value, torch.Tensor) and value.ndim > 1 and len(value) == windows  # noqa: E731
             return tree_map(lambda value: value[i : i + 1] if own(value) else value, values)
 
@@ -172,7 +172,7 @@ class StreamedModel:
             del layer.forward
 
     def _weights_of_layers(self) -> dict[str, dict[str, Path]]:
-        """Return {layer: {stored name: file}}; the layer "" has what no other has."""
+        """Return {layer: {stored name: file}}; the layer "" has all other weights."""
         renamings = [rule for rule in self._mapping if isinstance(rule, WeightRenaming)]
         converters = [rule for rule in self._mapping if isinstance(rule, WeightConverter)]
         known, prefix = self._model.state_dict(), self._model.base_model_prefix
@@ -194,7 +194,7 @@ class StreamedModel:
         return next((head for head in heads if head in self._layers), "")
 
     def _load(self, name: str) -> None:
-        """Give a layer its weights."""
+        """Load the weights of a layer."""
         places = self._stored.get(name, {})
         with contextlib.ExitStack() as stack:
             files = {path: stack.enter_context(_opened(path)) for path in set(places.values())}
@@ -220,13 +220,13 @@ def _configuration(folder: Path):
             config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # of JSON, of strict types, of a model that this version does not have
         raise InputError(
-            f"{path}: transformers {transformers.__version__} has no model for it without code of the folder, which is"
+            f"{path}: transformers {transformers.__version__} has no model for it, and code of the folder is"
             f" not run ({in_line(str(error))[:200]}); update transformers, or inspect another model"
         ) from error
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{path}: the weights are quantised; inspect a copy in bfloat16 or float32")
     if config.is_encoder_decoder:
-        raise InputError(f"{path}: the model has an encoder and a decoder; inspect one with a decoder alone")
+        raise InputError(f"{path}: the model has an encoder and a decoder; inspect a decoder-only model")
     return config
 
 
@@ -249,7 +249,7 @@ def _without_memory(folder: Path, config) -> nn.Module:
 
 
 def _layers(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield what is loaded at once: each layer of the uppermost lists, and each module beside these lists."""
+    """Yield the units of loading: each layer of the top-level lists, and each other module."""
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList):
             yield from ((f"{prefix}{name}.{i}", layer) for i, layer in enumerate(child))
@@ -266,12 +266,12 @@ def _weight_files(folder: Path) -> list[Path]:
         return [whole]
     if not index.is_file():
         pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-        what = "pickled weights alone, which can run code and are not read" if pickled else "no safetensors file"
+        what = "only pickled weights, which can run code and are not read" if pickled else "no safetensors file"
         raise InputError(f"{folder}: has {what}; save the model with save_pretrained of transformers 5")
     try:
         names = sorted({*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: is no index of safetensors files; save the model again") from error
+        raise InputError(f"{index}: is not an index of safetensors files; save the model again") from error
     missing = [str(name) for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:
         raise InputError(f"{index}: names files that are not in the folder: {in_short(missing)}; copy them there")
@@ -285,7 +285,7 @@ def _opened(path: Path):
         file = safe_open(path, framework="pt")
     except Exception as error:  # of the reader in Rust
         raise InputError(
-            f"{path}: is no whole safetensors file ({in_line(str(error))[:100]}); copy it again"
+            f"{path}: is not a complete safetensors file ({in_line(str(error))[:100]}); copy it again"
         ) from error
     with file as opened:
         yield opened
@@ -301,7 +301,7 @@ def _free(layer: nn.Module) -> None:
 
 
 def _joined(outputs: list):
-    """Return what a layer returned for each window, as for all windows at once."""
+    """Join the outputs of a layer for the single windows."""
     if isinstance(outputs[0], torch.Tensor):
         return torch.cat(outputs)
     if isinstance(outputs[0], tuple):

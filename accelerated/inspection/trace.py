@@ -1,6 +1,6 @@
-"""The routing of a text: what every routed block chose for every token, and the file that keeps it.
+"""The routing of a text: the choice of every routed block for every token, and its file.
 
-`routing.npz` holds the arrays of `Trace` under their names; NumPy alone reads it, without pickle. Arrays that a router
+`routing.npz` holds the arrays of `Trace` under their names; NumPy reads it without pickle. Arrays that a router
 does not have are absent.
 """
 
@@ -18,7 +18,7 @@ class Trace(NamedTuple):
     """The routing of T tokens in n_r routed blocks with E experts each; k experts per token at most.
 
     Attributes:
-        name: what was inspected, in words
+        name: printed name of the run
         token: [T] integers, token ids
         piece: [T] texts of the tokens
         sequence: [T] integers, the window of each token
@@ -30,7 +30,7 @@ class Trace(NamedTuple):
         logits: [n_r, T, E], the router's scores; None for a router without
         trained: [n_r, T, k], the experts of the same tokens when routed as in training; None if not known
         dropped: [n_r], share of the assignments that find no slot in training; None if not known
-        mixes: whether experts work on mixtures of tokens: `expert` is then the one in which the token weighs most
+        mixes: whether experts process mixtures of tokens; `expert` is then the expert that weighs the token most
         step: [T] integers, the training step of each token, from 1; None for a text that is no training batch
     """
 
@@ -51,17 +51,17 @@ class Trace(NamedTuple):
 
     @property
     def choices(self) -> int:
-        """k, the experts of a token; where experts choose, the most that a token has."""
+        """k, experts per token; if experts choose, the largest number that a token has."""
         return self.expert.shape[2]
 
     @property
     def regular(self) -> bool:
-        """Whether every token has k experts: not where experts choose their tokens."""
+        """Whether every token has k experts: false if experts choose their tokens."""
         return bool((self.expert >= 0).all())
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Write a trace as an .npz file, whole or not at all."""
+    """Write a trace as an .npz file, atomically."""
     content = io.BytesIO()
     np.savez_compressed(content, **{name: value for name, value in trace._asdict().items() if value is not None})
     write_atomically(path, content.getvalue())

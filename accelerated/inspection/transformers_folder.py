@@ -8,7 +8,7 @@ from ..errors import InputError
 from .trace import Trace, read_text
 
 WINDOW = 1024
-"""Tokens that attend to each other, unless the model was made for fewer. Our choice."""
+"""Tokens per window, unless the model supports fewer. Our choice."""
 
 
 def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace:
@@ -17,7 +17,7 @@ def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace
     Args:
         folder: has config.json, tokenizer.json and safetensors files.
         text: a file.
-        tokens: route at most so many.
+        tokens: route at most this many.
 
     Raises:
         InputError: torch or transformers is missing, or the folder or the text cannot be read.
@@ -69,7 +69,7 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # of the reader in Rust
-        raise InputError(f"{path}: is no tokenizer ({error}); save a fast tokenizer with save_pretrained") from error
+        raise InputError(f"{path}: is not a tokenizer ({error}); save a fast tokenizer with save_pretrained") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     ids = tokenizer.encode(text).ids[:tokens]
@@ -81,6 +81,6 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
 
 
 def _piece(tokenizer, i: int) -> str:
-    """Return the text of a token within a text: many tokenizers drop a space before the first token alone."""
+    """Return the text of a token within a text; decoded alone, many tokenizers drop its leading space."""
     once, twice = (tokenizer.decode([i] * times, skip_special_tokens=False) for times in (1, 2))
     return twice[len(once) :] or tokenizer.id_to_token(i) or f"[{i}]"

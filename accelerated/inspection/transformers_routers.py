@@ -1,4 +1,4 @@
-"""What the routers of transformers return: logits, gates and experts of every token, from any of their forms.
+"""Read the outputs of transformers' routers in any form: logits, gates and experts of every token.
 
     (logits, gates [T, k], experts [T, k], ...)      most classes
     (gates [T, E], logits)                           Llama4
@@ -17,7 +17,7 @@ ROUTERS = r"\w*(?:Router|TopKGating|MoEV1Gate)"
 
 
 def read_router(name: str, answer) -> tuple:
-    """Return (logits, gates, experts) from what a router class returned.
+    """Return (logits, gates, experts) from the output of a router class.
 
     Args:
         name: of the class.
@@ -28,10 +28,10 @@ def read_router(name: str, answer) -> tuple:
         chosen, the experts are None.
 
     Raises:
-        LookupError: it returned logits alone, so the choice is made elsewhere.
+        LookupError: it returned only logits, so another class chooses.
     """
     if not isinstance(answer, tuple):
-        raise LookupError(f"{name} returns logits alone; another class makes the choice")
+        raise LookupError(f"{name} returns only logits; another class chooses the experts")
     if "Switch" in name:  # (mask [b, T, E], probability [b, T, 1], logits)
         return answer[2], answer[0] * answer[1], None
     if "Nllb" in name:  # (mask of first choices, gates [T, E], logits)

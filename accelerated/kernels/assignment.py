@@ -22,9 +22,9 @@ from .compile import jit
 
 FAR = 2**60  # longer than any chain
 HELD = -(2**61)  # in place of a score: a link to there is longer than any other
-COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; a matter of speed alone
-MOST_BIDS = 8  # in each auction, per place of the group; a matter of speed alone
-STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; a matter of speed alone
+COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; affects only speed
+MOST_BIDS = 8  # in each auction, per place of the group; affects only speed
+STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; affects only speed
 FEW, STRIDES_OF_FEW = 16, (8, 1)  # the same where experts have fewer places than that
 HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
 
@@ -64,13 +64,13 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
     everyone, more = divmod(num_tokens * k, num_experts)
     prices = np.zeros(num_experts + 1, np.int64)
     if num_experts > k and deviation > 0:
-        found = np.zeros(num_experts, np.float32)
+        found_prices = np.zeros(num_experts, np.float32)
         for stride in STRIDES if everyone >= FEW else STRIDES_OF_FEW:
             some = np.ascontiguousarray(near[::stride])
             places, most = -(-len(some) * k // num_experts), MOST_BIDS * num_tokens * k
-            auction(some, found, k, places, np.float32(COARSE * deviation), most)
-            found -= found.min()
-        prices[:-1] = np.rint(np.minimum(found, HIGHEST).astype(np.float64) * 2.0**bits)
+            auction(some, found_prices, k, places, np.float32(COARSE * deviation), most)
+            found_prices -= found_prices.min()
+        prices[:-1] = np.rint(np.minimum(found_prices, HIGHEST).astype(np.float64) * 2.0**bits)
     expert = in_order(scores, solve(whole, prices, k, everyone, more))
     prices = (prices[:-1] - prices[:-1].min()) * 2.0 ** (exponent - bits)
     objective = float(np.take_along_axis(scores, expert, axis=1).sum(dtype=np.float64))
@@ -105,7 +105,7 @@ def _regret(scores, expert, prices):
         for i in range(k):
             held[i], free[expert[t, i]] = free[expert[t, i]], -np.inf
         best = free.max()
-        while best > held.min():  # the worst that it holds for the best that it does not
+        while best > held.min():  # exchange its worst expert for its best other one
             total += best - held.min()
             free[free.argmax()] = -np.inf
             held[held.argmin()] = best

@@ -67,7 +67,7 @@ def _is_trusted(folder: Path, sources: Path) -> bool:
     try:
         private_folder(folder.parent, folder.name, variable="NUMBA_CACHE_DIR")
     except (InputError, OSError) as error:
-        warnings.warn(f"loops are compiled anew in each process: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"loops are compiled again in each process: {error}", RuntimeWarning, stacklevel=2)
         return False
     return True
 
@@ -88,7 +88,7 @@ def _forget_stale(folder: Path, sources: Path) -> None:
             pass
 
 
-@functools.cache  # machine code lives as long as the function that it is of
+@functools.cache  # machine code lives as long as its function
 def c_function(function, signature, name: str | None = None):
     """Compile a function as a C function that other loops call by name, without inlining it.
 
@@ -114,4 +114,4 @@ jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
 jit_fused = compiler(fastmath={"contract"})  # a product and a sum are one instruction, with one rounding
 jit_within = compiler(inline="always")  # for helpers of one or two loops: compiled with them, in less time
-jit_free = compiler(nogil=True)  # of what threads share out
+jit_free = compiler(nogil=True)  # for loops divided among threads

@@ -95,16 +95,18 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
     else:
         points, which = asked, np.full(count, law_descent.POINT)
     table = _table(problem, asked is not None)
-    theta, value, said = np.empty_like(starts), np.empty(count), np.empty(count)
+    theta, value, status = np.empty_like(starts), np.empty(count), np.empty(count)
 
     def some(first: int) -> None:
-        own = slice(first, first + SHARE)
-        each = which[own], points[own], wanted[own], stiffness[own], starts[own]
-        law_descent.follow(problem.form.law, problem.centres, table, *each, most, theta[own], value[own], said[own])
+        share = slice(first, first + SHARE)
+        each = which[share], points[share], wanted[share], stiffness[share], starts[share]
+        law_descent.follow(
+            problem.form.law, problem.centres, table, *each, most, theta[share], value[share], status[share]
+        )
 
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(some, range(0, count, SHARE)))
-    return theta, value, said
+    return theta, value, status
 
 
 def _table(problem: Problem, one_more: bool) -> tuple:
@@ -289,10 +291,10 @@ def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np
     A coefficient above 0 counts by its logarithm.
     """
     value, turn = np.empty(len(theta)), np.empty(theta.shape)
-    for lane, (asked, at) in enumerate(zip(which, theta, strict=True)):
+    for lane, (target, at) in enumerate(zip(which, theta, strict=True)):
         if which.ndim == 1:
-            value[lane] = coefficient(problem.form.law, problem.centres, asked, at, turn[lane])
+            value[lane] = coefficient(problem.form.law, problem.centres, target, at, turn[lane])
         else:
-            says, by = _predicted(problem.form, at, asked[:, None])
+            says, by = _predicted(problem.form, at, target[:, None])
             value[lane], turn[lane] = says[0], by[:, 0]
     return value, turn

@@ -74,7 +74,7 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     errors = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
     if np.all(np.isfinite(errors)):
         return errors
-    at, level = x[~out].mean(), y[~out].mean()  # nearly one E left: straight from the points that remain
+    at, level = x[~out].mean(), y[~out].mean()  # almost only one E left: directly from the remaining points
     offset = x[~out] - at
     # The offsets add up to a rounding, which the whole of y would multiply.
     slope = offset @ (y[~out] - level) / (offset @ offset)

@@ -35,7 +35,7 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     if away.any():
         status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
     if not _descent.ended(problem, residual, turn, best.value):
-        status = "the search did not end"
+        status = "the search did not converge"
     criterion = "half the sum of squared differences of ln losses"
     if huber is not None:
         criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
@@ -56,15 +56,15 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
     quantile = student_quantile(level, problem.log_loss.size - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
     logs = None if points is None else form.logs(points)
-    found = _descent.profile(problem, theta, away, logs, quantile)
-    names = form.names if points is None else ["prediction"] * len(found)
-    positive = np.array(form.positive if points is None else [True] * len(found))
+    profile_ends = _descent.profile(problem, theta, away, logs, quantile)
+    names = form.names if points is None else ["prediction"] * len(profile_ends)
+    positive = np.array(form.positive if points is None else [True] * len(profile_ends))
     with np.errstate(over="ignore"):
-        found = np.where(positive[:, None], np.exp(found), found)
+        profile_ends = np.where(positive[:, None], np.exp(profile_ends), profile_ends)
     if points is None:
-        found[away, 0] = np.array(form.limits)[away]
-    found = found.tolist()
-    return [(name, *ends, level) for name, ends in zip(names, found, strict=True)]
+        profile_ends[away, 0] = np.array(form.limits)[away]
+    profile_ends = profile_ends.tolist()
+    return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 
 
 def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:

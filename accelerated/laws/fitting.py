@@ -164,7 +164,7 @@ def level_table(
     extra, level = np.unique(experts - 1.0, return_inverse=True)
     if extra.size < law_fit.LEAST_LEVELS:
         raise InputError(
-            f"{extra.size} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
+            f"{extra.size} different {words.expert_counts}; {words.searched} cannot be determined with fewer than "
             f"{law_fit.LEAST_LEVELS}"
         )
     cell = _cells(level, size, words)
@@ -208,7 +208,7 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
     if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
         raise InputError(
-            f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least "
+            f"{words.size}, {words.experts} and their product cannot be distinguished in these rows; needed: at least "
             f"two {words.sizes}, with more than one {words.expert_count} at two of them"
         )
 

@@ -20,7 +20,7 @@ from ..errors import InputError
 
 
 def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
-    """Return the N and D = FLOPs/6N with the least loss.
+    """Return the N and D = FLOPs/6N with the lowest loss.
 
     Args:
         flops: of training, above 6.
@@ -47,7 +47,7 @@ def fine_grained_optimum(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """Return the width, tokens and granularity with the least loss.
+    """Return the width, tokens and granularity with the lowest loss.
 
     Args:
         flops: of training, above 0.

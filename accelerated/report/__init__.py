@@ -1,1 +1,1 @@
-"""A report in sentences, tables and figures, from numbers that `results` has worked out; entered by `engine`."""
+"""A report in sentences, tables and figures, from the numbers of `results`; start at `engine`."""

@@ -1,4 +1,4 @@
-"""What came out, in sentences: each finding of a report with its numbers, and the gains by the law as a table."""
+"""The answer of a report: sentences on each finding with its numbers, and a table of the gains by the law."""
 
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
 from ..results.misfit import how_far_off
@@ -6,44 +6,44 @@ from ..wording import plural
 from .outline import Report, capital, loss_name, names, router_name
 
 MANY_PAIRS = 6
-"""Beyond so many pairs of routers they are counted and not named one by one."""
+"""Above this number, pairs of routers are counted instead of named."""
 
 
 def findings(report: Report) -> list[str | None]:
-    """Return what came out, a sentence or a few for each thing that the runs say something about."""
+    """Return the findings, one to three sentences each."""
     facts = report.results["headlines"]
-    found = []
+    blocks = []
     if report.sweep and report.table["routers"]:
-        found.append(_chance(report.sweep))
+        blocks.append(_chance(report.sweep))
     if report.sweep and report.sweep["not_learned"]:
-        found.append(
+        blocks.append(
             f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. Their losses are those of a "
             "layer without a router."
         )
     if facts["gains"]:
-        found.append(_lowers(facts["gains"]))
+        blocks.append(_lowers(facts["gains"]))
     if facts["fading"]:
-        found.append(_fades(report, facts))
+        blocks.append(_fades(report, facts))
     if facts["misfit"]:
-        found.append(_misfit(report, facts["misfit"]))
+        blocks.append(_misfit(report, facts["misfit"]))
     if not report.laws and "misses" in report.results["dense"]:
-        found.append(_dense(report.results["dense"]))
+        blocks.append(_dense(report.results["dense"]))
     if report.laws and not report.fitted:
-        found.append(
+        blocks.append(
             "**There is no law.** A scaling law is a formula that gives the loss from N and E, with a few constants "
-            f"fitted to runs; {'why these give none is under ' + report.see('The law')}."
+            f"fitted to runs; {'the reason is under ' + report.see('The law')}."
         )
     if facts["pairs"]:
-        found.append(_pairs(report, facts["pairs"]))
+        blocks.append(_pairs(report, facts["pairs"]))
     if facts["printed"]:
-        found.append(_printed(report, facts["printed"]))
+        blocks.append(_printed(report, facts["printed"]))
     if report.fitted:
-        found.append(_open(report, facts["open"]))
-    return found
+        blocks.append(_open(report, facts["open"]))
+    return blocks
 
 
 def _chance(sweep: dict) -> str:
-    """Return at how many sizes the routed models are below dense by more than chance."""
+    """Return a sentence on the sizes where routed models are below dense by more than chance."""
     outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
     if not outcomes:
         return "**Is it more than chance?** No size has both a dense and a routed run with k = 1, so it is not known."
@@ -55,7 +55,7 @@ def _chance(sweep: dict) -> str:
         spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
         head = f"**Lower by more than chance, {where}.** Seeds alone change a loss by up to {spread} nats."
     else:
-        head = f"**Lower {where}.** How much of that is chance is not known: no point was trained with two seeds."
+        head = f"**Lower {where}.** Chance alone might cause this: no point was trained with two seeds."
     return f"{head} {'; '.join(map(_outcome, outcomes))}."
 
 
@@ -81,7 +81,7 @@ def _lowers(gains: dict) -> str:
         head = "Routing lowers the loss at every size trained."
     elif below:
         head = f"Routing lowers the loss at {below} of {points} points (router and size)."
-    return f"**{head}** The table below has the gains by the law."
+    return f"**{head}** The table below shows the gains predicted by the law."
 
 
 FADING = {
@@ -101,13 +101,17 @@ def _fades(report: Report, facts: dict) -> str:
     ]
     unknown = [law["router"] for law in laws if law not in known]
     parts += [f"open for {names(unknown)}"] if unknown else []
-    said = f"**{FADING[facts['fading']]}** N_cutoff, the size at which more experts stop helping, is by the law "
-    said += "; ".join(parts) + "."
+    sentence = (
+        f"**{FADING[facts['fading']]}** By the law, N_cutoff, the size above which more experts stop helping, is "
+    )
+    sentence += "; ".join(parts) + "."
     if known:
-        said += " That is an extrapolation"
+        sentence += " That is an extrapolation"
         knife = [f"{router_name(each['router'])} {counts_span(each)}" for each in facts["jackknife"]]
-        said += f"; a law that is a little wrong at each size allows {', '.join(knife)} (jackknife)." if knife else "."
-    return said
+        sentence += (
+            f"; a law that is a little wrong at each size allows {', '.join(knife)} (jackknife)." if knife else "."
+        )
+    return sentence
 
 
 def _times(value: float) -> str:
@@ -115,30 +119,30 @@ def _times(value: float) -> str:
 
 
 MISFIT = {
-    "chance": "The law fits as well as chance allows.",
+    "chance": "The law fits within the scatter of repeated runs.",
     "bad": "The law fits badly.",
-    "good": "The law is good, not exact.",
+    "good": "The law fits well, not exactly.",
     "exact": "The law fits exactly.",
 }
 
 
 def _misfit(report: Report, facts: dict) -> str:
-    said = [
+    sentences = [
         f"**{MISFIT[facts['kind']]}** It misses the losses by at most {two_digits(facts['worst'])} % (root mean square)"
     ]
     scatter = report.results["seed_scatter"]
     if scatter:
         runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
-        mostly = ", so most of the miss is the law's" if facts["by_law"] else ""
-        said[0] += f"; seeds alone scatter by {two_digits(scatter['percent'])} % ({runs}){mostly}."
+        mostly = ", so the law causes most of the error" if facts["by_law"] else ""
+        sentences[0] += f"; seeds alone scatter by {two_digits(scatter['percent'])} % ({runs}){mostly}."
     else:
-        said[0] += "; how much of that is chance is not known, since no run was repeated with another seed."
+        sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
     if facts["bent"]:
         whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
-        said.append(f"The misses{whose} bend with log N, so the law keeps missing beyond the sizes trained.")
+        sentences.append(f"The residuals{whose} bend with log N, so the law keeps missing beyond the trained sizes.")
     if facts["unseen"] is not None:
-        said.append(f"It misses sizes that the fit has not seen by up to {two_digits(facts['unseen'])} %.")
-    return " ".join(said)
+        sentences.append(f"It misses sizes left out of the fit by up to {two_digits(facts['unseen'])} %.")
+    return " ".join(sentences)
 
 
 def _dense(dense: dict) -> str:
@@ -176,7 +180,7 @@ def _printed(report: Report, facts: dict) -> str:
     head = f"{facts['inside']} of {facts['of']} printed constants lie within the intervals of the fit."
     if facts["inside"] == facts["of"]:
         head = "The printed constants hold within their intervals, which are wide."
-    rounding = "; rounding to three decimals alone does that" if facts["rounding"] else ""
+    rounding = "; rounding to three decimals explains that" if facts["rounding"] else ""
     return (
         f"**{head}** As printed they miss the losses by more than the fit does (last column of the table under "
         f"{'[The law](#the-law)' if report.full else 'The law'}){rounding}. N_cutoff cannot be computed from the "
@@ -185,20 +189,20 @@ def _printed(report: Report, facts: dict) -> str:
 
 
 def _open(report: Report, facts: dict | None) -> str | None:
-    """Return for which routers no end of the use of experts is seen, and what fits to other texts leave open."""
+    """Return sentences on open constants: E_max of each router, and fits to other texts."""
     unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
-    said = [f"E_max, where more experts stop counting, is open for {names(unknown)}."] if unknown else []
+    sentences = [f"E_max, above which more experts do not help, is open for {names(unknown)}."] if unknown else []
     if facts and facts["some"]:
         nothing = [f"{loss_name(each['loss'])} with {router_name(each['router'])}" for each in facts["nothing"]]
-        said.append(
+        sentences.append(
             f"Of the fits to other texts, {facts['some']} of {facts['fits']} leave at least one constant open"
             + (f"; all of them: {', '.join(nothing)}." if nothing else ".")
         )
-    return f"**Some constants the runs do not fix.** {' '.join(said)}" if said else None
+    return f"**The runs do not determine some constants.** {' '.join(sentences)}" if sentences else None
 
 
 def gains(report: Report) -> list[Block]:
-    """Return how much routing changes the loss by the law, at the smallest and the largest size."""
+    """Return a table of the gains by the law at the smallest and the largest size."""
     laws = report.fitted
     if not laws:
         return []
@@ -217,7 +221,7 @@ def end_heads(report: Report) -> list[str]:
 
 
 def gains_at_ends(report: Report, gains: list[dict]) -> list[str]:
-    """Return the first and the last gain; one at another size than that of its column says at which."""
+    """Return the first and the last gain; a gain at another size than its column's names the size."""
     sizes, cells = report.table["sizes"], []
     for gain, size in [(gains[0], sizes[0]), (gains[-1], sizes[-1])][: len(sizes)]:
         at = "" if gain["N"] == size else f" at N = {report.size(gain['N'])}"

@@ -1,12 +1,12 @@
-"""Every report: one engine for tables of anybody's runs, and for a sweep (`sweep_report`).
+"""Write reports: for any results table, and for a sweep (`sweep_report`).
 
     1. READ     `table.open_runs`         a table
     2. FIND     `reproduction.gather`     every number, as one dictionary
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
     4. SAY      `report_text`             report.md from the sections, and report.html from that
 
-A report is for readers who have not read the paper. It says what is true of the runs that are in, whichever way
-they came out.
+A report is for readers who have not read the paper. It describes the finished runs, whatever
+the result.
 """
 
 import re
@@ -38,7 +38,7 @@ SHORT = (
     law_sections.isoflop_section,
     run_sections.advice_section,
 )
-"""The sections of the report that is written by itself: the answer, its figures, and what to do next."""
+"""The sections of the short report: the answer, its figures, and what to do next."""
 
 FULL = (
     table_sections.symbols_section,
@@ -79,14 +79,14 @@ def write_reproduction(
     """Write report.md, report.html, results.json and figures/ for a results table.
 
     Args:
-        tables: a results table or several, see `several.read_tables`.
+        tables: a results table or several, see `tables.read_tables`.
         out: folder of the report, made if missing; a report in it is replaced.
-        rows: which rows the laws in N and E take, as `table.select_rows`; the paper's for the released table and every
-            seed for others if None.
+        rows: the rows for the laws in N and E, as `table.select_rows`; None: the paper's for the released table, every
+            seed for others.
         loss: the main loss column; loss_validation if None.
-        huber: delta, in log10 units, of a fit by a sum of Huber terms beside that by least squares; None for none.
-        tell: takes a line of progress.
-        full: with every table, instead of the answer, its figures and the cautions alone.
+        huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for none.
+        tell: called with a progress line.
+        full: write every table, not only the answer, its figures and the cautions.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -97,7 +97,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # raises what is wrong with it before a folder is made
+    Table(opened)  # raises errors before a folder is made
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():
@@ -117,7 +117,7 @@ def markdown(
 
 
 def advised(results: dict) -> dict:
-    """Return results with the words on each recommendation beside its verdict: why, and by which rule."""
+    """Return results with the reason and the rule next to each recommendation's verdict."""
     advice = [entry | {"rule": RULES[entry["key"]], "because": because(entry)} for entry in results["advice"]]
     return results | {"advice": advice}
 

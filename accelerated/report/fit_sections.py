@@ -1,4 +1,4 @@
-"""The sections of a report on what the fitted laws say: slopes, gains, worth, misses, forms of law, other texts."""
+"""The sections of a report on the fitted laws: slopes, gains, equivalent sizes, residuals, forms, other texts."""
 
 from ..results.blocks import Block, Heading, Table, count, counts_span, figure, span
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
@@ -17,12 +17,13 @@ def slopes_section(report: Report) -> list[Block]:
     heads += ["law, same runs", "law's slope in Ê", "95 % interval", "negative, with its interval?"] if fitted else []
     rows = [_slope_row(report, law, each) for law in report.laws for each in law["measured_slopes"]]
     by_law = (
-        " *Law, same runs* is the same line through what the law says for them. The law's own slope, b + c log10 N, is "
-        "per tenfold *effective* experts, of which there are fewer, so it is steeper."
+        " *Law, same runs* is the same line through the law's values for these runs. The law's slope, b + c log10 N, "
+        "is "
+        "steeper, because it is per tenfold *effective* experts, which vary less than E."
         if fitted
         else ""
     )
-    fade = " All are below zero and come closer to it as N grows." if report.results["headlines"]["slopes_fade"] else ""
+    fade = " All are negative and approach zero as N grows." if report.results["headlines"]["slopes_fade"] else ""
     panels = " and by the law (lines). Right: the law's b + c log10 N with its profile interval." if fitted else "."
     return [
         Heading("Slopes and gains"),
@@ -44,10 +45,10 @@ def _slope_row(report: Report, law: dict, measured: dict) -> list[str]:
     cells += [figure(measured["slope"], ".4f"), span(measured, ".4f")]
     if not report.fitted:
         return cells
-    own = next((each for each in law.get("derived", {}).get("slopes", []) if each["N"] == measured["N"]), None)
+    slope = next((each for each in law.get("derived", {}).get("slopes", []) if each["N"] == measured["N"]), None)
     by_law = ["not found", "not known", ""]
-    if own:
-        by_law = [figure(own["value"], ".4f"), span(own, ".4f"), own["negative"]]
+    if slope:
+        by_law = [figure(slope["value"], ".4f"), span(slope, ".4f"), slope["negative"]]
     return [*cells, figure(measured["law"], ".4f"), *by_law]
 
 
@@ -59,12 +60,12 @@ def _gain_table(report: Report) -> list[Block]:
         for gain in law["gains"]
     ]
     heads = ["router", "N", "experts", "change of log10 L", "change of the loss", "95 % interval", "how well known"]
-    words = "The gain, from a dense model to the largest E, is nearer to what was measured than any slope:"
+    words = "The gain from a dense model to the largest E relies less on the law than a slope does:"
     return [words, Table(heads, rows, keys=2)] if rows else []
 
 
 def worth_section(report: Report) -> list[Block]:
-    """Return the dense size that each routed model is worth, by the law and by the power law of the dense runs."""
+    """Return the equivalent dense size of each routed model, by the law and by the power law of the dense runs."""
     if not any(law["worth"] for law in report.fitted):
         return []
     rising = [law for law in report.fitted if law["misfit"]["rise"] is not None]
@@ -76,29 +77,30 @@ def worth_section(report: Report) -> list[Block]:
         if law not in rising
         for each in law["worth"]
     ]
-    found: list[Block] = [
+    blocks: list[Block] = [
         Heading("What a routed model is worth"),
-        "A routed model is worth the dense model of the same loss, its *effective parameter count*: by the law, and by "
-        "the power law of the dense runs at the loss that was measured.",
+        "The *effective parameter count* of a routed model is the size of the dense model with the same loss: by the "
+        "law, "
+        "and by the power law of the dense runs at the measured loss.",
     ]
     if rising:
-        found.append(
-            f"By the law of {names(law['router'] for law in rising)} larger dense models are no better, so that no "
-            "dense size stands for a loss."
+        blocks.append(
+            f"By the law of {names(law['router'] for law in rising)} larger dense models are no better, so no dense "
+            "size corresponds to a loss."
         )
     if not rows:
-        return found
+        return blocks
     if report.results["dense"]["sizes"]:
-        found.append(
+        blocks.append(
             f"Beyond {report.size(report.results['dense']['sizes'][-1])}, the largest dense model, both extrapolate."
         )
     heads = ["router", "N", "E", "measured loss", "worth a dense model of, by the law", "95 % interval", "times N"]
     caption = (
-        "That is the size of the dense model to which the law gives the same loss. If the law holds, dense (squares) "
-        "and routed models (circles) of every N and E fall on one line. It is dashed where no dense model was trained."
+        "The x-axis is the size of the dense model with the same loss by the law. If the law holds, dense (squares) "
+        "and routed models (circles) of every N and E lie on one line. It is dashed where no dense model was trained."
     )
-    found += report.figure("effective_size", "Loss against effective parameter count", caption)
-    return [*found, Table([*heads, "by the measured loss", "times N"], rows, keys=3)]
+    blocks += report.figure("effective_size", "Loss against effective parameter count", caption)
+    return [*blocks, Table([*heads, "by the measured loss", "times N"], rows, keys=3)]
 
 
 def dense_section(report: Report) -> list[Block]:
@@ -122,8 +124,8 @@ def dense_section(report: Report) -> list[Block]:
         rows = [[*row, cell] for row, cell in zip(rows, shown, strict=True)]
     return [
         head,
-        f"L = (N_c/N)^alpha, from {plural(dense['rows'], 'run')} at {plural(len(dense['sizes']), 'size')}. N_c is "
-        "where the line would reach a loss of 1 nat, far outside the data, so it is known only to a factor.",
+        f"L = (N_c/N)^alpha, from {plural(dense['rows'], 'run')} at {plural(len(dense['sizes']), 'size')}. At N_c "
+        "the line reaches a loss of 1 nat, far outside the data, so N_c is known only roughly.",
         Table(["", "fitted", "rough 95 % interval", *(["printed"] if printed else [])], rows),
     ]
 
@@ -133,7 +135,7 @@ def _law_name(law: dict) -> str:
 
 
 def misses_section(report: Report) -> list[Block]:
-    """Return where the laws miss, by size, and whether the misses bend or are beyond chance."""
+    """Return the residuals of the laws by size, and whether they bend or exceed chance."""
     dense, sizes = report.results["dense"], report.table["sizes"]
     laws = report.fitted + ([dense] if "misses" in dense else [])
     if not laws:
@@ -142,18 +144,18 @@ def misses_section(report: Report) -> list[Block]:
     for law in laws:
         by_size = {each["N"]: f"{figure(each['percent'], '+.2f')} %" for each in law["misses"]["sizes"]}
         rows.append([_law_name(law), *(by_size.get(size, "") for size in sizes)])
-    found: list[Block] = [
+    blocks: list[Block] = [
         Heading("Where the laws miss"),
-        "Measured loss over the law's, mean of the runs at each size; above zero the law is too low there:",
+        "Measured loss divided by the law's loss, mean over the runs of each size; above zero the law is too low:",
         Table(["law", *map(report.size, sizes)], rows),
     ]
     if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
-        heads = ["law", "do the misses bend with log N?", "do points miss by more than seeds scatter?"]
-        found += [
+        heads = ["law", "do the residuals bend with log N?", "are they larger than the scatter of seeds?"]
+        blocks += [
             Table([*heads, "the largest size, by the law of the others"], [_test_row(law) for law in laws]),
-            "A law whose misses bend with log N keeps missing beyond the smallest and the largest sizes.",
+            "If the residuals bend with log N, the law keeps missing beyond the smallest and largest sizes.",
         ]
-    return found + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
+    return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
 
 
 def _test_row(law: dict) -> list[str]:
@@ -174,7 +176,7 @@ def _clear(test: dict) -> str:
 
 
 def forms_section(report: Report) -> list[Block]:
-    """Return the forms of law, judged by runs that they have not seen."""
+    """Return the forms of law, compared on held-out runs."""
     forms = [each for each in report.results["forms"] if each["missing"] is None]
     if not forms:
         return []
@@ -184,10 +186,11 @@ def forms_section(report: Report) -> list[Block]:
         for name, formula in formulas.items()
     ]
     best = (
-        " Lines per size fill in a grid well and say nothing about another size; among forms that do, the slope in E "
-        "has to change with N, and the bounded law adds the flattening at both ends."
+        " Lines per size interpolate within a grid but cannot predict another size. Among the other forms, the slope "
+        "in E "
+        "must change with N, and the bounded law adds the flattening at both ends."
         if report.results["headlines"]["bounded_best"]
-        else " Lines per size say nothing about another size."
+        else " Lines per size cannot predict another size."
     )
     rows = [
         [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
@@ -206,18 +209,18 @@ def forms_section(report: Report) -> list[Block]:
     )
     return [
         Heading("Which form of law"),
-        "Each run, and then each size as a whole, is left out in turn; the form is fitted to the rest and predicts "
-        "what was left out. The forms, each a step further:",
+        "Each run, and then each whole size, is left out in turn; the form is fitted to the rest and predicts "
+        "the left-out runs. The forms, from simple to general:",
         *bullets(lines),
         *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
         Table([*heads, "against the best"], rows, keys=2),
-        "*Worse* means by more than one standard error of the paired difference of squared errors; it is an "
-        f"indication, no test. All errors are RMSLE of the rows left out, in log10.{unfitted}",
+        "*Worse* means by more than one standard error of the paired difference of squared errors, which is an "
+        f"indication but not a test. All errors are RMSLE of the left-out rows, in log10.{unfitted}",
     ]
 
 
 def texts_section(report: Report) -> list[Block]:
-    """Return the same law fitted to each loss that the table has."""
+    """Return the same law fitted to each loss of the table."""
     transfer = report.results["transfer"]
     fits = [each for each in transfer if each["missing"] is None]
     if len(report.table["loss_columns"]) < 2 or not fits:
@@ -230,7 +233,7 @@ def texts_section(report: Report) -> list[Block]:
     ]
     rows = [
         [loss_name(each["loss"]), router_name(each["router"]), str(each["rows"])]
-        + [value_of(own, name) for name, own in each["coefficients"].items()]
+        + [value_of(coefficient, name) for name, coefficient in each["coefficients"].items()]
         + [figure(each["rmsle"], ".4f"), status(each)]
         for each in fits
     ]
@@ -240,17 +243,17 @@ def texts_section(report: Report) -> list[Block]:
     blank = [str(run["hyper_id"]) for run in report.results["rows"]["blank"]]
     return [
         Heading("Other texts"),
-        "The same law, fitted to each loss that the table has: do the gains carry over to texts that were not trained "
-        "on? *Open* is a constant that the runs do not determine.",
+        "The same law, fitted to each loss in the table: do the gains carry over to texts that were not trained "
+        "on? *Open*: the runs do not determine the constant.",
         *lacking,
         Table(["text", "router", "runs", *NAMES[:-1], "RMSLE", "where the optimum lies"], rows, keys=2),
         *report.figure(
             "transfer",
             "The change of the loss from a dense model to the largest E by the law",
-            "One panel for each text, with profile intervals. The further below zero, the more routing helps on that "
+            "One panel for each text, with profile intervals. Further below zero means that routing helps more on that "
             "text.",
         ),
-        "The gain from a dense model to the largest E is known even where the constants are not:",
+        "The gain from a dense model to the largest E is known even if the constants are not:",
         Table(["text", "router", *end_heads(report)], gains, keys=2),
-        *([f"Runs {listed(blank)} have a blank loss and are left out of that loss alone."] if blank else []),
+        *([f"Runs {listed(blank)} have a blank loss and are left out only for that loss."] if blank else []),
     ]

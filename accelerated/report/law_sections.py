@@ -1,4 +1,4 @@
-"""The sections of a report on the law in N and E: its constants, what the runs leave open, how well both are known."""
+"""The sections of a report on the law in N and E: its constants, open questions, intervals."""
 
 from ..results.blocks import Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
@@ -12,41 +12,43 @@ log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 ```"""
 
 FEW = 6
-"""Runs beyond the number of constants below which an interval is wide for want of runs: Student's quantile is 2.4."""
+"""With fewer spare runs than this, intervals are wide: Student's quantile exceeds 2.4."""
 
 NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 
 
 def law_section(report: Report) -> list[Block]:
-    """Return the law with its constants, and what the runs leave open."""
+    """Return the law with its constants, and the open questions."""
     if not report.laws:
         return []
-    found: list[Block] = [Heading("The law"), *([FORMULA] if report.fitted or report.full else [])]
+    blocks: list[Block] = [Heading("The law"), *([FORMULA] if report.fitted or report.full else [])]
     if report.full:
-        found.append(
-            "In words: a power law in N, and one in the *effective* experts Ê, whose slope b + c log10 N changes with "
+        blocks.append(
+            "This is a power law in N, and another in the *effective* experts Ê, whose slope b + c log10 N changes "
+            "with "
             "size. Ê is E_start for a dense model, rises with E and never passes E_max. The six constants are fitted "
-            "for each router to its own runs and the dense ones, which count as E = 1."
+            "for each router to its own runs and the dense runs, which count as E = 1."
         )
-    found += missing(report.laws, "law")
+    blocks += missing(report.laws, "law")
     if report.fitted:
-        legend = (
-            "In brackets: 95 % intervals. *Open*: the runs do not determine it. *Miss*: root mean square of the misses."
-        )
-        legend += " *Outside*: a printed constant that is not in the interval." if report.printed else ""
+        legend = "In brackets: 95 % intervals. *Open*: not determined by the runs. *Miss*: RMS of the residuals."
+        legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
-        found += [
+        blocks += [
             _constants(report),
             legend,
             *_open_points(report),
         ]
-    return found
+    return blocks
 
 
 def _constants(report: Report) -> Table:
     rows = []
     for law in report.fitted:
-        cells = [f"{value_of(own, name)} ({constant_span(own, name)})" for name, own in constants(law).items()]
+        cells = [
+            f"{value_of(coefficient, name)} ({constant_span(coefficient, name)})"
+            for name, coefficient in constants(law).items()
+        ]
         rows.append([router_name(law["router"]), *cells, f"{figure(law['rmsle_percent'], '.2f')} %"])
         if "printed" in law:
             rows.append(["paper", *_printed(law["printed"]), f"{figure(law['printed']['rmsle_percent'], '.2f')} %"])
@@ -54,7 +56,7 @@ def _constants(report: Report) -> Table:
 
 
 def value_of(own: dict, name: str) -> str:
-    """Return a constant as a cell; "open" where the runs do not determine it."""
+    """Return a constant as a cell; "open" if the runs do not determine it."""
     return constant(own["value"], name) if own["determined"] else "open"
 
 
@@ -66,21 +68,21 @@ def _printed(printed: dict) -> list[str]:
 
 
 def _open_points(report: Report) -> list[Block]:
-    """Return what the fits leave open, each sentence once with the routers that it holds for."""
+    """Return sentences on what the fits leave open, each once with its routers."""
     points = once((law["router"], list(_left_open(report, law))) for law in report.fitted)
     lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
     return ["**What the runs leave open:**", *lines] if lines else []
 
 
 def _left_open(report: Report, law: dict):
-    """Yield a sentence for each thing that the numbers of one fit leave open."""
+    """Yield sentences on what one fit leaves open."""
     slopes, limit = law["derived"]["slopes"], law["status"] == "linear limit"
     if len(law["sizes"]) == 2:
-        yield "Two sizes make every trend in N a line through two points, which nothing checks."
+        yield "With two sizes, every trend in N is a line through two points and cannot be checked."
     if law["spare"] < FEW:
         yield (
             f"Six constants leave {plural(law['spare'], 'run')} of {law['rows']} to judge the fit by, so the intervals "
-            "are wide and rely on the law being right."
+            "are wide and assume that the law is right."
         )
     doubtful = [each["N"] for each in slopes if each["negative"].startswith("no")]
     if doubtful:
@@ -88,14 +90,15 @@ def _left_open(report: Report, law: dict):
     unbounded = [each["N"] for each in slopes if each["endless"]]
     if unbounded and not limit:
         yield (
-            f"At N = {report.sizes(unbounded)} an end of the slope's interval is infinite: the runs cannot tell the "
-            "law from a straight line in E, in which a slope per decade of effective experts has no meaning. The gain "
-            "has one."
+            f"At N = {report.sizes(unbounded)} one end of the slope's interval is infinite: the runs cannot "
+            "distinguish the "
+            "law from a straight line in E, where a slope per decade of effective experts is undefined. The gain has "
+            "a finite interval."
         )
     if limit:
         yield (
-            "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1, so that none of a, b, "
-            "c, d, E_start and E_max has a value. Predictions and gains exist; of the slopes only the sign."
+            "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1, and a, b, "
+            "c, d, E_start and E_max have no values. Predictions and gains exist; for slopes, only the sign."
         )
     else:
         yield from _open_constants(law)
@@ -103,30 +106,30 @@ def _left_open(report: Report, law: dict):
 
 def _open_constants(law: dict):
     """Yield a sentence for each constant of a fit that is at an edge, beyond the runs, or without a sign."""
-    top, own = law["experts"][-1], law["coefficients"]
+    top, coefficients = law["experts"][-1], law["coefficients"]
     if "E_start at 1" in law["status"]:
-        yield "E_start is at 1, the least that the law allows: as far as is seen, the first experts count in full."
+        yield "E_start is at its lower limit, 1: in these runs the first experts count in full."
     if "E_max unbounded" in law["status"]:
         yield (
-            f"E_max is not identified: the fit is best without any limit. Up to E = {top} these runs show no "
-            "saturation, and they say nothing about where more experts stop helping."
+            f"E_max is not identified: the best fit has no limit. Up to E = {top} these runs show no "
+            "saturation, so they do not show where more experts stop helping."
         )
-    elif own["E_max"]["value"] > top and law["reached"] is not None:
+    elif coefficients["E_max"]["value"] > top and law["reached"] is not None:
         yield (
-            f"E_max lies beyond the largest E trained ({top}): it is read off a bend and was not seen. By this fit "
-            f"E = {top} brings {figure(law['reached'], '.0f')} % of what any number of experts could, in log10 L."
+            f"E_max lies beyond the largest trained E ({top}): it is extrapolated from a bend. By this fit "
+            f"E = {top} brings {figure(law['reached'], '.0f')} % of the possible gain in log10 L."
         )
-    if own["c"]["low"] <= 0 <= own["c"]["high"]:
+    if coefficients["c"]["low"] <= 0 <= coefficients["c"]["high"]:
         yield (
-            "The sign of c is not identified: routing may help less, or more, as models grow, and no N_cutoff should "
-            "be read from this fit."
+            "The sign of c is not identified: routing may help less or more as models grow, so do not use an N_cutoff "
+            "from this fit."
         )
-    elif own["c"]["high"] < 0:
+    elif coefficients["c"]["high"] < 0:
         yield "c is below 0: here routing helps more as models grow, and there is no N_cutoff."
 
 
 def fit_details(report: Report) -> list[Block]:
-    """Return how well the constants are known, and the same law fitted in other ways and to other rows."""
+    """Return the intervals of the constants, and the same law fitted by other methods and to other rows."""
     if not report.fitted:
         return []
     rows = [
@@ -137,15 +140,16 @@ def fit_details(report: Report) -> list[Block]:
         *report.figure(
             "levels",
             "Models of equal loss",
-            "Along a line the law's loss is the same (nats per token); points are the trained models, darker for a "
-            "lower loss. Going up a line buys the same loss with more experts and a smaller dense size.",
+            "Each line connects models of equal loss by the law (nats per token); points are trained models, darker "
+            "for a "
+            "lower loss. Moving up a line keeps the loss with more experts and a smaller dense size.",
         ),
         *report.figure(
             "coefficients",
             "The constants with their 95 % intervals",
             f"Circles are the fits{', diamonds what the paper prints' if report.printed else ''}. An arrow means that "
-            "the interval goes on. The intervals are wide because the constants can make up for each other; the loss "
-            "that they give together is known far better.",
+            "the interval continues. The intervals are wide because the constants compensate for each other; the loss "
+            "that they give together is known much better.",
         ),
         Table(["router", "runs", "RMSLE", "where the optimum lies"], rows),
         *_by_huber(report),
@@ -156,7 +160,7 @@ def fit_details(report: Report) -> list[Block]:
 
 def _row_of(fit: dict) -> list[str]:
     """Return the constants of one fit as cells."""
-    cells = [constant(own["value"], name) for name, own in fit["coefficients"].items()]
+    cells = [constant(coefficient["value"], name) for name, coefficient in fit["coefficients"].items()]
     return [*cells, count(fit["derived"]["N_cutoff"]["value"]), figure(fit["rmsle"], ".5f")]
 
 
@@ -170,7 +174,7 @@ def _by_huber(report: Report) -> list[Block]:
         rows += [[name, "least squares", *_row_of(law)], [name, "Huber's sum", *_row_of(law["huber"])]]
     delta = f"{laws[0]['huber']['delta']:.3g}"
     return [
-        f"**The same law by a sum of Huber terms** (delta = {delta} in log10 L), on which a few far runs weigh less:",
+        f"**The same law by a sum of Huber terms** (delta = {delta} in log10 L), which gives outliers less weight:",
         Table(["router", "by", *NAMES, "RMSLE"], rows, keys=2),
     ]
 
@@ -184,7 +188,8 @@ def _on_other_rows(report: Report) -> list[Block]:
         return []
     rows = [[router_name(e["router"]), CHOICES[e["choice"]], str(e["rows"]), *_row_of(e)] for e in entries]
     return [
-        "**The same law on other rows.** Other seeds of the dense runs move the constants within their intervals:",
+        "**The same law on other rows.** With other seeds of the dense runs, the constants stay within their "
+        "intervals:",
         Table(["router", "rows", "runs", *NAMES, "RMSLE"], rows, keys=2),
     ]
 
@@ -205,8 +210,9 @@ def _by_other_means(report: Report) -> list[Block]:
     heads = ["profile likelihood, misses independent", "jackknife: one size left out at a time"]
     heads += ["bootstrap of runs", "bootstrap of sizes"]
     return [
-        "**The same intervals by other means.** Profile likelihood takes the misses of the law as independent. If the "
-        "law is a little wrong at some sizes, runs of one size err together; the jackknife's Student interval allows "
+        "**The same intervals by other methods.** Profile likelihood assumes independent residuals. If the "
+        "law is slightly wrong at some sizes, residuals of one size are correlated; the jackknife's Student interval "
+        "allows "
         "for that.",
         Table(["router", "quantity", *heads], rows, keys=2),
         _of_the_draws(entries),
@@ -214,17 +220,17 @@ def _by_other_means(report: Report) -> list[Block]:
 
 
 def _of_the_draws(entries: list[dict]) -> str:
-    """Return how many bootstraps there are, and how many say nothing."""
-    said = f"Bootstraps draw {entries[0]['resamples']:,} times, from seed {entries[0]['seed']}."
+    """Return a sentence on the number of resamples, and of resamples without a result."""
+    sentence = f"Bootstraps draw {entries[0]['resamples']:,} times, from seed {entries[0]['seed']}."
     lost = [
         f"{router_name(e['router'])} {e['undetermined_runs']} of runs and {e['undetermined_sizes']} of sizes"
         for e in entries
         if e["undetermined_runs"] or e["undetermined_sizes"]
     ]
     if lost:
-        said += f" Draws that do not determine the law are not counted: {'; '.join(lost)}."
+        sentence += f" Excluded, because they do not determine the law: {'; '.join(lost)}."
     endless = [f"{router_name(e['router'])} {e['unbounded_runs']}" for e in entries if e["unbounded_runs"]]
-    return f"{said} E_max has no limit in some bootstraps of runs: {'; '.join(endless)}." if endless else said
+    return f"{sentence} E_max has no limit in some bootstraps of runs: {'; '.join(endless)}." if endless else sentence
 
 
 def isoflop_section(report: Report) -> list[Block]:

@@ -1,4 +1,4 @@
-"""The first page of a report: what was done, what to be careful with, what came out, and the figure of the losses."""
+"""The first page of a report: the runs, the cautions, the answer, and the figure of the losses."""
 
 from pathlib import Path
 
@@ -12,13 +12,14 @@ PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling
 
 WHAT = (
     "A *routed* language model (Mixture-of-Experts) has E feed-forward networks, the *experts*, in some of its blocks; "
-    "a *router* sends each token through k of them. The model grows with E, and the cost per token hardly does. How "
-    "much lower is its loss, and does that last as models grow?"
+    "a *router* sends each token through k of them. The model grows with E, while the cost per token hardly changes. "
+    "How "
+    "much lower is its loss, and does this gain persist as models grow?"
 )
 
 
 def first_page(report: Report) -> list[Block]:
-    """Return all that stands above the sections."""
+    """Return the blocks above the sections."""
     return [
         Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
         *_unfinished(report),
@@ -44,13 +45,13 @@ def _unfinished(report: Report) -> list[Block]:
     if not sweep or not sweep["waiting"]:
         return []
     return [
-        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are in.** What follows holds for those "
-        f"alone and may change; “More” at the end names the {len(sweep['waiting'])} that are missing."
+        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are in.** The results below use only "
+        f"these and may change; “More” at the end names the {len(sweep['waiting'])} missing runs."
     ]
 
 
 def _trained(report: Report) -> list[Block]:
-    """Return what was trained, on what, and how long that took."""
+    """Return the models, the text, and the training time."""
     sweep, sizes = report.sweep, report.table["sizes"]
     models = f"{plural(sweep['finished'], 'language model')} of {plural(len(sizes), 'size')}"
     text = (
@@ -85,7 +86,7 @@ def _how_long(sweep: dict) -> str:
     seconds = sweep["seconds"]
     rest = f"fits took {duration(seconds['fitting'])}, figures {duration(seconds['figures'])}."
     if not sweep["sessions"]:
-        return f"How long training took was not noted; {rest}"
+        return f"The training time was not recorded; {rest}"
     runs = "run" if sweep["jobs"] == [1] else "runs"
     return (
         f"Training took {duration(seconds['training'])} in {plural(sweep['sessions'], 'session')}, "
@@ -94,7 +95,7 @@ def _how_long(sweep: dict) -> str:
 
 
 def _held(report: Report) -> list[Block]:
-    """Return what a table holds, and with what its results are compared."""
+    """Return the content of a table, and whether its results are compared with the paper."""
     table, sizes = report.table, [report.size(size) for size in report.table["sizes"]]
     ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     routed = "all dense"
@@ -104,7 +105,7 @@ def _held(report: Report) -> list[Block]:
     paper = (
         "The paper's authors released these runs, so the results are compared with what the paper prints."
         if table["released"]
-        else "These are other runs than the paper's, so its printed constants are not compared."
+        else "These are not the paper's runs, so its printed constants are not compared."
     )
     return [
         f"The table `{table['name']}` holds {plural(table['runs'], 'run')} of {plural(len(sizes), 'size')} (N = {ends} "
@@ -114,32 +115,32 @@ def _held(report: Report) -> list[Block]:
 
 
 def cautions(report: Report) -> list[Block]:
-    """Return what can make the laws wrong without showing."""
-    found = cautions_of(report.results)
-    if not found:
+    """Return the section on possible hidden errors of the laws."""
+    lines = cautions_of(report.results)
+    if not lines:
         return []
     return [
         Heading("What to be careful with"),
-        "The laws take the runs of a fit as alike but for N and E, and as finished. Not so here:",
+        "The laws assume that the runs of a fit are finished and differ only in N and E. Exceptions here:",
         *bullets(
             f"{who(routers, report.laws)}{capital(words)}{'' if words[-1] == '?' else '.'}"
-            for words, routers in found.items()
+            for words, routers in lines.items()
         ),
-        "`--rows` of `routelaws fit` and `routelaws reproduce` chooses runs; `--huber` fits a sum of Huber terms "
-        "beside least squares, on which a few far runs weigh less.",
+        "With `routelaws fit` and `routelaws reproduce`, `--rows` chooses runs, and `--huber` also fits a sum of Huber "
+        "terms, which gives outliers less weight.",
     ]
 
 
 def cautions_of(results: dict) -> dict[str, list[str]]:
-    """Return what can make the laws wrong without showing, each with the routers that it concerns.
+    """Return possible hidden errors of the laws, each with its routers.
 
-    Of a table without routed runs these are those of the dense power law.
+    Without routed runs, these concern the dense power law.
     """
     return once((law["router"], law["cautions"]) for law in results["laws"] or [results["dense"]])
 
 
 def _no_routed_run(report: Report) -> str:
-    return f"There is no routed run{' yet' if report.sweep else ''}, and so nothing to say about routing."
+    return f"There is no routed run{' yet' if report.sweep else ''}, so there are no results about routing."
 
 
 def loss_figure(report: Report) -> list[Block]:
@@ -152,13 +153,13 @@ def loss_figure(report: Report) -> list[Block]:
             if len(report.fitted) == len(report.laws)
             else ", and dotted where there is none."
         )
-    dashes = " Dashes mark single seeds where there are several." if report.sweep and report.sweep["spreads"] else ""
+    dashes = " Dashes mark single seeds where a point has several." if report.sweep and report.sweep["spreads"] else ""
     caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
     return report.figure("loss", "Loss against the number of experts", caption)
 
 
 def corpus(paths: tuple[str, ...]) -> str:
-    """Return what text a run was trained on."""
+    """Return the name of a run's training text."""
     if not paths:
         return "the source code of the Python standard library"
     return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)

@@ -1,4 +1,4 @@
-"""What the sections of a report share: its numbers, and how routers, losses, sizes and lists are written."""
+"""Shared by the sections of a report: its numbers, and the text of routers, losses, sizes and lists."""
 
 import re
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from ..wording import by_reason
 
 
 class Report(NamedTuple):
-    """What the sections of a report are written from.
+    """The input of the sections of a report.
 
     Attributes:
         results: of `reproduction.gather`
@@ -28,7 +28,7 @@ class Report(NamedTuple):
 
     @property
     def table(self) -> dict:
-        """What is known of the table."""
+        """The facts of the table."""
         return self.results["table"]
 
     @property
@@ -47,24 +47,24 @@ class Report(NamedTuple):
         return any("printed" in law for law in self.fitted)
 
     def size(self, number: float) -> str:
-        """Return what the report calls an N."""
+        """Return the report's label of an N."""
         return self.results["size_labels"][str(int(number))]
 
     def sizes(self, numbers) -> str:
-        """Return what the report calls some N, as a list in a sentence."""
+        """Return the report's labels of several N as a list in a sentence."""
         return listed(map(self.size, numbers))
 
     def figure(self, name: str, title: str, caption: str) -> list[Block]:
-        """Return a figure with its caption right below it, which `page` relies on; nothing where it was not drawn."""
+        """Return a figure with its caption directly below it, as `page` expects; no block if it was not drawn."""
         return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
 
     def see(self, section: str) -> str:
-        """Return where the details are: a link in the full report; the short one names the section of the full one."""
+        """Return a reference to a section: a link in the full report, the section's name in the short one."""
         return f"[{section}](#{anchor(section)})" if self.full else f"“{section}” of the full report"
 
 
 def who(routers, entries: list[dict]) -> str:
-    """Return the routers that a sentence is about, as its beginning; empty where it is about all."""
+    """Return the routers of a sentence, as its beginning; empty for all routers."""
     return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
 
 
@@ -74,19 +74,19 @@ def names(routers) -> str:
 
 
 def missing(entries: list[dict], what: str) -> list[Block]:
-    """Return why something is not there, each reason once with all routers that it holds for."""
+    """Return the reasons why something is missing, each once with its routers."""
     reasons = {entry["router"]: entry["missing"] for entry in entries if entry["missing"]}
     return [f"There is no {what} for {names(routers)}: {reason}." for reason, routers in by_reason(reasons).items()]
 
 
 def bullets(lines) -> list[Block]:
-    """Return a list; nothing where it has no line."""
+    """Return a list block; no block for an empty list."""
     lines = [line for line in lines if line]
     return [Notes(lines)] if lines else []
 
 
 def anchor(head: str) -> str:
-    """Return what a link to a heading is called."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w-]", "", head.lower().replace(" ", "-"))
 
 
@@ -94,7 +94,7 @@ LOSSES = {
     "loss_validation": "validation", "loss_c4": "C4", "loss_curation_corpus": "Curation Corpus",
     "loss_lambada": "LAMBADA", "loss_pile": "the Pile", "loss_wikitext103": "WikiText-103",
 }  # fmt: skip
-"""What the released loss columns were measured on."""
+"""Texts of the released loss columns."""
 
 STATUS = {
     "interior": "inside",
@@ -103,11 +103,11 @@ STATUS = {
     "E_start at 1, E_max unbounded": "E_start at 1, no limit E_max seen",
     "linear limit": "in the linear limit: no coefficient has a value",
 }
-"""Where the optimum lies, in words, by the status of a fit."""
+"""Descriptions of the optimum, by the status of a fit."""
 
 
 def loss_name(column: str) -> str:
-    """Return what a loss column was measured on, in words."""
+    """Return the text of a loss column."""
     return LOSSES.get(column, column.removeprefix("loss_").replace("_", " "))
 
 
@@ -117,7 +117,7 @@ def router_name(router: str) -> str:
 
 
 def status(fit: dict) -> str:
-    """Return where the optimum of a bounded law lies, or that the runs do not determine the law."""
+    """Describe the optimum of a bounded law, or state that the runs do not determine it."""
     known = [each["determined"] for each in constants(fit).values()]
     if fit["status"] == "interior" and not any(known):
         return "inside, but not determined"
@@ -135,5 +135,5 @@ def listed(words) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins a sentence."""
+    """Return a text with a capital letter."""
     return text[:1].upper() + text[1:]

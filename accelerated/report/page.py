@@ -1,4 +1,4 @@
-"""The report as one self-contained page: the Markdown turned to HTML, figures inside it, our own style sheet."""
+"""The report as one self-contained HTML page with embedded figures and our own style sheet."""
 
 import base64
 import html
@@ -44,7 +44,7 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 
 
 def page(markdown: str, folder: Path) -> str:
-    """Return the report as one HTML page that needs no other file.
+    """Return the report as one self-contained HTML page.
 
     Args:
         markdown: the report.

@@ -1,11 +1,11 @@
-"""The sections of a report on runs held against each other: routers, experts per token, routed blocks, compute."""
+"""The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
 from ..results.blocks import Block, Heading, Table, figure, share, span
 from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
 
-PAIRS_CAPTION = "Above zero the second router of the title has the lower loss."
+PAIRS_CAPTION = "Above zero, the second router in the title has the lower loss."
 
 
 def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
@@ -15,14 +15,14 @@ def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
 
 
 def pairs_section(report: Report) -> list[Block]:
-    """Return each pair of routers at the same N and E: over all, and size by size."""
+    """Return each pair of routers at the same N and E: overall and by size."""
     pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
     if not pairs:
         return []
     band = ""
     if scatter:
         reach = figure(pairs[0]["cells"][0]["percent_reach"], ".2f")
-        band = f" The grey band, ±{reach} %, is what two runs of one kind differ by chance (95 %)."
+        band = f" The grey band, ±{reach} %, is the difference of two equal runs by chance (95 %)."
     over = [
         [
             _pair(pair),
@@ -42,8 +42,8 @@ def pairs_section(report: Report) -> list[Block]:
     heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of dense sizes of equal loss"]
     return [
         Heading("Router against router"),
-        "Two routers are compared where both have a run of the same N and E. Below zero the first has the lower loss. "
-        "The ratio is that of the dense sizes of equal loss, by the power law of the dense runs: 0.8 means that the "
+        "Two routers are compared where both have a run of the same N and E. Below zero, the first has the lower loss. "
+        "The ratio compares the dense sizes of equal loss, by the power law of the dense runs: 0.8 means that the "
         "second is worth a model a quarter larger.",
         *report.figure(
             "routers",
@@ -51,7 +51,7 @@ def pairs_section(report: Report) -> list[Block]:
             "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
         ),
         *pairs_figure(report, PAIRS_CAPTION + band),
-        "Over all shared N and E each size counts once; the interval of one size is over its E.",
+        "Over all shared N and E, each size has the same weight; the interval of one size is over its E.",
         Table([*heads, "95 % interval"], over + sizes, keys=2),
         *_turned(report, pairs),
         f"Every shared N and E is in `{report.numbers}` (`pairs`, `cells`).",
@@ -72,7 +72,7 @@ def _ratio(interval: dict | None) -> list[str]:
 
 
 def _turned(report: Report, pairs: list[dict]) -> list[Block]:
-    """Return where two routers change places."""
+    """Return sentences on cells where the order of two routers changes."""
     lines = [
         f"{router_name(pair['first'])} and {router_name(pair['second'])} change places in {turned['cells']} of "
         f"{plural(len(pair['cells']), 'cell')}, most at N = {report.size(turned['N'])}, E = {turned['E']} "
@@ -86,7 +86,7 @@ def _turned(report: Report, pairs: list[dict]) -> list[Block]:
 
 
 def experts_per_token_section(report: Report) -> list[Block]:
-    """Return what more experts per token bring for their cost, beside other ways to spend FLOPs."""
+    """Return the gain of more experts per token for their cost, compared with other ways to spend FLOPs."""
     ablation = report.results["experts_per_token"]
     if not ablation["cells"]:
         return []
@@ -109,15 +109,16 @@ def experts_per_token_section(report: Report) -> list[Block]:
     heads = ["model", "N", "what changes", "loss", "change", "TeraFLOPs", "log10 L per tenfold FLOPs"]
     return [
         Heading("Experts per token"),
-        "A token that passes through k experts costs more, so the fall of the loss is divided by what it costs: the "
-        "change of log10 L per tenfold forward FLOPs (more negative is better). Beside it are two other ways to spend "
+        "More experts per token cost more, so the table gives the gain per cost: the "
+        "change of log10 L per tenfold forward FLOPs (more negative is better). For comparison, two other ways to "
+        "spend "
         "FLOPs: a dense model with wider feed-forward layers in half of its blocks (×2, ×4), and the next larger model "
         "with the same E and k = 1.",
         *report.figure(
             "k",
             "Loss against the cost of a forward pass",
-            "At k = 1, 2 and more, and for dense models with wider feed-forward layers (×2, ×4). The steeper the line, "
-            "the more the FLOPs buy.",
+            "At k = 1, 2 and more, and for dense models with wider feed-forward layers (×2, ×4). A steeper line "
+            "means a larger gain per FLOP.",
         ),
         Table([*heads, "same, next larger N"], rows, keys=3),
         *_versus(ablation),
@@ -135,7 +136,7 @@ def _bought(point: dict) -> list[str]:
 
 
 def _versus(ablation: dict) -> list[Block]:
-    """Return k less the other ways to spend FLOPs."""
+    """Return the difference of k and the other ways to spend FLOPs."""
     others = {"the next larger model": ablation["versus_growth"], "wider dense layers": ablation["versus_dense"]}
     rows = [
         [name, f"k = {k}", str(e["values"]), str(e["less"]), figure(e["mean"], "+.4f"), span(e, "+.4f")]
@@ -143,16 +144,16 @@ def _versus(ablation: dict) -> list[Block]:
         for k, e in versus.items()
     ]
     if not rows:
-        return ["No other way to spend FLOPs is in the table to compare k with."]
+        return ["The table has no other way to spend FLOPs that k could be compared with."]
     return [
-        "k less the other way, in change of log10 L per tenfold FLOPs (above zero: k buys less; each size counts "
+        "k minus the other way, in change of log10 L per tenfold FLOPs (above zero: k gains less; each size counts "
         "once):",
         Table(["against", "k", "cells", "k buys less in", "mean difference", "95 % interval"], rows, keys=2),
     ]
 
 
 def frequency_section(report: Report) -> list[Block]:
-    """Return the losses by the share of the blocks that are routed."""
+    """Return the losses by the share of routed blocks."""
     ablation = report.results["routing_frequency"]
     if not ablation["cells"]:
         return []
@@ -166,20 +167,20 @@ def frequency_section(report: Report) -> list[Block]:
         [router_name(e["router"]), share(e["R"]), *_change(e["percent"]), str(e["cells"]), str(e["lower"])]
         for e in ablation["changes"]
     ]
-    short = " Runs whose labels cannot be right are left out, so some lines are short."
+    short = " Runs with impossible labels are excluded, so some lines are short."
     suspect = short if report.results["rows"]["suspect"] else ""
     usual = share(ablation["usual"])
     return [
         Heading("Routing frequency"),
-        f"R is the share of the blocks that are routed; the main runs have R = {usual}. More routed blocks cost almost "
-        "no FLOPs and many parameters. Losses at k = 1:",
+        f"R is the share of the blocks that are routed; the main runs have R = {usual}. More routed blocks add almost "
+        "no FLOPs but many parameters. Losses at k = 1:",
         *report.figure(
             "frequency",
             "Loss against the share of the blocks that are routed",
             f"One line for each router and E.{suspect}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in shares)], rows, keys=3),
-        f"Against R = {usual}, mean over the cells (N and E), which the interval takes as independent:",
+        f"Against R = {usual}, mean over the cells (N and E), which the interval assumes to be independent:",
         Table(["router", "R", "change of the loss", "95 % interval", "cells", "loss lower in"], changes, keys=2),
     ]
 
@@ -191,7 +192,7 @@ log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
 
 def compute_section(report: Report) -> list[Block]:
-    """Return the law in compute and parameters per FLOP, which takes every kind of run."""
+    """Return the law in compute and parameters per FLOP, which covers every kind of run."""
     held = [entry for entry in report.results["utilisation"] if entry["missing"] is None]
     if not held or not report.results["headlines"]["other_kinds"]:
         return []
@@ -209,20 +210,23 @@ def compute_section(report: Report) -> list[Block]:
     ]
     return [
         Heading("One law for every kind of run"),
-        "Runs with another k, another R or wider dense layers are no points of a law in N and E. The paper's second "
-        "form has two other axes: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the parameters per "
-        "unit of compute B = P/F. In these every run of a router should lie on one surface:",
+        "A law in N and E does not cover runs with another k, another R or wider dense layers. The paper's second "
+        "form uses two other variables: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the "
+        "parameters per "
+        "unit of compute B = P/F. It should describe every run of a router:",
         COMPUTE_LAW,
-        "B_min is the least B of the runs. The units of F and B are our reading; we do not know the paper's constants "
+        "B_min is the smallest B of the runs. The units of F and B are our choice; we do not know the paper's "
+        "constants "
         "for this form.",
         *report.figure(
             "utilisation",
-            "Measured loss against the compute that each run is worth",
-            "That is the F at which the law gives the same loss to a model of the least B (line). Open marks are runs "
-            "with another k, R or width than the main grid; where they lie on the line, one law holds them all.",
+            "Measured loss against the equivalent compute of each run",
+            "The equivalent compute is the F of the model with the smallest B that has the same loss (line). Open "
+            "marks are runs "
+            "whose k, R or width is not that of the main grid; if they lie on the line, one law describes all runs.",
         ),
         Table(["", *(router_name(entry["router"]) for entry in held)], rows),
-        "In brackets are 95 % intervals, profile likelihood. B_min is given, not fitted.",
+        "In brackets are 95 % intervals, profile likelihood. B_min is not fitted.",
         _kinds_off(report.results["headlines"]["kinds_off"]),
         Table(["router", "kind", "runs", "RMSLE", "measured over fitted, mean"], kinds, keys=2),
     ]
@@ -232,20 +236,22 @@ COMPUTE_NAMES = ("a", "b", "c", "d", "B_start", "B_max", "B_min")
 
 
 def _constant_of(entry: dict, name: str) -> str:
-    own = entry["coefficients"][name]
-    value = figure(own["value"], ".4g") if own["determined"] else "open"
-    return value if own["low"] != own["low"] else f"{value} ({span(own, '.3g')})"
+    coefficient = entry["coefficients"][name]
+    value = figure(coefficient["value"], ".4g") if coefficient["determined"] else "open"
+    return value if coefficient["low"] != coefficient["low"] else f"{value} ({span(coefficient, '.3g')})"
 
 
 def _kinds_off(kinds: list[dict]) -> str:
     if not kinds:
-        return "No kind is missed in the mean by more than single runs are:"
+        return "For no kind is the mean residual larger than the residuals of single runs:"
     shown = [f"{router_name(e['router'])}, {e['kind']} ({figure(e['percent'], '+.2f')} %)" for e in kinds]
-    return f"Missed in the mean by more than single runs are, so not quite held by this law: {'; '.join(shown)}."
+    return (
+        f"Mean residual larger than the residuals of single runs, so the law does not quite hold: {'; '.join(shown)}."
+    )
 
 
 def advice_section(report: Report) -> list[Block]:
-    """Return the paper's recommendations with verdicts, and in the full report the rules and what each E brings."""
+    """Return the paper's recommendations with verdicts, and in the full report the rules and the gain of each E."""
     entries = judged(report.results)
     if not entries:
         return []
@@ -253,9 +259,9 @@ def advice_section(report: Report) -> list[Block]:
         return [Heading("The recommendations"), *verdict_table(entries)]
     return [
         Heading("The recommendations"),
-        "Verdicts follow from the numbers by the rules below and from nothing else; the rules are our choice. *Open* "
-        "means that the runs point neither way by more than their interval. Only the wording on routed blocks was "
-        "checked against the published text.",
+        "Verdicts follow only from the numbers, by the rules below, which are our choice. *Certain* means that the "
+        "whole 95 % interval agrees, *open* that it includes zero. Only the wording on routed blocks was checked "
+        "against the published text.",
         *verdict_table(report.results["advice"]),
         *_doublings(report),
         "The rules:",
@@ -264,7 +270,7 @@ def advice_section(report: Report) -> list[Block]:
 
 
 def _doublings(report: Report) -> list[Block]:
-    """Return what each step in E brings."""
+    """Return the gain of each step in E."""
     rows = []
     for entry in report.results["doublings"]:
         reached = {point["E"]: point for point in entry["reached"]}
@@ -277,7 +283,7 @@ def _doublings(report: Report) -> list[Block]:
         return []
     heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
     return [
-        "What each step in E brings, as a mean over the sizes that have both, and how much of the fall of log L from "
-        "dense to the largest E is reached:",
+        "The gain of each step in E, as a mean over the sizes that have both, and the share of the fall of log L from "
+        "dense to the largest E that is reached:",
         Table([*heads, "range over sizes"], rows, keys=2),
     ]

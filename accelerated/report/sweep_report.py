@@ -1,4 +1,4 @@
-"""The report of a sweep, written into its folder: what `engine` says of its table, and what only a sweep has."""
+"""Write the report of a sweep into its folder: the sections for any table, and those that only a sweep has."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ def write_report(folder: Path, full: bool = False) -> Path:
 
     Args:
         folder: of `training.sweeps.sweep.run_sweep`, finished or not.
-        full: with every table, instead of the answer, its figures and the cautions alone.
+        full: write every table, not only the answer, its figures and the cautions.
 
     Returns:
         The path of report.md.
@@ -25,13 +25,13 @@ def write_report(folder: Path, full: bool = False) -> Path:
     folder, started = Path(folder), time.perf_counter()
     sweep = read_sweep(folder)
     results, runs = gather_sweep(sweep)
-    found = find(sweep, results)
+    facts = find(sweep, results)
     fitted = time.perf_counter()
-    drawn = draw_all(folder / "figures", results, runs, sweep, found)
+    drawn = draw_all(folder / "figures", results, runs, sweep, facts)
     seconds = {
         "training": sweep.seconds(),
         "fitting": fitted - started,
         "figures": time.perf_counter() - fitted,
     }
-    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json", full)
-    return write_files(folder, "report.json", report_dict(sweep, advised(results), found, seconds), text)
+    text = markdown(results, drawn, facts | {"seconds": seconds}, "report.json", full)
+    return write_files(folder, "report.json", report_dict(sweep, advised(results), facts, seconds), text)

@@ -6,7 +6,7 @@ from .outline import Report, listed, names, router_name
 
 
 def chance_section(report: Report) -> list[Block]:
-    """Return the largest E of each router against dense, in units of what chance does."""
+    """Compare the largest E of each router with dense, in units of chance."""
     sweep = report.sweep
     if not sweep or not sweep["comparisons"]:
         return []
@@ -37,12 +37,12 @@ def _spread_words(sweep: dict) -> str:
 
 def _error_words(sweep: dict) -> str:
     if not sweep["errors"]:
-        return "The error over documents is not known: these runs kept no losses window by window."
+        return "The error over documents is not known, because these runs did not save their losses window by window."
     return "± is the standard error over documents, window by window on the same windows."
 
 
 def _measured_on(sweep: dict) -> list[Block]:
-    """Return on how much text losses were measured, and how well one is known by itself."""
+    """Return the amount of evaluation text, and the errors of single losses."""
     if not sweep["errors"]:
         return []
     errors = " to ".join(map(significant, sweep["errors"]))
@@ -54,21 +54,21 @@ def _measured_on(sweep: dict) -> list[Block]:
 
 
 def evaluation_words(sweep: dict) -> str:
-    """Return what a loss is of, and on what else than the tokens before it depends."""
-    said = "Evaluation routes greedily, sees no later token and drops nothing."
+    """Return sentences on the objective, and on other tokens that affect a loss."""
+    sentence = "Evaluation routes greedily, uses no later token and drops nothing."
     if sweep["masked"]:
         rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
-        said = (
-            f"What is predicted are hidden tokens, {rates} % of each sequence, from all the others on both sides: a "
-            "loss of another task than that of the next token. Evaluation routes greedily and drops nothing."
+        sentence = (
+            f"These models predict hidden tokens, {rates} % of each sequence, from the tokens on both sides, so their "
+            "losses are not comparable with next-token losses. Evaluation routes greedily and drops nothing."
         )
     if sweep["grouped"]:
-        later = "" if sweep["masked"] else ", though on no later position of any"
-        said += (
-            f" {names(sweep['grouped'])}: experts see one position of a group of sequences, in evaluation too. The "
-            f"loss of a sequence then depends on the others of its group{later}."
+        later = "" if sweep["masked"] else ", but not on any later position"
+        sentence += (
+            f" {names(sweep['grouped'])}: experts see one position of a group of sequences, also in evaluation. The "
+            f"loss of a sequence depends on the other sequences of its group{later}."
         )
-    return said
+    return sentence
 
 
 def _spreads(report: Report) -> list[Block]:
@@ -85,18 +85,19 @@ def _spreads(report: Report) -> list[Block]:
 
 
 def registered_section(report: Report) -> list[Block]:
-    """Return what was predicted of the largest model before it was trained, beside what was measured."""
-    said = report.sweep and report.sweep["registered"]
-    if not said:
+    """Return the predictions for the largest model, made before its training, and the measured losses."""
+    registered = report.sweep and report.sweep["registered"]
+    if not registered:
         return []
     outcome = "None of these runs is finished yet."
-    if said["scored"]:
+    if registered["scored"]:
         outcome = (
-            f"{said['hits']} of {said['scored']} measured losses lie within their {percent(said['level'])} interval of "
+            f"{registered['hits']} of {registered['scored']} measured losses lie within the "
+            f"{percent(registered['level'])} interval of "
             "one more run."
         )
     rows = []
-    for entry in said["predictions"]:
+    for entry in registered["predictions"]:
         measured = " ".join(figure(loss, ".4f") for loss in entry["measured"])
         cells = [router_name(entry["router"]), f"{int(entry['N']):,}", str(int(entry["E"]))]
         if entry["loss"] is None:
@@ -108,21 +109,22 @@ def registered_section(report: Report) -> list[Block]:
         rows.append([*cells, entry["law"], figure(entry["loss"], ".4f"), ends, measured or "not yet", error])
     heads = ["router", "N", "E", "law", "predicted", "interval of one more run", "measured", "error"]
     return [
-        Heading("What was predicted of the largest model"),
-        f"Before a model of the largest size was trained, the laws of the {len(said['fitted_to'])} smaller runs "
-        f"predicted its losses (`predictions.json`, written {said['written']}; never written again). {outcome}",
+        Heading("Predictions for the largest model"),
+        f"Before any model of the largest size was trained, the laws of the {len(registered['fitted_to'])} smaller "
+        "runs "
+        f"predicted its losses (`predictions.json`, written {registered['written']}; never written again). {outcome}",
         Table(heads, rows, keys=3),
     ]
 
 
 def routers_section(report: Report) -> list[Block]:
-    """Return how the routers route: how evenly they use their experts, and what they have learned."""
-    found = _loads(report) + _learning(report) if report.sweep else []
-    return [Heading("The routers"), *found] if found else []
+    """Return the loads of the experts, and what the routers have learned."""
+    blocks = _loads(report) + _learning(report) if report.sweep else []
+    return [Heading("The routers"), *blocks] if blocks else []
 
 
 def _loads(report: Report) -> list[Block]:
-    """Return how evenly the routers use their experts."""
+    """Return the loads of the experts."""
     rows = [
         [
             router_name(load.router),
@@ -139,7 +141,7 @@ def _loads(report: Report) -> list[Block]:
         return []
     return [
         "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
-        "Evaluation is greedy and drops nothing; in training an expert with a capacity takes no more than that.",
+        "Evaluation is greedy and drops nothing; in training an expert drops tokens above its capacity.",
         *report.figure(
             "load",
             "Load per expert at the largest size and E",
@@ -161,10 +163,12 @@ def _learning(report: Report) -> list[Block]:
     if not rows:
         return []
     return [
-        "Agreement: the share of tokens whose expert is the same in training and in evaluation. Information: what the "
-        "expert says about the token's id. Entropy: of RL-R's policy over ln E; 1 is undecided. Exchange: the loss "
-        "with experts exchanged at random, over the loss. A router that has not learned agrees by chance, or its "
-        "experts do the same (exchange 1).",
+        "Agreement: the share of tokens with the same expert in training and evaluation. Information: mutual "
+        "information "
+        "of expert and token id. Entropy: of RL-R's policy, divided by ln E; 1 is undecided. Exchange: the loss "
+        "with randomly exchanged experts, divided by the loss. A router has not learned if its agreement is by chance "
+        "or "
+        "its experts do the same (exchange 1).",
         Table(heads, rows, keys=2),
     ]
 
@@ -172,32 +176,32 @@ def _learning(report: Report) -> list[Block]:
 def training_figure(report: Report) -> list[Block]:
     """Return the figure of the losses during training."""
     caption = (
-        "Dense models and, of each router, the largest E. Points are validation losses, thin lines the training loss"
+        "Dense models, and the largest E of each router. Points are validation losses, thin lines the training loss"
     )
-    caption += " (running mean). The first steps, far above the rest, are cut off." if report.full else "."
+    caption += " (running mean). The first steps, with much higher losses, are not shown." if report.full else "."
     return report.figure("training", "Loss during training", caption)
 
 
 def training_section(report: Report) -> list[Block]:
-    """Return how the runs trained."""
+    """Return the section on training."""
     if not report.sweep:
         return []
     return [
         Heading("Training"),
-        *(training_figure(report) or ["The logs of the runs are not there, so there are no curves."]),
+        *(training_figure(report) or ["There are no curves, because the logs of the runs are missing."]),
     ]
 
 
 def not_used(sweep: dict) -> list[str]:
-    """Return which runs of a sweep are not in, and which no law uses, in sentences."""
+    """Return sentences on missing runs, and on runs that no law uses."""
     waiting = ", ".join(f"{i} ({name})" for i, name in sweep["waiting"].items())
     left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep["left_out"].items()))
-    found = [f"**Not in:** {waiting}."] if waiting else []
-    return [*found, f"**Not used for the law:** {left_out}."] if left_out else found
+    sentences = [f"**Not in:** {waiting}."] if waiting else []
+    return [*sentences, f"**Not used for the law:** {left_out}."] if left_out else sentences
 
 
 def how_done(sweep: dict) -> str:
-    """Return with what seeds, on what device and by what code a sweep was trained."""
+    """Return the seeds, the device and the code of a sweep."""
     several = " (several: the runs are not of one state of the code)" if len(sweep["commits"]) > 1 else ""
     return (
         f"Seeds {', '.join(map(str, sweep['seeds']))}; device {', '.join(sweep['devices'])}; commit "

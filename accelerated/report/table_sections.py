@@ -1,4 +1,4 @@
-"""The sections of a report on the table itself: symbols, what does not reproduce, which runs were used, the method."""
+"""The sections of a report on the table: symbols, differences from the paper, used runs, method."""
 
 import shlex
 
@@ -10,27 +10,27 @@ from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
 
 MANY_GAPS, MANY_TWICE = 12, 6
-"""Beyond so many gaps of the grid, or equal runs, they are counted and not named one by one."""
+"""Above this number, gaps of the grid or equal runs are counted instead of named."""
 
 SYMBOLS = [
-    ["loss, L", "cross-entropy on text that was not trained on", "nats per token"],
-    ["N", "parameters that one token passes through, without embeddings; a dense model has no others", "parameters"],
-    ["RMSLE", "root of the mean squared difference of log10 losses, predicted less measured", "log10"],
+    ["loss, L", "cross-entropy on held-out text", "nats per token"],
+    ["N", "parameters that one token uses, without embeddings; all of them in a dense model", "parameters"],
+    ["RMSLE", "root of the mean squared difference of log10 losses, predicted minus measured", "log10"],
     ["log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""],
 ]
 ROUTED_SYMBOLS = [
     ["E", "experts per routed block; 1 is a dense model", "experts"],
-    ["k", "experts that one token passes through", "experts"],
+    ["k", "experts per token", "experts"],
     ["R", "share of the blocks that are routed", "1"],
-    ["P", "all parameters, every expert counted", "parameters"],
+    ["P", "all parameters, including every expert", "parameters"],
     ["F", "compute of the forward pass of 2,048 tokens", "TeraFLOPs"],
     ["B", "parameters per unit of compute, P over the forward FLOPs of one token", "parameters per FLOP"],
     ["Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"],
 ]
 ROUTERS = {
-    "Hash": "HASH: the expert is fixed by the token itself; nothing is learned.",
-    "RL-R": "RL-R: the router is trained by reinforcement: the reward is a good prediction of the next token.",
-    "S-Base": "S-BASE: a token goes to the expert it scores highest, after a step that balances the batch (Sinkhorn).",
+    "Hash": "HASH: the token id determines the expert; nothing is learned.",
+    "RL-R": "RL-R: the router is trained by reinforcement learning; a good prediction of the next token is the reward.",
+    "S-Base": "S-BASE: a token goes to its highest-scoring expert, after Sinkhorn's method balances the batch.",
 }
 
 
@@ -43,7 +43,7 @@ def symbols_section(report: Report) -> list[Block]:
 
 
 def not_reproduced_section(report: Report) -> list[Block]:
-    """Return in what the fits to the released runs are not what the paper prints."""
+    """Return the differences between fits to the released runs and the printed results."""
     if not report.table["released"]:
         return []
     laws = [law for law in report.fitted if "printed" in law]
@@ -54,15 +54,17 @@ def not_reproduced_section(report: Report) -> list[Block]:
         f"{loss_name(each['loss'])} with {router_name(each['router'])} ({listed(unknown)})"
         for each in report.results["transfer"]
         if each["missing"] is None
-        and (unknown := [name for name, own in constants(each).items() if not own["determined"]])
+        and (unknown := [name for name, coefficient in constants(each).items() if not coefficient["determined"]])
     ]
     if open_texts:
-        lines.append(f"**Not determined by the runs**, so that no number should be read off: {'; '.join(open_texts)}.")
+        lines.append(f"**Not determined by the runs**, so do not use a number: {'; '.join(open_texts)}.")
     lines += [
-        "**Not compared with the paper** because we do not have its figures: the slopes at each size, the constants of "
+        "**Not compared with the paper**, because it does not give the numbers: the slopes at each size, the "
+        "constants of "
         "the law in (F, B), and the fits to the other texts.",
-        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. Where the gain "
-        "of routing ends, and at which size, can be different when larger models are trained on more.",
+        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size "
+        "where the gain "
+        "of routing ends can change if larger models are trained on more tokens.",
     ]
     return [Heading("What does not reproduce"), *bullets(lines)]
 
@@ -70,8 +72,8 @@ def not_reproduced_section(report: Report) -> list[Block]:
 def _about_printed(report: Report, laws: list[dict]) -> list[str]:
     outside = report.results["headlines"]["printed"]["outside"]
     inside = (
-        "**Every printed constant lies inside the interval of our fit.** The constants themselves are not the same: "
-        "the objective is so flat that the runs do not tell them apart."
+        "**Every printed constant lies inside the interval of our fit.** The constants themselves differ: "
+        "the objective is so flat that the runs cannot distinguish them."
     )
     if outside:
         named = listed(f"{each['name']} of {router_name(each['router'])}" for each in outside)
@@ -92,49 +94,54 @@ def _about_printed(report: Report, laws: list[dict]) -> list[str]:
         inside,
         "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies c by up to "
         f"nine: RMSLE on the same rows: {'; '.join(scores)}.",
-        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c, and half a unit in the third "
-        f"decimal of b and c moves it by a factor of ten and more: {'; '.join(cutoffs)}.",
+        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c, and a rounding of half a "
+        "unit in the third "
+        f"decimal of b and c changes it by a factor of ten or more: {'; '.join(cutoffs)}.",
     ]
 
 
 def _about_dense(dense: dict) -> str:
-    printed, own = dense["printed"], dense["coefficients"]
-    inside = all(own[name]["low"] <= printed[name] <= own[name]["high"] for name in ("alpha", "N_c"))
+    printed, coefficients = dense["printed"], dense["coefficients"]
+    inside = all(coefficients[name]["low"] <= printed[name] <= coefficients[name]["high"] for name in ("alpha", "N_c"))
     return (
-        f"**The dense power law** fits with alpha {figure(own['alpha']['value'], '.4f')} and N_c "
-        f"{count(own['N_c']['value'])}; printed are {figure(printed['alpha'], '.3f')} and {count(printed['N_c'])}, "
+        f"**The dense power law** fits with alpha {figure(coefficients['alpha']['value'], '.4f')} and N_c "
+        f"{count(coefficients['N_c']['value'])}; the paper prints {figure(printed['alpha'], '.3f')} and "
+        f"{count(printed['N_c'])}, "
         f"which miss the dense runs by {figure(printed['rmsle'], '.4f')} in log10 L, the fit by "
         f"{figure(dense['rmsle'], '.4f')}; "
-        f"{'both lie inside the rough intervals of the fit' if inside else 'not both lie inside its intervals'}."
+        f"{'both lie inside the rough intervals of the fit' if inside else 'at least one lies outside its interval'}."
     )
 
 
 CHOICES = {
     "clark": "those of the paper (routing frequency 0.5, k = 1, seed 42)",
-    "every seed": "every seed, k = 1, the commonest routing frequency",
+    "every seed": "every seed, k = 1, the most common routing frequency",
 }
 
 
 def rows_section(report: Report) -> list[Block]:
-    """Return which runs were used for what, and which are missing."""
+    """Return the runs used for each analysis, and the missing ones."""
     table, rows = report.table, report.results["rows"]
     steps = range_of(sorted(set(table["last_steps"])))
-    found: list[Block] = [Heading("Which runs were used"), f"Of each run its last evaluation is used (step {steps})."]
+    blocks: list[Block] = [Heading("Which runs were used"), f"The last evaluation of each run is used (step {steps})."]
     if rows["routers"]:
         chosen = CHOICES.get(table["row_choice"], f"`{table['row_choice']}`")
         counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
         part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
-        found.append(
-            f"The laws in N and E take {chosen}; dense runs count for every router. That is, in runs: {counts}. The "
-            f"law in (F, B) and the ablations take every run{part} but the suspect ones; the pairs, those of them with "
-            "k = 1 and the commonest routing frequency."
+        blocks.append(
+            f"The laws in N and E take {chosen}; dense runs count for every router. Number of runs: {counts}. The "
+            f"law in (F, B) and the ablations use every run{part} except the suspect ones; the pairs use those with "
+            "k = 1 and the most common routing frequency."
         )
     elif table["condition"]:
-        found.append(f"The law takes `{table['row_choice']}`.")
+        blocks.append(f"The law takes `{table['row_choice']}`.")
     if rows["not_in_laws"] and table["routers"]:
         left = [[e["reason"], str(e["runs"]), ", ".join(map(str, e["hyper_ids"]))] for e in rows["not_in_laws"]]
-        found += ["In no law in N and E, each run under its first reason:", Table(["reason", "runs", "hyper_id"], left)]
-    return [*found, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
+        blocks += [
+            "Not used in a law in N and E, each run with the first reason that applies:",
+            Table(["reason", "runs", "hyper_id"], left),
+        ]
+    return [*blocks, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
 
 
 def _suspects(report: Report) -> list[Block]:
@@ -146,35 +153,36 @@ def _suspects(report: Report) -> list[Block]:
         + [figure(e["loss"], ".4f"), e["reason"]]
         for e in rows["suspect"]
     ]
-    found: list[Block] = ["Not used anywhere, because their labels cannot be right:"]
-    found.append(Table(["hyper_id", "router", "N", "E", "R", "loss", "why"], cells))
+    blocks: list[Block] = ["Not used anywhere, because their labels are impossible:"]
+    blocks.append(Table(["hyper_id", "router", "N", "E", "R", "loss", "why"], cells))
     if rows["kept"]:
         kept = listed(rows["kept"])
-        found.append(
-            f"Used although a suspect run has the same configuration, since it agrees with its neighbours: {kept}."
+        blocks.append(
+            "Used, because they agree with their neighbours, although a suspect run has the same configuration: "
+            f"{kept}."
         )
-    return found
+    return blocks
 
 
 def _odd_runs(report: Report) -> list[Block]:
-    """Return the runs that are there twice, the gaps of the grid, and the blank losses."""
-    rows, found = report.results["rows"], []
+    """Return repeated runs, gaps of the grid, and blank losses."""
+    rows, sentences = report.results["rows"], []
     suspect = {each["hyper_id"] for each in rows["suspect"]}
     twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]
     if twice:
-        found.append(f"Alike in router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
+        sentences.append(f"Equal in router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
     gaps = rows["cells_missing"]
     if len(gaps) > MANY_GAPS:
-        found.append(f"The grid has {plural(len(gaps), 'gap')}.")
+        sentences.append(f"The grid has {plural(len(gaps), 'gap')}.")
     elif gaps:
-        found.append(f"Missing from the grid: {listed(_gap(report, each) for each in gaps)}.")
+        sentences.append(f"Missing from the grid: {listed(_gap(report, each) for each in gaps)}.")
     if report.table["released"]:
-        found.append(
+        sentences.append(
             "The dense 130M model was not trained with seed 42 but with seeds 1, 2 and 3; the paper's choice of rows, "
             "seed 42, therefore has no dense model of that size."
         )
     blank = [f"{run['hyper_id']} ({listed(map(loss_name, run['losses']))})" for run in rows["blank"]]
-    return found + ([f"Blank at the last evaluation: {'; '.join(blank)}."] if blank else [])
+    return sentences + ([f"Blank at the last evaluation: {'; '.join(blank)}."] if blank else [])
 
 
 def _alike(report: Report, group: dict) -> str:
@@ -191,61 +199,63 @@ def _gap(report: Report, cell: dict) -> str:
 
 
 def _lacking(report: Report) -> list[Block]:
-    """Return which comparisons the table has no runs for."""
+    """Return the comparisons for which the table has no runs."""
     results, table = report.results, report.table
     no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
     lacking = {
         "two values of E at one size, so there are no slopes": any(law["measured_slopes"] for law in report.laws),
         "two routers at the same N and E": results["pairs"],
-        "models that differ in k alone, so the effect of more experts per token is unknown": results[
+        "models that differ only in k, so the effect of more experts per token is unknown": results[
             "experts_per_token"
         ]["cells"],
-        "models that differ in the share of routed blocks alone": results["routing_frequency"]["cells"],
-        "another k, R or width, so the law in (F, B) has nothing to hold together": no_compute
+        "models that differ only in the share of routed blocks": results["routing_frequency"]["cells"],
+        "another k, R or width, so there is nothing to test the law in (F, B) on": no_compute
         or results["headlines"]["other_kinds"],
         "other texts: there is one loss column": len(table["loss_columns"]) > 1,
     }
     absent = [words for words, there in lacking.items() if not there]
-    found = [f"**The table has no runs of** {'; '.join(absent)}."] if absent and table["routers"] else []
-    said = {law["missing"] for law in report.laws}
-    return found + missing([each for each in results["utilisation"] if each["missing"] not in said], "law in (F, B)")
+    sentences = [f"**The table has no runs of** {'; '.join(absent)}."] if absent and table["routers"] else []
+    reasons = {law["missing"] for law in report.laws}
+    return sentences + missing(
+        [each for each in results["utilisation"] if each["missing"] not in reasons], "law in (F, B)"
+    )
 
 
 def method_section(report: Report) -> list[Block]:
     """Return how the numbers were computed, and how to repeat them."""
     scatter, sizes = report.results["seed_scatter"], report.table["sizes"]
-    found: list[Block] = [Heading("How it was computed")]
+    blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
-        found.append(
-            "**Fits.** Given E_start and E_max the law is linear in the rest, so the search is over those two alone, "
-            "over their whole domain, 1 ≤ E_start < E_max ≤ ∞, limits included; the optimum is the global one. What is "
-            f"minimised: {report.fitted[0]['criterion']}. Intervals are profile likelihood intervals: all values that "
-            "some law of the domain can have without being rejected at 95 %, taking misses as normal and independent. "
+        blocks.append(
+            "**Fits.** Given E_start and E_max, the law is linear in the rest, so the search is only over those two, "
+            "in their whole domain 1 ≤ E_start < E_max ≤ ∞ with its limits, and finds the global optimum. The "
+            f"objective: {report.fitted[0]['criterion']}. Intervals are profile likelihood intervals: all values that "
+            "a law can have without being rejected at 95 %, assuming normal and independent residuals. "
             "Intervals of means are Student's."
         )
-    chance = "is not known: no configuration was run with more than one seed."
+    chance = "is not known: no configuration was trained with more than one seed."
     if scatter:
         chance = (
-            "is judged by runs that differ in the seed alone: a standard deviation of "
+            "is measured by runs that differ only in the seed: a standard deviation of "
             f"{two_digits(scatter['percent'])} % of the loss, from {plural(scatter['runs'], 'run')} at "
             f"{plural(len(scatter['points']), 'point')}."
         )
     return [
-        *found,
+        *blocks,
         f"**Chance** {chance}",
-        "**What no law of N and E can say** is how the gain changes with more training or on other text; and nothing "
-        f"was measured below N = {sizes[0]:,} or above N = {sizes[-1]:,}: what a law says there is extrapolation.",
+        "**A law of N and E cannot predict** how the gain changes with more training or on other text. Nothing "
+        f"was measured below N = {sizes[0]:,} or above N = {sizes[-1]:,}: the law extrapolates there.",
         *more_section(report),
     ]
 
 
 def more_section(report: Report) -> list[Block]:
-    """Return where the rest is, which runs were not used, and how to do it again."""
+    """Return where to find the rest, the unused runs, and the command that repeats the report."""
     sweep, rows = report.sweep, report.results["rows"]
     lines = not_used(sweep) if sweep else []
     if not report.full:
         unused = [f"{each['runs']}, {each['reason']}" for each in rows["not_in_laws"]]
-        unused += [f"{len(rows['suspect'])} whose labels cannot be right"] if rows["suspect"] else []
+        unused += [f"{len(rows['suspect'])} with impossible labels"] if rows["suspect"] else []
         lines += [f"**Runs that no law uses:** {'; '.join(unused)}."] if unused else []
         lines += report.table["remarks"]
     table = ", every evaluation in [results.csv](results.csv)" if sweep else ""

@@ -1,4 +1,4 @@
-"""Why the verdict on a recommendation of the paper is what it is, and by which rule: sentences from its evidence."""
+"""Sentences on the evidence and the rule behind the verdict on each recommendation of the paper."""
 
 from ..results.blocks import Block, Table, count, figure, span
 from .outline import listed, names, router_name
@@ -8,38 +8,37 @@ CANNOT = "cannot be said"
 LACKING = {
     "size": "no router has a law at a size up to 1.3B",
     "experts": "no router has runs between E = 64 and 128 and beyond",
-    "k": "no runs with known FLOPs differ in k alone beside a larger model with k = 1",
-    "router": "S-BASE is not there beside another router at the same N and E",
-    "frequency": "no runs differ in R alone, below 0.5 beside 0.5 or more",
+    "k": "no runs with known FLOPs differ only in k and have a larger model with k = 1",
+    "router": "S-BASE and another router have no run of the same N and E",
+    "frequency": "no runs differ only in R, with one R below 0.5 and one at 0.5 or more",
 }
-"""What is missing where a recommendation cannot be judged."""
+"""The missing runs if a recommendation cannot be judged."""
 
 RULES = {
-    "size": "supported if at every trained N up to 1.3B the gain of the law at the largest E is below 0 with its "
-    "interval",
-    "experts": "supported if no step beyond E = 128 lowers the loss with its interval; in part if one does, but E = "
-    "128 brings at least two thirds of the fall of log L to the largest E, and every doubling beyond it less than the "
-    "best doubling below it; else not",
-    "k": "supported if more experts per token lower the loss by less per tenfold FLOPs than the next larger model with "
-    "k = 1 does, with the interval of the mean difference, at every k; not supported if by more at every k; in part if "
-    "by less at one k and at none by more",
-    "router": "supported if the mean loss of S-BASE over the shared (N, E) is below that of every other router with "
-    "its interval (each size counted once); in part if below some and above none; not supported if above one",
-    "frequency": "supported if for every router the loss with R below 0.5 is above that with the usual R, with the "
-    "interval of the mean difference over the cells; not supported if it is below for one",
+    "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B",
+    "experts": "supported if no step beyond E = 128 has a certain gain; in part if one has, but E = 128 reaches at "
+    "least two thirds of the fall of log L, and each later doubling gains less than the best earlier one; else not",
+    "k": "compares the gain per tenfold FLOPs of more experts per token with that of the next larger model with k = 1; "
+    "supported if it is certainly smaller at every k; not supported if certainly larger at every k; in part if "
+    "certainly smaller at one k and certainly larger at none",
+    "router": "compares the mean loss of S-BASE over the shared (N, E) with each other router (each size counts once); "
+    "supported if S-BASE is certainly lower than all; in part if lower than some and higher than none; not supported "
+    "if certainly higher than one",
+    "frequency": "supported if, for every router, R below 0.5 certainly has a higher mean loss than the usual R; not "
+    "supported if certainly lower for one",
 }
-"""The rules, which are our choice."""
+"""The rules, which are our choice; certain means that the whole interval agrees."""
 
 
 def because(entry: dict) -> str:
-    """Return why the verdict on a recommendation, an entry of `advice`, is what it is."""
+    """Return the reason for the verdict on a recommendation, an entry of `advice`."""
     if entry["verdict"] == CANNOT:
         return LACKING[entry["key"]]
     return _BECAUSE[entry["key"]](entry["evidence"])
 
 
 def judged(results: dict) -> list[dict]:
-    """Return the recommendations on which the runs say something."""
+    """Return the recommendations that the runs can judge."""
     return [entry for entry in results["advice"] if entry["verdict"] != CANNOT]
 
 
@@ -51,14 +50,16 @@ def verdict_table(entries: list[dict]) -> list[Block]:
 
 def _size(evidence: dict) -> str:
     least = evidence["least"]
-    said = (
+    reason = (
         f"by the law E = {least['E']} lowers the loss with its interval at {evidence['below']} of {evidence['of']} "
         f"points (router and size), least for {router_name(least['router'])} at N = {count(least['N'])}: "
         f"{figure(least['percent'][0], '+.1f')} %"
     )
     if evidence["above"]:
-        return f"{said}, and above 0 at {evidence['above']}"
-    return f"{said}, none of them near 1.3B" if evidence["below"] == evidence["of"] and not evidence["near"] else said
+        return f"{reason}, and above 0 at {evidence['above']}"
+    return (
+        f"{reason}, none of them near 1.3B" if evidence["below"] == evidence["of"] and not evidence["near"] else reason
+    )
 
 
 def _experts(evidence: dict) -> str:
@@ -73,14 +74,14 @@ def _experts(evidence: dict) -> str:
 
 def _k(evidence: dict) -> str:
     growth, dense = evidence["versus_growth"], evidence["versus_dense"]
-    said = [
+    reasons = [
         f"k = {k} buys less per FLOP than a larger model in {e['less']} of {e['values']} cells"
         for k, e in growth.items()
     ]
     if dense:
         wider = ", ".join(f"{e['less']} of {e['values']} (k = {k})" for k, e in dense.items())
-        said.append(f"than wider dense layers in {wider}")
-    return "; ".join(said)
+        reasons.append(f"than wider dense layers in {wider}")
+    return "; ".join(reasons)
 
 
 def _against(entry: dict) -> str:
@@ -93,16 +94,16 @@ def _against(entry: dict) -> str:
 
 
 def _frequency(evidence: dict) -> str:
-    said = [
+    reasons = [
         f"{router_name(e['router'])}: the loss is higher with R below 0.5 in {e['higher']} of {e['cells']} cells"
         for e in evidence["below_half"]
     ]
-    said += [
+    reasons += [
         f"{router_name(e['router'])} with R = {e['R']:.3g} is lower than with R = {evidence['usual']:.3g} in "
         f"{e['lower']} of {e['cells']}"
         for e in evidence["above"]
     ]
-    return "; ".join(said)
+    return "; ".join(reasons)
 
 
 _BECAUSE = {

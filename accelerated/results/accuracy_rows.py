@@ -1,8 +1,8 @@
 """The rows of laws of accuracy and of leverage: one group for each task and training set, or for each router.
 
 accuracies   `accuracy_groups`     a task of a table of accuracies, as the columns of a law
-leverages    `leverage_groups`     a table of leverages, whole
-runs         `leverage_of_runs`    the leverages of the runs of a router over the dense runs beside them
+leverages    `leverage_groups`     a whole table of leverages
+runs         `leverage_of_runs`    the leverages of a router's runs over the dense runs of the same table
 """
 
 import re
@@ -29,30 +29,30 @@ from .row_differences import left_out_lines
 from .rows import COLUMNS, Rows, column_remarks, training_flops
 
 SOME = 0.1
-"""Share of the accuracies of a task beyond which those far below the rate of guessing are no chance. Our choice."""
+"""A larger share of a task's accuracies far below the guess rate is not chance. Our choice."""
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
 class Choice(NamedTuple):
-    """What a user chooses of a table of accuracies or leverages, besides the law."""
+    """A user's choices for a table of accuracies or leverages, besides the law."""
 
-    loss: str | None = None  # the text whose loss a law goes through; of leverages: column of the loss
+    loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
     rows: str | None = None
     task: tuple[str, ...] = ()
-    tasks: Path | None = None  # a table of rates of guessing
+    tasks: Path | None = None  # a table of guess rates
     guess_rate: float | None = None
     options: dict = {}  # more keyword arguments of the fit
 
 
 def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
-    """Read a table of accuracies, of leverages, or of runs whose leverages follow from the dense ones.
+    """Read a table of accuracies, of leverages, or of runs with dense runs to compute leverages from.
 
     Returns:
-        The rows of each task or router; why some have none, by their names; and what was derived or left out.
+        The rows of each task or router; the reasons, by name, why some have none; remarks on derived and excluded rows.
 
     Raises:
-        InputError: what is wrong with the table or the choice.
+        InputError: the table or the choice is wrong.
     """
     if law.measured == "accuracy":
         return _read_accuracies(law, path, choice)
@@ -79,8 +79,8 @@ def _read_accuracies(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], 
     rates = None if choice.tasks is None else read_guess_rates(choice.tasks)
     if rates is None and path == data_folder() / "overtraining_runs.csv":
         rates = read_guess_rates(released_table("downstream_tasks.csv"))
-    asked = choice.task, choice.guess_rate, rates, choice.loss, choice.rows, choice.options
-    return accuracy_groups(table, law, *asked), {}, table.remarks
+    choices = choice.task, choice.guess_rate, rates, choice.loss, choice.rows, choice.options
+    return accuracy_groups(table, law, *choices), {}, table.remarks
 
 
 def accuracy_groups(
@@ -98,40 +98,45 @@ def accuracy_groups(
     Args:
         table: of `read_accuracies`.
         law: of accuracy.
-        tasks: those that are wanted; all if none is named. For a law in attempts, the task without its pass@K.
-        guess: rate of guessing of every task; that of `rates`, of the table or of well-known tasks if None.
-        rates: {task: rate of guessing}, of a table of tasks.
-        loss: the text whose loss a law takes that goes through one; "validation", or the table's first, if None.
+        tasks: names of tasks; all if empty. For a law in attempts, the name without pass@K.
+        guess: guess rate of every task; if None, from `rates`, the table or the list of well-known tasks.
+        rates: {task: guess rate}, from a table of tasks.
+        loss: the text whose loss a two-stage law uses; if None, "validation" or the table's first.
         rows: a condition on params, tokens, flops, run, training_set, loss_TEXT and acc_TASK.
         options: more keyword arguments of the fit.
 
     Raises:
-        InputError: no such task or loss, or the law takes a column that no table of accuracies has.
+        InputError: no such task or loss, or the law needs a column that tables of accuracies do not have.
     """
     chosen = np.ones(len(table.flops), bool) if rows is None else row_mask(_frame(table), rows)
     if not chosen.any():
         raise InputError(f"rows {rows!r}: no row matches; the table has {len(chosen)} rows")
     columns = {"flops": table.flops, "parameters": table.parameters, "tokens": table.tokens}
     if loss is not None and "loss" not in law.beside:
-        raise InputError(f"--loss {loss}: the law {law.name} goes through no loss; two-stage laws do")
+        raise InputError(f"--loss {loss}: the law {law.name} does not use a loss; two-stage laws do")
     if "loss" in law.beside:
         columns["loss"] = table.losses[loss_name(table, loss)]
     tried = _columns_of_tasks(table, law, tasks)
     groups = []
     for task in tried:
         for part in dict.fromkeys(table.training_set[chosen].tolist()):
-            mask, found = chosen & (table.training_set == part), []
+            mask, parts_found = chosen & (table.training_set == part), []
             for name, attempts in tried[task]:
                 more = {} if attempts is None else {"attempts": np.full(len(chosen), float(attempts))}
                 known = mask & np.isfinite(table.accuracies[name])
-                found.append([*_columns(columns | more, law, known), table.accuracies[name][known]])
-            *given, measured = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            whole = np.all([np.isfinite(column) for column in given], axis=0)
+                parts_found.append([*_columns(columns | more, law, known), table.accuracies[name][known]])
+            *values, measured = (np.concatenate(parts) for parts in zip(*parts_found, strict=True))
+            whole = np.all([np.isfinite(column) for column in values], axis=0)
             option, remarks = _guess(law, task, guess, rates, table)
             remarks += _below_guessing(measured[whole], option.get("guess_rate"))
-            own, blank = tuple(column[whole] for column in given), int(mask.sum()) * len(found) - int(whole.sum())
+            whole_columns, blank = (
+                tuple(column[whole] for column in values),
+                int(mask.sum()) * len(parts_found) - int(whole.sum()),
+            )
             more = option | (options or {})
-            groups.append(Rows(task, own, measured[whole], part=part, options=more, remarks=remarks, blank=blank))
+            groups.append(
+                Rows(task, whole_columns, measured[whole], part=part, options=more, remarks=remarks, blank=blank)
+            )
     return groups
 
 
@@ -142,10 +147,11 @@ def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]
 
 
 def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Rows:
-    """Return the leverages of the runs of one router over the dense runs beside them.
+    """Return the leverages of the runs of one router over the dense runs of the same table.
 
-    The compute of a dense model of equal loss is that at which a power law of the dense runs, fitted by
-    `compute.fit_compute`, has the loss of the run. A is k/E and G half of the table's granularity.
+    A power law of the dense runs, fitted by
+    `compute.fit_compute`, gives the compute of a dense model of equal loss. A is k/E, and G half the table's
+    granularity.
 
     Raises:
         ValueError: fewer than 3 dense runs of 2 budgets, a column is missing, or dense losses do not fall with compute.
@@ -155,75 +161,78 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
     loss = frame[loss_column].to_numpy(dtype=np.float64)
     if dense.sum() < 3 or np.unique(flops[dense]).size < 2:
         raise ValueError(
-            f"{plural(int(dense.sum()), 'dense run')}; a leverage needs at least 3 of 2 budgets, or a column leverage"
+            f"{plural(int(dense.sum()), 'dense run')}; a leverage needs at least 3 dense runs of 2 budgets, or a "
+            "column leverage"
         )
     fit = fit_compute(flops[dense], loss[dense])
     if fit.status != "interior":
         raise ValueError(
-            "the losses of the dense runs do not fall with compute, so that there is no leverage over them"
+            "the losses of the dense runs do not fall with compute, so no leverage can be computed from them"
         )
     A, alpha = fit.coefficients.A, fit.coefficients.alpha
-    found = (A / loss[~dense]) ** (1 / alpha) / flops[~dense]
+    leverage = (A / loss[~dense]) ** (1 / alpha) / flops[~dense]
     outside = int(((loss[~dense] < loss[dense].min()) | (loss[~dense] > loss[dense].max())).sum())
     remarks = [
-        f"leverage: training FLOPs at which a power law of the {dense.sum()} dense runs has the loss of a run, over "
-        f"those of the run; {outside} of {found.size} runs have losses beyond those of the dense runs"
+        f"leverage: dense FLOPs over a run's own FLOPs, where a power law of the {dense.sum()} dense runs has the same "
+        f"loss; {outside} of {leverage.size} runs have losses outside the range of the dense runs"
     ]
     remarks += column_remarks([selection], LAWS["leverage"])
     activation = 1 - COLUMNS["sparsity"](frame)[~dense]
     columns = activation, COLUMNS["granularity"](frame)[~dense] / 2, flops[~dense]
-    own = {"options": options or {}, "left_out": selection.left_out, "remarks": remarks}
-    return Rows(selection.router, columns, found, **own)
+    fields = {"options": options or {}, "left_out": selection.left_out, "remarks": remarks}
+    return Rows(selection.router, columns, leverage, **fields)
 
 
 def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:
     for name in (*law.columns, *law.beside):
         if name not in columns:
             there = ", ".join((*columns, "attempts", "loss"))
-            raise InputError(f"the law {law.name} needs {name}, which a table of accuracies has not; there: {there}")
+            raise InputError(
+                f"the law {law.name} needs {name}, which is not in a table of accuracies; available: {there}"
+            )
     return [columns[name][mask] for name in (*law.columns, *law.beside)]
 
 
 def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:
-    """Return {task: [(column, attempts)]} of the tasks that are wanted; InputError where one is not there."""
+    """Return {task: [(column, attempts)]} of the named tasks; InputError if one is missing."""
     there = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
     for task in tasks:
         if task not in there:
-            raise InputError(f"--task {task}: no such task in the table; there: {', '.join(there) or 'none'}")
+            raise InputError(f"--task {task}: no such task in the table; available: {', '.join(there) or 'none'}")
     return {task: there[task] for task in tasks or there}
 
 
 def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
     """Return {task: [(column, attempts)]} of the columns that end in pass@K."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    columns: dict[str, list[tuple[str, int]]] = {}
     for name in table.accuracies:
         match = _ATTEMPTS.fullmatch(name)
         if match:
-            found.setdefault(match[1], []).append((name, int(match[2])))
-    if not found:
+            columns.setdefault(match[1], []).append((name, int(match[2])))
+    if not columns:
         raise InputError("the table has no accuracies named TASK pass@K, which a law of repeated sampling needs")
-    return found
+    return columns
 
 
 def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> tuple[dict, list[str]]:
-    """Return the guess rate as an option of the fit, and a remark where neither the user nor a table gives it."""
+    """Return the guess rate as an option of the fit, and a remark if neither the user nor a table gives it."""
     if "guess_rate" not in law.options:
-        return ({} if guess is None else {"guess_rate": guess}), []  # which the law refuses by its name
+        return ({} if guess is None else {"guess_rate": guess}), []  # the law rejects the option by name
     if guess is not None:
         return {"guess_rate": guess}, []
     rate = guess_rate(task, table.guess_rates | (rates or {}))
-    remarks = ["the rate of guessing is not known and taken as 0 (--guess-rate)"] if rate is None else []
+    remarks = ["the guess rate is not known and taken as 0 (set it with --guess-rate)"] if rate is None else []
     return {"guess_rate": rate or 0.0}, remarks
 
 
 def _below_guessing(accuracies: np.ndarray, rate: float | None) -> list[str]:
-    """Return a warning where many accuracies are far below the rate of guessing: it may be that of another task."""
+    """Return a warning if many accuracies are far below the guess rate, which may then be wrong."""
     below = accuracies[accuracies < (rate or 0.0) - LEAST_GAIN]
     if below.size <= SOME * accuracies.size:
         return []
     return [
-        f"{below.size} of {accuracies.size} accuracies are more than {LEAST_GAIN:g} below the rate of guessing, "
-        f"{rate:.4g}, the least {below.min():.4g}: is this the rate of the task (--guess-rate)?"
+        f"{below.size} of {accuracies.size} accuracies are more than {LEAST_GAIN:g} below the guess rate "
+        f"{rate:.4g} (lowest: {below.min():.4g}); check the guess rate of the task (--guess-rate)"
     ]
 
 

@@ -1,4 +1,4 @@
-"""How results are written: numbers, and lines and tables with three outputs, a terminal, Markdown and HTML.
+"""Write results: numbers, lines and tables, for a terminal, Markdown and HTML.
 
 A table that is wider than the terminal is printed in parts, each with the first columns again. Only columns of words
 are wrapped: no number is cut or broken over two lines.
@@ -16,7 +16,7 @@ from rich.console import Console
 from ..errors import in_line
 
 LARGE = 1e6
-"""From here on a number is written with three digits and an exponent."""
+"""Numbers from here on are written with three digits and an exponent."""
 
 
 def count(value: float | None) -> str:
@@ -32,13 +32,13 @@ def count(value: float | None) -> str:
 
 
 def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
-    """Return a number in a format; `missing` where there is none. From LARGE on it has an exponent."""
+    """Return a number in a format, or `missing` for None. From LARGE on it has an exponent."""
     if value is None or math.isnan(value):
         return missing
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     text = format(value, form if form.endswith("g") or abs(value) < LARGE else ".3g")
-    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign where nothing but zeros is shown
+    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign if only zeros are shown
 
 
 def two_digits(value: float | None) -> str:
@@ -65,7 +65,7 @@ def experts(value: float | None, digits: int = 3) -> str:
 
 
 def span(ends, form: str = ".4g") -> str:
-    """Return an interval, given as [low, high], as a record, or as an entry that has both."""
+    """Return an interval as text, from [low, high], a record or an entry with both."""
     low, high = _ends(ends)
     return "not known" if low is None else f"{figure(low, form)} to {figure(high, form)}"
 
@@ -99,7 +99,7 @@ def constant_span(ends, name: str) -> str:
 
 
 def rough_span(ends, name: str) -> str:
-    """Return an interval that is itself rough: numbers of experts with three digits."""
+    """Return a rough interval: numbers of experts with three digits."""
     low, high = _ends(ends)
     if low is None or not name.startswith("E_"):
         return constant_span(ends, name)
@@ -107,7 +107,7 @@ def rough_span(ends, name: str) -> str:
 
 
 def range_of(values: list, form: str = ",", unit: str = "") -> str:
-    """Return one value, or the two ends of several."""
+    """Return one value, or the smallest and largest of several."""
     return " to ".join(f"{format(value, form)}{unit}" for value in values)
 
 
@@ -119,7 +119,7 @@ def significant(value: float, digits: int = 2) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Return a duration in words, such as 5 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -128,12 +128,12 @@ def duration(seconds: float) -> str:
 
 
 def log_percent(log_change: float | None) -> float | None:
-    """Return what a change of log10 L means in percent of L."""
+    """Return a change of log10 L in percent of L."""
     return None if log_change is None else 100 * (ten_to(log_change) - 1)
 
 
 def ten_to(exponent: float) -> float:
-    """Return 10 to the power of a number; inf beyond the largest float, where Python's own power raises."""
+    """Return 10 to the power of a number; inf beyond the largest float, where Python's power raises."""
     with np.errstate(over="ignore", under="ignore"):
         return float(np.power(10.0, exponent))
 
@@ -144,7 +144,7 @@ def percent(value: float, form: str = "g") -> str:
 
 
 def share(value: float) -> str:
-    """Return 0.25 as 1/4 where it is one over a whole number."""
+    """Return 0.25 as 1/4; other numbers are not changed."""
     over = round(1 / value)
     return ("1" if over == 1 else f"1/{over}") if abs(value * over - 1) < 0.01 else f"{value:g}"
 
@@ -157,17 +157,17 @@ def exponent(value: float) -> str:
 
 
 WORDS = 12
-"""Characters to which a column of words may shrink before a table is split."""
+"""Narrowest column of words, in characters, before a table is split."""
 
 
 class Terminal(Console):
-    """A console that takes names as they are: no markup and no emoji in them, and no control characters."""
+    """A console that prints names literally: no markup, no emoji, no control characters."""
 
     def __init__(self, **options):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options):
-        """Return a text, or the cell of a table, as rich prints it."""
+        """Return a text or a table cell for rich."""
         return super().render_str(in_line(text), **options)
 
 
@@ -178,7 +178,7 @@ class Table(NamedTuple):
         heads: of the columns
         rows: a text for each column; a row that is shorter has empty cells at its end
         title: above it
-        keys: how many of the first columns are repeated where the table is split
+        keys: number of first columns that are repeated if the table is split
         words: the columns that hold words, which may wrap
     """
 
@@ -190,7 +190,7 @@ class Table(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """The title of what follows; on a terminal a line with a blank one above."""
+    """A title; on a terminal, a line with a blank line above."""
 
     text: str
     level: int = 2
@@ -203,7 +203,7 @@ class Notes(NamedTuple):
 
 
 Block = str | Table | Heading | Notes
-"""A line, or one of the others; an empty line only separates on a terminal."""
+"""A line, heading, list or table; an empty line separates blocks on a terminal."""
 
 
 def show(blocks: Iterable[Block], console=None) -> None:
@@ -223,7 +223,7 @@ def show(blocks: Iterable[Block], console=None) -> None:
 
 
 def _lines(block: Block) -> list[str]:
-    """Return the lines of a block on a terminal, of a table the title."""
+    """Return the lines of a block on a terminal; for a table, its title."""
     if isinstance(block, Table):
         return [block.title] * bool(block.title)
     if isinstance(block, Heading):
@@ -232,7 +232,7 @@ def _lines(block: Block) -> list[str]:
 
 
 def text(blocks: Iterable[Block], width: int = 120) -> str:
-    """Return blocks as a terminal of so many columns prints them."""
+    """Return blocks as text for a terminal with this number of columns."""
     import io
 
     console = Terminal(file=io.StringIO(), width=width)
@@ -241,7 +241,7 @@ def text(blocks: Iterable[Block], width: int = 120) -> str:
 
 
 def split(table: Table, width: int) -> list[list[int]]:
-    """Return the columns of each part of a table, so that none is wider than a terminal, without empty columns."""
+    """Return the non-empty columns of each part of a table, so that no part is wider than a terminal."""
     widths = [_least(table, i) for i in range(len(table.heads))]
     keys = list(range(min(table.keys, len(widths) - 1)))
     parts = [keys[:]]
@@ -271,7 +271,7 @@ def _drawn(widths: list[int]) -> int:
 
 
 def _rich(table: Table, columns: list[int], width: int):
-    """Return some columns of a table as rich draws them; a name that is longer than the terminal is folded."""
+    """Return some columns of a table as rich draws them, folding names that are wider than the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column
     from rich.table import Table as RichTable
@@ -321,7 +321,7 @@ _NUMBER = re.compile(r"[-+±×]?([\d,.]+(e[-+]?\d+)?|∞)[KMBT]?( %)?\*?|not kno
 
 
 def _of_numbers(table: Table, column: int) -> bool:
-    """Return whether a column has numbers alone, which are aligned at their right."""
+    """Return whether a column has only numbers, which are right-aligned."""
     cells = [_cell(row, column) for row in table.rows]
     return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 

@@ -1,7 +1,7 @@
-"""The one way from results to JSON: an infinite number is "inf" or "-inf", and what is not known is null.
+"""Encode results as JSON: an infinite number is "inf" or "-inf", and an unknown value is null.
 
-An interval is {"value", "low", "high", "verdict"} everywhere, and a coefficient is that with "determined": whether the
-rows tell it from other values. "verdict" is null where an interval has no words.
+An interval is {"value", "low", "high", "verdict"} everywhere. A coefficient also has "determined": whether the
+rows determine it. "verdict" is null if an interval has none.
 """
 
 import json
@@ -51,7 +51,7 @@ def interval(item: Range) -> dict:
 
 
 def coefficient(item: Range, determined: bool | None) -> dict:
-    """Return a coefficient, or a number derived from several; `determined` is None where there is no interval."""
+    """Return a coefficient or a derived number; `determined` is None without an interval."""
     return interval(item) | {"determined": determined}
 
 
@@ -66,7 +66,7 @@ def values_of(coefficients: dict) -> dict:
 
 
 def named(fit) -> dict:
-    """Return what a `Fit` is of, as the first entries of its object, and how many rows it has."""
+    """Return the first entries of a `Fit`: its router or task, and its number of rows."""
     rows, counts = fit.rows, {"rows": fit.best.rows, "left_out": fit.rows.left_out}
     if fit.law.measured != "accuracy":
         return {"router": rows.name} | counts
@@ -75,7 +75,7 @@ def named(fit) -> dict:
 
 
 def head_of(fits, not_fitted: dict[str, str]) -> dict:
-    """Return what JSON says of all fits of a table, a `Fits`, before it says each."""
+    """Return the entries of a `Fits` that come before its fits."""
     of = "task" if fits.law.measured == "accuracy" else "router"
     reasons = [{of: name, "reason": reason} for name, reason in not_fitted.items()]
     head = {"law": fits.law.name, "measured": fits.law.measured, "loss_column": fits.loss or None}
@@ -84,7 +84,7 @@ def head_of(fits, not_fitted: dict[str, str]) -> dict:
 
 def fit_dict(fit) -> dict:
     """Return a `Fit` as the entries of its object, see `Fit.to_dict`, before `plain`."""
-    found = named(fit) | {
+    entries = named(fit) | {
         "status": fit.status,
         "criterion": fit.best.criterion,
         "objective": fit.best.objective,
@@ -96,58 +96,58 @@ def fit_dict(fit) -> dict:
         "cautions": fit.cautions,
     }
     if hasattr(fit.best, "rmse"):
-        found["rmse"] = fit.best.rmse
+        entries["rmse"] = fit.best.rmse
     if fit.least_squares is not None:
         values = fit.least_squares.coefficients._asdict()
-        found["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
-    return found
+        entries["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
+    return entries
 
 
 def fit_constants(fit) -> dict:
-    """Return the coefficients of a `Fit`, and what is derived from them, with intervals."""
+    """Return the coefficients of a `Fit` and derived numbers, with intervals."""
     return {"coefficients": _coefficients(fit), "derived": _derived(fit)}
 
 
 def constants(law: dict) -> dict:
-    """Return the coefficients of a law of JSON, and N_cutoff with them, by name."""
+    """Return the coefficients and N_cutoff of an encoded law, by name."""
     return law["coefficients"] | {"N_cutoff": law["derived"]["N_cutoff"]}
 
 
 def _coefficients(fit) -> dict:
     """Return the coefficients with their intervals, one or one for each size, by name."""
-    found = {}
+    entries = {}
     for name, value in fit.coefficients.items():
         if np.ndim(value) == 0:
             item = fit.interval(name) or unknown(name, value)
-            found[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, float(value)))
+            entries[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, float(value)))
         elif lines := [item for item in fit.intervals if item.name == name]:
-            found[name] = [{"N": item.at} | coefficient(item, fit.determined) for item in lines]
-    return found
+            entries[name] = [{"N": item.at} | coefficient(item, fit.determined) for item in lines]
+    return entries
 
 
 def _derived(fit) -> dict:
     """Return the cut-off and the slopes with their intervals, for laws that have them."""
-    found = {}
+    entries = {}
     if fit.cutoff is not None:
         name, value = fit.cutoff
         item = fit.interval(name) or unknown(name, value)
-        found[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, value))
+        entries[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, value))
     if fit.slopes:
-        found["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
-    return found
+        entries["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
+    return entries
 
 
 def _errors_left_out(fit) -> dict:
-    """Return the RMSLE of what is left out in turn; None where no fit could predict it."""
+    """Return the RMSLE of held-out rows; None if no fit could predict them."""
     if fit.rows.runs is None:
         kinds = {fit.law.columns[0]: fit.held_out}
     else:
         kinds = {"row": fit.held_out, "size": fit.held_out_size}
-    return {name: None if found is None else found.rmsle for name, found in kinds.items()}
+    return {name: None if held_out is None else held_out.rmsle for name, held_out in kinds.items()}
 
 
 def misfit_dict(found) -> dict:
-    """Return how a law misses its rows, as JSON holds it."""
+    """Return the misfit of a law as JSON values."""
     largest = found.largest
     return {
         "sizes": [{"N": size, "rows": rows, "log10": miss} for size, rows, miss in found.sizes],

@@ -1,12 +1,12 @@
-"""One law on the rows of one router or task: coefficients, intervals, errors on rows left out, misfit, cautions.
+"""One law on the rows of one router or task: coefficients, intervals, held-out errors, misfit, cautions.
 
-    1. ROWS       `Rows`        what a law is fitted to, as its columns (`rows.py`, `accuracy_rows.py`)
-    2. FIT        `Fit`         the law; all else is computed when it is asked for, and kept
+    1. ROWS       `Rows`        the columns of a law (`rows.py`, `accuracy_rows.py`)
+    2. FIT        `Fit`         the law; all else is computed on first use and cached
     3. KNOWN      `is_known`    whether the rows determine the law (`is_determined`) and each of its coefficients
-    4. DOUBT      `misfit_of`   where the law misses its own rows, and `Fit.cautions`, what can make it wrong unseen
-    5. ROUTERS    `fit_each`    what can be fitted to each router, and why others cannot
+    4. DOUBT      `misfit_of`   the residuals, and `Fit.cautions`, possible hidden errors
+    5. ROUTERS    `fit_each`    the fit of each router, or the reason why it has none
 
-Intervals are the law's own (`Law.intervals`). A fit with Huber's criterion instead of least squares has none, since it
+Each law has its own method for intervals (`Law.intervals`). A fit with Huber's criterion has none, because it
 assumes no distribution; `Fit.least_squares` is the other fit.
 """
 
@@ -41,23 +41,23 @@ from .row_differences import (
 from .rows import Rows
 
 LEVEL = 0.95
-"""Confidence level of every interval, unless another is asked for."""
+"""Default confidence level of every interval."""
 
 SIZE = "dense_parameters"
-"""The column of laws whose slopes are at sizes N."""
+"""The column of sizes N, for laws with slopes."""
 
 NOT_DETERMINED = (
-    "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
-    " run away together (the intervals of its slopes say so). A coefficient that stands here all the same has a closed"
-    " interval of its own, and predictions inside the data stand"
+    "these rows do not determine the whole law: some coefficients can grow together without limit and fit as well (see"
+    " the intervals of the slopes). A coefficient printed here has an interval with two finite ends, and predictions"
+    " within the range of the data remain valid"
 )
 
 MOST_HUBER = 1e6
-"""The largest delta of Huber's terms, in log10 units; long before it the fit is that by least squares."""
+"""The largest delta of Huber's terms, in log10 units; the fit equals least squares long before."""
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
-    """Return a fit whose intervals are computed; a ValueError of theirs is a reason why the law cannot be fitted."""
+    """Return a fit with its intervals; a ValueError of the intervals counts as a failed fit."""
     fit = Fit(rows, law, level, huber)
     fit.intervals  # noqa: B018
     return fit
@@ -70,8 +70,8 @@ class Fit:
         rows: of `rows_of_runs`, or of `accuracy_rows`.
         law: of the catalogue, or its name.
         level: of the intervals, between 0 and 1.
-        huber: delta of Huber's terms, in log10 units or those of what is fitted, for laws that take it; their own
-            criterion, with intervals, if None.
+        huber: delta of Huber's terms, in log10 units or the units of the fitted quantity, for laws that take it; None:
+            the law's own criterion, with intervals.
 
     Raises:
         ValueError: the rows do not determine the law, it takes no such option, or the fit of a registered law lacks a
@@ -87,22 +87,22 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """The router or the task, for a reader."""
+        """The printed name of the router or task."""
         return self.rows.label
 
     @property
     def status(self) -> str:
-        """Whether the coefficients are an optimum inside their domain, in words."""
+        """The status of the optimum: interior, or the edge where it lies."""
         return self.best.status
 
     @property
     def rmsle(self) -> float:
-        """The root mean squared difference of log10 losses (of accuracies: of what the law fits)."""
+        """The root mean squared difference of log10 losses (for accuracies: of the fitted quantity)."""
         return self.best.rmsle
 
     @property
     def coefficients(self) -> dict:
-        """The coefficients as they were fitted, by name; an array at the sizes of a law that has a line for each."""
+        """The fitted coefficients by name; an array for a law with one line per size."""
         return self.best.coefficients._asdict()
 
     @cached_property
@@ -121,19 +121,19 @@ class Fit:
 
     @property
     def cutoff(self) -> tuple[str, float] | None:
-        """The name and value of the size at which routing stops helping, for laws that have one."""
+        """The name and value of the size above which routing stops helping, for laws that have one."""
         return None if self.law.cutoff is None else self.law.cutoff(self.best)
 
     @cached_property
     def least_squares(self) -> LawFit | None:
-        """With Huber's criterion the fit by least squares, beside it."""
+        """With Huber's criterion, the fit by least squares for comparison."""
         if self.huber is None or self.rows.runs is None:
             return None
         return self.law.fit(*self.rows.columns, self.rows.measured)
 
     @cached_property
     def held_out(self) -> HeldOut | None:
-        """The errors of each row under the law of all others; of a task, of each value of the first column."""
+        """The held-out error of each row; for a task, of each value of the first column."""
         if self.huber is not None:
             return None
         if self.rows.runs is not None:
@@ -142,14 +142,14 @@ class Fit:
 
     @cached_property
     def held_out_size(self) -> HeldOut | None:
-        """The errors of the runs of each size N under the law of all others; None for laws that are not of the loss."""
+        """The held-out errors of the runs of each size N; None for laws that are not for the loss."""
         if self.huber is not None or self.rows.runs is None:
             return None
         return leave_one_group_out(self.law, self.rows.columns, self.rows.measured, sizes_of(self.rows.runs))
 
     @cached_property
     def determined(self) -> bool:
-        """Whether the rows determine the law as a whole, see `is_determined`; one coefficient: `is_found`."""
+        """Whether the rows determine the whole law, see `is_determined`; for one coefficient see `is_found`."""
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
@@ -157,12 +157,12 @@ class Fit:
 
     @cached_property
     def misfit(self) -> Misfit | None:
-        """How the law misses its own rows; None for laws that are not of the loss."""
+        """The misfit of the law; None for laws that are not for the loss."""
         return None if self.rows.runs is None else misfit_of(self)
 
     @cached_property
     def cautions(self) -> list[str]:
-        """What can make the fit wrong without showing, in sentences."""
+        """Sentences on possible hidden errors of the fit."""
         design = proportional_tokens(self.law.columns, self.rows.columns, self.best.coefficients)
         if self.rows.runs is None:
             return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
@@ -172,41 +172,41 @@ class Fit:
         return [*self.rows.remarks, *warnings(differing, shorter, self.misfit, self.rmsle, **huber)]
 
     def is_found(self, name: str, value: float) -> bool:
-        """Return whether a coefficient or a cut-off was found: the rows determine it, and it is not at an edge.
+        """Return whether the rows determine a coefficient or a cut-off, and it is not at an edge.
 
-        The rows determine it if its own interval says so; without intervals (Huber's sum), if they determine the law.
+        Its own interval decides; without intervals (Huber's sum), `determined` does.
         """
         if f"{name} at" in self.status or math.isnan(value):
             return False
         if math.isinf(value) and not name.endswith("_cutoff"):
             return True  # no limit E_max is seen: the best fit has none
-        own = self.interval(name)
-        return self.determined if own is None else is_known(name, value, own.words)
+        interval = self.interval(name)
+        return self.determined if interval is None else is_known(name, value, interval.words)
 
     def is_known(self, name: str, value: float) -> bool:
-        """Return whether the rows determine a coefficient or a cut-off: a finite one, by its own interval."""
-        own = self.interval(name)
-        if own is None:
+        """Return whether the rows determine a coefficient or cut-off: it is finite, with a narrow enough interval."""
+        interval = self.interval(name)
+        if interval is None:
             return self.is_found(name, value) and math.isfinite(value)
-        return f"{name} at" not in self.status and is_known(name, value, own.words)
+        return f"{name} at" not in self.status and is_known(name, value, interval.words)
 
     def interval(self, name: str) -> Range | None:
-        """Return the interval of one coefficient, or derived number, of its own; None without one."""
+        """Return the interval of one coefficient or derived number; None without one."""
         return next((item for item in self.intervals if item.name == name and item.at is None), None)
 
     def predict(
         self, n: float | None = None, experts: float | None = None, level: float | None = None, **at: float
     ) -> Prediction:
-        """Return what the law says at one point.
+        """Return the prediction at one point.
 
         Args:
             n: N, dense parameters.
             experts: E, experts of a routed layer; 1 is a dense model.
-            level: of the intervals; that of the fit if None.
+            level: of the intervals; the fit's level if None.
             at: other columns of the law by name, such as tokens=3e11.
 
         Raises:
-            InputError: a column is missing, out of range, or of another law; or the law says nothing there.
+            InputError: a column is missing, out of range, or for another law; or the law is undefined there.
         """
         point = point_of(self.law, {"dense_parameters": n, "num_experts": experts} | at)
         return predict(self, point, self.level if level is None else level)
@@ -216,14 +216,14 @@ class Fit:
         return plot_fit(self, panel)
 
     def to_dict(self) -> dict:
-        """Return the fit as JSON holds it, see `encoding`.
+        """Return the fit as JSON values, see `encoding`.
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
             "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list of such at
-            each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {what is left out in
-            turn: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
-            Misses in "misfit" are log10 of the measured loss less that of the law.
+            each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of
+            left-out rows: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's
+            criterion. Residuals in "misfit" are log10 of the measured loss minus log10 of the law's.
         """
         return plain(fit_dict(self))
 
@@ -235,7 +235,7 @@ class Fit:
 
 
 def fit_blocks(fit) -> list[Block]:
-    """Return one `Fit`: its coefficients and slopes, where it misses, and which runs are left out."""
+    """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
     blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_DETERMINED}.")
@@ -247,19 +247,19 @@ def fit_blocks(fit) -> list[Block]:
 
 
 def _title(fit) -> str:
-    """Return what a fit is of, how many rows it has, and where its optimum lies."""
+    """Return the title of a fit: router or task, number of rows, and status of the optimum."""
     title, rows = f"{fit.name}: {fit.best.rows} rows", fit.rows
     if missing := rows.measured.size - fit.best.rows:
-        title += f" ({missing} more are too near guessing, or 1)"
+        title += f" ({missing} more are too close to guessing or to 1)"
     if rows.blank:
         title += f" ({rows.blank} more are blank)"
     if "guess_rate" in rows.options:
-        title += f", guessing is right in {rows.options['guess_rate']:g}"
+        title += f", guess rate {rows.options['guess_rate']:g}"
     return f"{title}, optimum: {fit.status}"
 
 
 def _coefficients_table(fit) -> Table:
-    """Return a table of one fit: what was found, its interval, what that is worth, and the errors."""
+    """Return a table of one fit: each number with its interval and verdict, and the errors."""
     worded = any(item.words for item in fit.intervals)
     heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["the data"] * worded
     heads += ["by least squares"] * (fit.least_squares is not None)
@@ -270,12 +270,12 @@ def _coefficients_table(fit) -> Table:
     ]
     values = {name: float(value) for name, value in fit.coefficients.items() if np.ndim(value) == 0}
     for name, value in (values | dict([fit.cutoff] if fit.cutoff else [])).items():
-        own = fit.interval(name)
+        interval = fit.interval(name)
         row = [name, figure(value) if fit.is_found(name, value) else "not determined"]
         if fit.intervals:
-            row.append("" if own is None else span(own))
+            row.append("" if interval is None else span(interval))
         if worded:
-            row.append("" if own is None else own.words)
+            row.append("" if interval is None else interval.words)
         if fit.least_squares is not None and name in values:
             row.append(figure(float(getattr(fit.least_squares.coefficients, name))))
         rows.append(row)
@@ -285,24 +285,24 @@ def _coefficients_table(fit) -> Table:
 def _error_words(fit) -> str:
     """Return the errors of a fit as a line."""
     beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
-    (kind, own), *others = errors_of(fit).items()
-    return f"{kind} {own}{beside}" + "".join(f"; {name} {error}" for name, error in others)
+    (kind, fit_error), *others = errors_of(fit).items()
+    return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
 
 
 def errors_of(fit) -> dict[str, str]:
-    """Return the errors of a fit, of its rows and of what is left out in turn, under the names of a reader."""
+    """Return the errors of a fit on its rows and on held-out rows, with their printed names."""
     kind = "RMSE" if fit.law.measured == "accuracy" else "RMSLE"
     digits = ".4f" if fit.rows.runs is None else ".5f"
-    found = {kind: figure(fit.best.rmse if kind == "RMSE" else fit.rmsle, digits)}
+    errors = {kind: figure(fit.best.rmse if kind == "RMSE" else fit.rmsle, digits)}
     if fit.rows.runs is None:
         kinds = {f"each {fit.law.columns[0]} left out in turn": fit.held_out}
     else:
         kinds = {"leave one out": fit.held_out, "leave one size out": fit.held_out_size}
-    return found | {name: _held_out_cell(each, digits) for name, each in kinds.items() if each is not None}
+    return errors | {name: _held_out_cell(each, digits) for name, each in kinds.items() if each is not None}
 
 
 def _held_out_cell(held_out: HeldOut, digits: str) -> str:
-    """Return the error on rows that were left out, and how many of them a fit without them cannot predict."""
+    """Return the error on held-out rows, and the number of rows that could not be predicted."""
     missing = held_out.errors.size - held_out.predicted
     note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
     return figure(held_out.rmsle, digits) + note
@@ -316,13 +316,13 @@ def _slopes_table(fit) -> Table:
 
 
 def check_huber(law: Law, huber: float | None) -> None:
-    """Raise InputError where --huber is no delta, or is asked of a law that is fitted by least squares alone."""
+    """Raise InputError if --huber is out of range, or the law is fitted only by least squares."""
     if huber is None:
         return
     if not law.takes_huber:
         able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == law.measured)
         raise InputError(
-            f"--huber {huber:g}: the law {law.name} is fitted by least squares alone"
+            f"--huber {huber:g}: the law {law.name} is fitted only by least squares"
             + (f"; with --huber: {able}" if able else "")
         )
     if not 0 < huber <= MOST_HUBER:
@@ -330,7 +330,7 @@ def check_huber(law: Law, huber: float | None) -> None:
 
 
 def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) -> LawFit:
-    """Return the fit of a law; ValueError where that of a registered law lacks a field."""
+    """Return the fit of a law; ValueError if the fit of a registered law lacks a field."""
     fit = law.fit(*columns, measured) if huber is None else law.fit(*columns, measured, huber=huber)
     missing = [name for name in LawFit._fields if not hasattr(fit, name)]
     if missing:
@@ -339,67 +339,69 @@ def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) 
 
 
 def _optimum_words(fit: Fit) -> list[str]:
-    """Return what is wrong with the optimum of a law that is not of the loss."""
-    said = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
+    """Return the problems with the optimum of a law that is not for the loss."""
+    sentences = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
     if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
         first = fit.law.columns[0]
-        said.append(f"no intervals: the law cannot be fitted without each value of {first} in turn; needed: more rows")
-    return said
+        sentences.append(
+            f"no intervals: leaving out some value of {first} leaves too few rows to fit the law; add rows"
+        )
+    return sentences
 
 
 def fit_some(
     selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
 ) -> tuple[list, dict[str, str]]:
-    """Return what `fit_each` does, where one router at least can be fitted.
+    """Return the result of `fit_each`; at least one router must have a fit.
 
     Raises:
-        InputError: none can be; one line for each reason, with the routers that it holds for.
+        InputError: none has; one line for each reason, with its routers.
     """
-    found, reasons = fit_each(selections, loss_column, fit, tell)
-    if not found:
+    fits, reasons = fit_each(selections, loss_column, fit, tell)
+    if not fits:
         lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
         raise InputError(*lines)
-    return found, reasons
+    return fits, reasons
 
 
 def fit_each(
     selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
 ) -> tuple[list, dict[str, str]]:
-    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
+    """Return the fit of each router, and by router the reasons for no fit.
 
     Args:
         selections: of `select_rows`.
         loss_column: which loss is fitted.
-        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
-        tell: is called with a line on what is being done, if given.
+        fit: called with one of the selections; its ValueError is the reason for no fit.
+        tell: if given, called with a progress line.
     """
-    found, reasons = [], {}
+    fits, reasons = [], {}
     for number, selection in enumerate(selections, 1):
         if tell is not None:
             tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
         try:
             _check_losses_differ(selection, loss_column)
-            found.append(fit(selection))
+            fits.append(fit(selection))
         except ValueError as error:
             left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
             reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
-    return found, reasons
+    return fits, reasons
 
 
 def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    """Raise InputError where all rows have one loss, which a law would fit as a constant."""
+    """Raise InputError if all rows have the same loss, which a law would fit as a constant."""
     losses = selection.frame[loss_column]
     if len(losses) > 1 and losses.nunique() == 1:
         what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-        raise InputError(f"{what}; needed: losses that differ")
+        raise InputError(f"{what}; needed: different losses")
 
 
 def _perhaps_dense(selection: RouterRows) -> str:
-    """Return what to do where a router of the user's own has one expert in all of its rows."""
-    own = selection.frame[selection.frame["router_type"] == selection.router]
-    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
+    """Return advice if an unknown router has one expert in all of its rows."""
+    rows = selection.frame[selection.frame["router_type"] == selection.router]
+    if selection.router == DENSE or rows.empty or (rows["num_experts"] != 1).any():
         return ""
     return (
-        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f"; its {len(rows)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
         f" (routelaws convert --map router_type:{selection.router}={DENSE})"
     )

@@ -1,19 +1,19 @@
-"""Where a fitted law misses its own rows, and by how much more than chance.
+"""The residuals of a fitted law, and whether they exceed chance.
 
-    SIZES      `by_size`       the mean miss at each size: a law that is no law here misses by a pattern in N
-    BEND       `bend_in_size`  whether the misses bend with log N: a test of one more term, (log N)²
-    SEEDS      `beyond_seeds`  whether runs of one point, which differ in their seed alone, scatter less than the misses
+    SIZES      `by_size`       the mean residual at each size: a wrong law shows a pattern in N
+    BEND       `bend_in_size`  whether the residuals bend with log N: a test of one more term, (log N)²
+    SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
     LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
     OUTLIERS   `outliers`      single runs that are far from the law
-               `pulls`         whether one run has pulled the law so far that no run seems to be
+               `pulls`         whether one run has pulled the law so far that it is not an outlier of the fit
     ALL        `misfit_of`     all of these, of a `Fit`
     KNOWN      `is_determined` whether the rows determine the law, and `is_known` each of its coefficients
-    RISE       `rise`          whether larger models are worse by the law, so that no dense size stands for a loss
-    WORDS      `misfit_lines`  these for a reader, and `warnings`: what can make a fit wrong without showing
+    RISE       `rise`          whether larger models are worse by the law, so that no dense size corresponds to a loss
+    WORDS      `misfit_lines`  the printed lines, and `warnings`: possible hidden errors of a fit
 
-A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
-tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one of an
-outlier (Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
+A residual is log10 of the measured loss minus log10 of the law's: above 0 the law is too low. The methods are our
+choice; the tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one
+of an outlier (Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
 """
 
 import math
@@ -31,37 +31,38 @@ from .blocks import figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
 FAR = 6.0
-"""Beyond how many robust standard deviations of the misses a run is named."""
+"""A run beyond this many robust standard deviations of the residuals is an outlier."""
 
 LEAST = 0.01
-"""And how far it has to be from the law at least, as a share of the loss."""
+"""And it must miss the law by at least this share of the loss."""
 
 
 PULLED = 1e-3
-"""Below this p, times the number of rows, one run has pulled the law."""
+"""One run has pulled the law if p times the number of rows is below this."""
 
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
-"""Sizes and numbers of experts, which are known well if they are known to a factor."""
+"""Sizes and numbers of experts, which are determined if known to within a factor."""
 
 OUTLIER = 4.0
-"""Beyond how many robust standard deviations of the fit a row is left out in `steepness`."""
+"""`steepness` leaves out rows beyond this many robust standard deviations of the fit."""
 
 UNCERTAIN = 10.0
-"""How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
+"""In a determined law, the largest ratio of the far end to the near end of a slope's interval."""
 
 
 CLEAR = 0.05
-"""Below this p of a test a caution reports a bend or a misfit."""
+"""A caution reports a bend or a misfit below this p."""
 
 NAMES = 7
-"""Routers or tasks that a line names; of more, the first six and how many there are besides."""
+"""Largest number of routers or tasks named in a line; of more, the first six and a count."""
 
 NO_FLOOR = (
-    "This law has no irreducible loss: far above the fitted sizes it falls towards 0, so it predicts too low a loss"
-    " there."
+    "This law has no irreducible loss: far above the fitted sizes its loss falls towards 0, so its predictions there "
+    "are"
+    " too low."
 )
-"""True of every law that is a sum of logarithms (those without `Law.has_floor`) and falls with N; our words."""
+"""True of every law without `Law.has_floor` (a sum of logarithms) that falls with N; our words."""
 
 
 class SizeMiss(NamedTuple):
@@ -77,37 +78,37 @@ class Test(NamedTuple):
 
     statistic: float
     freedom: tuple[int, int]
-    p: float  # how often chance alone would do this, at least as clearly
+    p: float  # p-value
 
 
 class Bend(NamedTuple):
     """One more term in the law, (log10 N)²."""
 
-    value: float  # its coefficient: above 0 the losses of the smallest and the largest sizes lie above the law
+    value: float  # its coefficient: if positive, the smallest and the largest sizes lie above the law
     test: Test
 
 
 class Outlier(NamedTuple):
-    """One run far from the law."""
+    """A run far from the law."""
 
     hyper_id: int
     loss: float
     law: float  # the loss by the law
-    times: float  # its miss in robust standard deviations of all misses
-    run: str = ""  # its name, where the table has one
-    by_others: bool = False  # whether that is the law of the other runs, since this one has pulled the law of all
+    times: float  # its residual in robust standard deviations of all residuals
+    run: str = ""  # its name, if the table has one
+    by_others: bool = False  # whether this is the law of the other runs, because this run pulled the law of all runs
 
 
 class Rise(NamedTuple):
-    """A law of N by which larger models are worse."""
+    """The rise of a law by which larger models are worse."""
 
-    experts: float | None  # at which E, the least of the rows; None for a law of N alone
+    experts: float | None  # the smallest E of the rows; None for a law of N alone
     sizes: tuple[float, float]  # the smallest and the largest N of the rows
     losses: tuple[float, float]  # of the law there, nats per token
 
 
 class Misfit(NamedTuple):
-    """How a law misses its rows."""
+    """The residuals of a law."""
 
     sizes: list[SizeMiss]
     bend: Bend | None  # None with fewer than three sizes, or no row to spare
@@ -115,19 +116,19 @@ class Misfit(NamedTuple):
     largest: SizeMiss | None  # None where the smaller sizes give no law
     outliers: list[Outlier]
     without: float | None  # RMSLE of the same law fitted without the outliers; None without any, or without a fit
-    rise: Rise | None = None  # where the law's loss does not fall with N
+    rise: Rise | None = None  # if the law's loss does not fall with N
 
 
 def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
-    """Return how the loss of a law in (N) or (N, E) rises from the smallest size to the largest, or None if it falls.
+    """Return the rise of the loss from the smallest to the largest size by a law in (N) or (N, E), or None if it falls.
 
-    It is asked at the least E, where the dense models are if there are any; None as well for a law of other columns,
-    with a single size, and where the law says nothing.
+    It is evaluated at the smallest E (dense, if there are dense models). None also for a law of other columns,
+    with a single size, and where the law is undefined.
 
     Args:
         law: a `laws.catalogue.Law`.
         fit: of it.
-        columns: what it was fitted to, [n] each.
+        columns: of its rows, [n] each.
     """
     if tuple(law.columns) not in (("dense_parameters",), ("dense_parameters", "num_experts")):
         return None
@@ -140,20 +141,20 @@ def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
 
 
 def by_size(size: np.ndarray, miss: np.ndarray) -> list[SizeMiss]:
-    """Return the mean miss of each size, smallest first."""
+    """Return the mean residual of each size, smallest first."""
     return [SizeMiss(float(n), int((size == n).sum()), float(miss[size == n].mean())) for n in np.unique(size)]
 
 
 def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coefficients: int) -> Bend | None:
-    """Return the coefficient of (log10 N)² in what the law leaves over, and whether it is more than chance.
+    """Return the coefficient of (log10 N)² in the residuals, and a test of whether it exceeds chance.
 
     Args:
         size, miss: [n].
         design: [n, p] columns in which the law is linear.
-        coefficients: of the law, those included that are not linear.
+        coefficients: number of the law's coefficients, including nonlinear ones.
 
     Returns:
-        None with fewer than three sizes, with no row to spare, or where the design follows such a bend itself.
+        None with fewer than three sizes, no spare row, or a design that contains such a bend.
     """
     freedom = miss.size - coefficients - 1
     if np.unique(size).size < 3 or freedom < 1:
@@ -170,7 +171,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
 
 
 def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return whether the means of points miss the law by more than repeated runs of one point scatter (lack of fit)."""
+    """Return the lack-of-fit test: whether means of points miss the law by more than the scatter of repeated runs."""
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1
@@ -183,20 +184,20 @@ def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: 
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
-    """Return how far the largest size lies from the law of all the others; errors [n] are those of `held_out`."""
+    """Return the distance of the largest size from the law of all others; errors [n] are from `held_out`."""
     if errors is None or np.unique(size).size < 3:
         return None
-    own = -np.asarray(errors)[size == size.max()]  # errors are those of the law: predicted less measured
-    return SizeMiss(float(size.max()), own.size, float(own.mean())) if np.isfinite(own).all() else None
+    misses = -np.asarray(errors)[size == size.max()]  # errors are predicted minus measured
+    return SizeMiss(float(size.max()), misses.size, float(misses.mean())) if np.isfinite(misses).all() else None
 
 
 def outliers(
     hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray, names: dict[int, str] | None = None
 ) -> list[Outlier]:
-    """Return the runs that are far from the law, farthest first, with their names by hyper_id.
+    """Return the runs far from the law, farthest first, with their names by hyper_id.
 
-    Far is more than FAR times 1.4826 times the median of |miss|, which is a standard deviation for normal misses and
-    which a few wrong rows hardly change, and more than LEAST of the loss.
+    Far is more than FAR times 1.4826 times the median of |miss| (the standard deviation of normal residuals,
+    which a few wrong rows hardly change), and more than LEAST of the loss.
     """
     miss = np.abs(np.log10(loss) - np.log10(law))
     scale = 1.4826 * float(np.median(miss))
@@ -208,18 +209,18 @@ def outliers(
 
 
 def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
-    """Return whether a fit without one run misses the others by so much less that the run is none of them.
+    """Return whether a fit without one run misses the others by so much less that the run does not belong to them.
 
-    Few rows do not show a wrong run by `outliers`: the law runs after it, and misses every row.
+    With few rows, `outliers` does not show a wrong run: the law follows it and misses every row.
 
     Args:
-        miss: [n], of a fit by least squares.
-        again: [n], of a fit without the run, which has to miss the run by more than LEAST of the loss.
-        worst: the run, the one that misses most.
+        miss: [n], residuals of a fit by least squares.
+        again: [n], residuals of a fit without the run, which must miss the run by more than LEAST of the loss.
+        worst: index of the run with the largest residual.
         coefficients: of the law.
 
     Example:
-        One of eight rows doubles what a line misses, and then makes it tenfold:
+        One of eight rows doubles the residuals of a line, and then makes them ten times as large:
 
         >>> again = np.array([0.01, -0.01, 0.01, -0.01, 0.01, -0.01, 0.01, 0.2])
         >>> [pulls(times * np.array([0.01, -0.01] * 4), again, 7, 2) for times in (2, 10)]
@@ -233,7 +234,7 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
-    """Return the F test of sums of squares against each other."""
+    """Return the F test of two sums of squares."""
     from scipy.stats import f
 
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
@@ -241,12 +242,12 @@ def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
 
 
 def sizes_of(selection) -> np.ndarray:
-    """Return N of the rows, [n], whatever the columns of the law."""
+    """Return N of the rows, [n], for a law in any columns."""
     return selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
 
 
 def misfit_of(fit) -> Misfit:
-    """Return how the law of a `Fit` misses its own rows; the F tests are of least squares, None with Huber's sum."""
+    """Return the misfit of a `Fit`; the F tests are for least squares, None with Huber's sum."""
     law, (_, columns, loss, runs, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
     predicted = np.asarray(law.predict(fit.best, *columns))
     miss = np.log10(loss) - np.log10(predicted)
@@ -254,11 +255,11 @@ def misfit_of(fit) -> Misfit:
     if fit.huber is None:
         coefficients = law.coefficient_count(columns)
         if law.design is not None:
-            said = np.isfinite(miss)  # not at a size without a line
-            design = law.design(fit.best, *(column[said] for column in columns))
-            bend = bend_in_size(size[said], miss[said], design, coefficients)
+            has_value = np.isfinite(miss)  # false at a size without a line
+            design = law.design(fit.best, *(column[has_value] for column in columns))
+            bend = bend_in_size(size[has_value], miss[has_value], design, coefficients)
         differing = row_differences(law, fit.rows)
-        if all(entry.where == "sizes" for entry in differing):  # else no point is one of seeds alone
+        if all(entry.where == "sizes" for entry in differing):  # other columns would differ within a point
             seeds = beyond_seeds(columns, miss, coefficients)
     ids = runs.frame["hyper_id"].to_numpy()
     far = outliers(ids, loss, predicted, run_names(runs.frame))
@@ -271,7 +272,7 @@ def misfit_of(fit) -> Misfit:
 
 
 def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
-    """Return the run that misses most, alone, if it has pulled the law towards it; else nothing.
+    """Return the run with the largest residual if it has pulled the law towards it; else an empty list.
 
     Args:
         fit: by least squares.
@@ -290,12 +291,14 @@ def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
         return []
     spread, names = 1.4826 * float(np.median(np.abs(again[rest]))), run_names(runs.frame) or {}
     times = abs(float(again[worst])) / spread if spread else math.inf
-    one = int(runs.frame["hyper_id"].iloc[worst])
-    return [Outlier(one, float(loss[worst]), float(predicted[worst]), times, names.get(one, ""), by_others=True)]
+    hyper_id = int(runs.frame["hyper_id"].iloc[worst])
+    return [
+        Outlier(hyper_id, float(loss[worst]), float(predicted[worst]), times, names.get(hyper_id, ""), by_others=True)
+    ]
 
 
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
-    """Return the RMSLE of a fit to some rows; None where they do not determine the law."""
+    """Return the RMSLE of a fit to some rows; None if they do not determine the law."""
     try:
         return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle
     except ValueError:
@@ -303,11 +306,11 @@ def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | No
 
 
 def is_determined(slopes: list[Range]) -> bool:
-    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every size given.
+    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every given size.
 
-    Known means to a factor of UNCERTAIN: no end of its interval is infinite, and the farther one is at most so many
-    times the nearer one away from 0, or so many times the best value where 0 lies between them. If it is not, the rows
-    cannot tell the law from a limit in which its coefficients run away together, and no coefficient should be read. Our
+    Known means within a factor of UNCERTAIN: both ends of its interval are finite, and the far end is at most UNCERTAIN
+    times the near end (or the best value, if the interval includes 0). Otherwise the rows
+    cannot distinguish the law from a limit with infinite coefficients, and no coefficient is meaningful. Our
     choice.
     """
     for slope in slopes:
@@ -319,26 +322,26 @@ def is_determined(slopes: list[Range]) -> bool:
 
 
 def is_known(name: str, value: float, words: str) -> bool:
-    """Return whether a coefficient, or a number derived from them, is determined by its own interval.
+    """Return whether a coefficient or a derived number is determined by its own interval.
 
-    Both ends have to be there and, but for sizes and numbers of experts, at most a factor of ten apart: beyond that the
-    best value is one of many that run away together. A law that is not determined as a whole can have coefficients
-    that are: their intervals hold for every law that the rows allow. Our choice.
+    Both ends must be finite and, except for sizes and numbers of experts, at most a factor of ten apart: beyond that
+    the best value is one of many equally good ones. A law that is not determined as a whole can have coefficients
+    that are, because their intervals hold for every law that the rows allow. Our choice.
 
     Args:
         name: of the coefficient.
         value: the best value.
-        words: of `laws.uncertainty.verdict`; "" where the interval is exact.
+        words: of `laws.uncertainty.verdict`; "" if the interval is exact.
     """
     open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
     return math.isfinite(value) and not words.startswith(open_ended)
 
 
 def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
-    """Return the slopes by which a law is judged to be determined; none of a law that always is.
+    """Return the slopes that decide whether a law is determined; none for a law that always is.
 
-    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where
-    the fit's own slopes are there already (the law in (N, E) by least squares).
+    They are from least squares on the rows within OUTLIER robust standard deviations of the fit. Not computed if
+    the fit has slopes already (the law in (N, E) by least squares).
     """
     if law.slopes is None:
         return []
@@ -355,45 +358,48 @@ def warnings(
     huber: bool = False,
     takes_huber: bool = True,
 ) -> list[str]:
-    """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows.
+    """Return one sentence for each possible hidden error of the fit; without a fit, of its rows.
 
-    With `huber` the fit is by a sum of Huber terms, which single runs do not decide; without `takes_huber` the law has
-    no such fit, and is not advised.
+    With `huber` the fit is by a sum of Huber terms, which single runs cannot dominate; without `takes_huber` the law
+    has no such fit, so the sentence does not recommend it.
     """
-    said = [difference_words(entry) for entry in differences]
+    sentences = [difference_words(entry) for entry in differences]
     if shorter:
         runs = first_words(
             [f"{called(run.hyper_id, run.run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", "
         )
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
-        said.append(f"{ends} before most others of the same size: hyper_id {runs}; check whether they are unfinished")
+        sentences.append(
+            f"{ends} before most others of the same size: hyper_id {runs}; check whether they are unfinished"
+        )
     if misfit is not None and misfit.rise is not None:
-        said.append(_rise_words(misfit.rise))
+        sentences.append(_rise_words(misfit.rise))
     if misfit is not None and misfit.outliers:
-        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber, takes_huber))
-    return said
+        sentences.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber, takes_huber))
+    return sentences
 
 
 def misfit_lines(misfit: Misfit) -> list[str]:
-    """Return how a law misses its own rows: by size, bent or not, against seeds, and at the largest size."""
+    """Return lines on the misfit: by size, bend, comparison with seeds, and the largest size."""
     sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
     lines = [f"measured loss against the law, mean at each N: {sizes}"]
     if misfit.bend is not None:
         test = misfit.bend.test
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
-            f"the misses bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, and"
-            " beyond them the law keeps missing"
+            f"the residuals bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, "
+            "and"
+            " the law keeps missing beyond them"
             if test.p < CLEAR
-            else f"the misses show no bend with log N (p = {test.p:.2g})"
+            else f"the residuals show no bend with log N (p = {test.p:.2g})"
         )
     if misfit.seeds is not None:
         chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
         lines.append(
-            f"points miss the law by more than repeated runs of one point scatter {chance}: the form of the law causes"
+            f"points miss the law by more than repeated runs differ {chance}: the form of the law causes"
             " part of the miss"
             if misfit.seeds.p < CLEAR
-            else f"points miss the law by no more than repeated runs of one point scatter {chance}"
+            else f"points miss the law by no more than repeated runs differ {chance}"
         )
     if misfit.largest is not None:
         lines.append(
@@ -404,7 +410,7 @@ def misfit_lines(misfit: Misfit) -> list[str]:
 
 
 def how_far_off(miss: float) -> str:
-    """Return by how much a law predicts a size too low or too high, from the miss there in log10."""
+    """Return by how much a law predicts too low or too high, from the residual in log10."""
     off = log_percent(miss)
     if abs(off) < 0.05:
         return "to within 0.05 %"
@@ -412,7 +418,7 @@ def how_far_off(miss: float) -> str:
 
 
 def has_no_floor(law: Law, misfits: Sequence[Misfit]) -> bool:
-    """Return whether `NO_FLOOR` is true of one fit of a law at least."""
+    """Return whether `NO_FLOOR` is true of at least one fit of a law."""
     return not law.has_floor and any(misfit.rise is None for misfit in misfits)
 
 
@@ -420,18 +426,18 @@ def _rise_words(rise: Rise) -> str:
     at = "" if rise.experts is None else f"at E = {rise.experts:g} "
     small, large = (f"{loss:.5g} (N = {size:,.0f})" for size, loss in zip(rise.sizes, rise.losses, strict=True))
     return (
-        f"this law predicts no gain from larger models: {at}its loss goes from {small} to {large}; check that the"
+        f"this law predicts no gain from larger models ({at}its loss goes from {small} to {large}); check that the"
         " larger models were trained long enough, at a good learning rate"
     )
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
-    said = [
+    runs = [
         f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, by the law {'of the others ' * run.by_others}"
         f"{run.law:.4g}"
         for run in far
     ]
-    text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({first_words(said)})"
+    text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({first_words(runs)})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
         if without < rmsle / 2 and not huber:
@@ -441,15 +447,14 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
 
 
 def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
-    """Return a line for each reason why a router has no fit, and for each caution, with the routers it concerns."""
+    """Return a line for each reason for no fit and for each caution, with its routers."""
     lines = [
-        f"warning ({in_short(names, NAMES)}): not fitted, and left out here: {reason}"
-        for reason, names in by_reason(not_fitted).items()
+        f"warning ({in_short(names, NAMES)}): not fitted: {reason}" for reason, names in by_reason(not_fitted).items()
     ]
     return lines + [f"warning ({in_short(names, NAMES)}): {caution}" for caution, names in cautions.items()]
 
 
 def floor_lines(law, fits) -> list[str]:
-    """Return `NO_FLOOR` where it is true of one fit of a law at least."""
+    """Return `NO_FLOOR` if it is true of at least one fit of a law."""
     misfits = [fit.misfit for fit in fits if fit.misfit is not None]
     return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

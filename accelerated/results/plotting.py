@@ -15,7 +15,7 @@ UNITS = {"loss": "loss (nats per token)", "accuracy": "accuracy", "leverage": "e
 
 
 def plot_fits(fits):
-    """Draw each fit of a `Fits` in a panel of its own; return the matplotlib figure."""
+    """Draw each fit of a `Fits` in its own panel; return the matplotlib figure."""
     from matplotlib import pyplot
 
     columns = min(len(fits), 3)
@@ -32,7 +32,7 @@ def plot_fits(fits):
 def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
 
-    A law of one column is drawn over it; a law in N and E over E, a line for each N; any other as measured against
+    A law of one column is drawn over it; a law in N and E over E, with a line for each N; any other as measured against
     fitted values, with the diagonal.
     """
     from matplotlib import pyplot
@@ -52,10 +52,14 @@ def plot_fit(fit, panel=None):
 
 
 def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows that have the fixed values of the first columns, and the law there, over the next column."""
-    own = fit.rows.columns
-    here = np.all([own[i] == value for i, value in enumerate(fixed)], axis=0) if fixed else np.ones(own[0].size, bool)
-    x, y = own[column][here], fit.rows.measured[here]
+    """Draw the rows with the fixed values of the first columns, and the law there, over the next column."""
+    columns = fit.rows.columns
+    here = (
+        np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)
+        if fixed
+        else np.ones(columns[0].size, bool)
+    )
+    x, y = columns[column][here], fit.rows.measured[here]
     line = np.geomspace(x.min(), x.max(), 64) if x.min() < x.max() else x[:1]
     law = np.asarray(fit.law.predict(fit.best, *(np.full(line.size, value) for value in fixed), line))
     dots = panel.plot(x, y, "o", markersize=4, label=f"{fixed[0]:.3g}" if fixed else None)
@@ -66,8 +70,8 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
 
 def _draw_diagonal(panel, fit) -> None:
     """Draw measured against fitted values."""
-    own = fit.rows.columns[: len(fit.law.columns)]
-    law = np.asarray(fit.law.predict(fit.best, *own))
+    columns = fit.rows.columns[: len(fit.law.columns)]
+    law = np.asarray(fit.law.predict(fit.best, *columns))
     panel.plot(law, fit.rows.measured, "o", markersize=4)
     ends = [min(law.min(), fit.rows.measured.min()), max(law.max(), fit.rows.measured.max())]
     panel.plot(ends, ends, "-", color="#888888")
@@ -75,12 +79,12 @@ def _draw_diagonal(panel, fit) -> None:
 
 
 def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: dict[str, str]):
-    """Draw the least loss of routers against FLOPs; return the matplotlib figure.
+    """Draw the lowest loss of routers against FLOPs; return the matplotlib figure.
 
     Args:
-        frontiers: of each panel its title and, for each router, [(FLOPs, loss, whether it lies beyond the runs)].
+        frontiers: for each panel its title and, by router, [(FLOPs, loss, whether it lies beyond the runs)].
         budget: FLOPs, an upright line.
-        colours: {router: colour}; others take those of matplotlib.
+        colours: {router: colour}; others take matplotlib's.
     """
     from matplotlib import pyplot
 
@@ -91,8 +95,8 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
         for router, points in routers.items():
             _draw_frontier(panel, router, points, colours.get(router))
         panel.axvline(budget, color="#888888", linewidth=1, zorder=1)
-        panel.set(xscale="log", xlabel="FLOPs", ylabel="least loss (nats per token)")
-        panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # reports do not set mathematics
+        panel.set(xscale="log", xlabel="FLOPs", ylabel="lowest loss (nats per token)")
+        panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # reports do not render mathematics
         panel.set_title(title)
         panel.legend(fontsize=9)
     for panel in panels.flat[len(frontiers) :]:
@@ -140,7 +144,7 @@ def _draw_profile(panel, profile, shade: float) -> None:
 
 
 def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:
-    """Draw one router's line, dashed where an end of a piece lies beyond the runs; a single point as a dot."""
+    """Draw one router's line, dashed if an end of a segment lies beyond the runs; a single point as a dot."""
     [line] = panel.plot(*points[0][:2], "o" if len(points) == 1 else "-", color=colour, label=router)
     for (x, y, out), (next_x, next_y, next_out) in zip(points, points[1:], strict=False):
         panel.plot([x, next_x], [y, next_y], "--" if out or next_out else "-", color=line.get_color())

@@ -1,4 +1,4 @@
-"""`Prediction`: what a fit says at one point, with its intervals, and why it leans on the form of the law."""
+"""`Prediction`: the value of a fit at one point, with intervals, and reasons why it is an extrapolation."""
 
 import math
 from collections.abc import Sequence
@@ -22,32 +22,32 @@ INPUTS = {
     "teraflops": ("--teraflops", "F, TeraFLOPs of a forward pass of 2,048 tokens", 0.0),
     "utilisation": ("--utilisation", "B, parameters per forward FLOP of one token", 0.0),
 }  # fmt: skip
-"""The flag, the meaning and the least value of each column of a law; see `input_of` for others."""
+"""The flag, the meaning and the smallest value of each column of a law; see `input_of` for others."""
 
 LETTERS = {
     "dense_parameters": "N", "active_parameters": "N", "total_parameters": "N", "num_experts": "E", "tokens": "D",
     "granularity": "G", "teraflops": "F", "utilisation": "B",
 }  # fmt: skip
-"""What a column of a law is called in words; its own name if it is not here."""
+"""Printed name of a law's column; by default the name of the column."""
 
-NOT_SURROUNDED = "no runs surround this point, although each of its numbers is within their range: an extrapolation"
+NOT_SURROUNDED = "no runs surround this point, although each coordinate is within their range: an extrapolation"
 
 
-BY_SIZE = "By size allows for errors that runs of one size share; the others take errors as independent."
+BY_SIZE = "'By size' allows for errors that runs of one size share; the other intervals assume independent errors."
 
 
 class Prediction(NamedTuple):
-    """What one fit says at one point: a loss in nats per token, an accuracy or a leverage.
+    """The prediction of one fit at one point: a loss in nats per token, an accuracy or a leverage.
 
     Attributes:
         fit: the `Fit`
         value: by the fit
-        law: interval of the law's own value there
+        law: interval of the law's value there
         run: interval of one more run
         by_size: of the law, by leaving out one size at a time; the bounded law with 3 sizes or more
         dense: size of the dense model of equal loss; the bounded law
-        least_squares: the loss by least squares, beside one by Huber's sum, which has no intervals
-        cautions: what makes it an extrapolation, and what can make the fit wrong
+        least_squares: the loss by least squares, for a fit by Huber's sum, which has no intervals
+        cautions: reasons why it is an extrapolation, and possible errors of the fit
     """
 
     fit: object
@@ -60,47 +60,47 @@ class Prediction(NamedTuple):
     cautions: list[str]
 
     def to_dict(self) -> dict:
-        """Return the prediction as JSON holds it.
+        """Return the prediction as JSON values.
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out", "status", "determined", "value", "intervals":
-            {"law", "run", "by_size", "dense_equivalent"}, the last two null where there is none; "least_squares",
+            {"law", "run", "by_size", "dense_equivalent"}, the last two may be null; "least_squares",
             "cautions"}.
         """
-        fit, asked = self.fit, (self.law, self.run, self.by_size, self.dense)
+        fit, intervals = self.fit, (self.law, self.run, self.by_size, self.dense)
         names = ("law", "run", "by_size", "dense_equivalent")
         return plain(
             named(fit)
             | {"status": fit.status, "determined": fit.determined, "value": self.value}
-            | {"intervals": {name: item and interval(item) for name, item in zip(names, asked, strict=True)}}
+            | {"intervals": {name: item and interval(item) for name, item in zip(names, intervals, strict=True)}}
             | {"least_squares": self.least_squares, "cautions": self.cautions}
         )
 
 
 class Predictions(NamedTuple):
-    """What every fit of a table says at one point."""
+    """The predictions of every fit of a table at one point."""
 
     fits: Sequence
     at: dict[str, float]  # the columns of the law
     level: float
     predictions: list[Prediction]
-    not_fitted: dict[str, str]  # {router or task: why the law is not fitted to it, or says nothing there}
+    not_fitted: dict[str, str]  # {router or task: reason why it has no fit or no prediction there}
 
     @property
     def where(self) -> str:
-        """The point for a reader."""
+        """The point as text."""
         letters = {name: input_of(name)[1].partition(",")[0] for name in self.at}
         return ", ".join(f"{letters[name]} = {value:,.6g}" for name, value in self.at.items())
 
     def to_dict(self) -> dict:
-        """Return what `routelaws predict --json` prints.
+        """Return the output of `routelaws predict --json`.
 
         Returns:
             {"law", "measured", "loss_column", "remarks", "not_fitted", "at": {column: number}, "level", "predictions":
             [of `Prediction.to_dict`]}.
         """
-        found = {"at": self.at, "level": self.level, "predictions": [each.to_dict() for each in self.predictions]}
-        return plain(head_of(self.fits, self.not_fitted) | found)
+        entries = {"at": self.at, "level": self.level, "predictions": [each.to_dict() for each in self.predictions]}
+        return plain(head_of(self.fits, self.not_fitted) | entries)
 
     def __repr__(self) -> str:
         return text(prediction_blocks(self))
@@ -110,7 +110,7 @@ class Predictions(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """A number of a point that is outside the range of the runs."""
+    """A coordinate of a point outside the range of the runs."""
 
     column: str  # of the law
     value: float
@@ -122,12 +122,12 @@ class Beyond(NamedTuple):
 
     @property
     def times(self) -> float:
-        """How many times the nearer end the number is: above 1 beyond the largest, below 1 before the smallest."""
+        """The ratio of the value to the nearer end: above 1 beyond the largest, below 1 before the smallest."""
         return self.value / self.end
 
 
 class PublishedPrediction(NamedTuple):
-    """What printed coefficients say at a point; no interval, since the runs behind them are not at hand."""
+    """The prediction of printed coefficients at a point, without an interval, because their runs are not available."""
 
     law: Law
     name: str  # of the coefficients
@@ -135,10 +135,10 @@ class PublishedPrediction(NamedTuple):
     value: float
 
     def to_dict(self) -> dict:
-        """Return what `routelaws predict --published --json` prints."""
+        """Return the output of `routelaws predict --published --json`."""
         printed, law = self.law.published[self.name], self.law
-        found = {"law": law.name, "measured": law.measured, "published": self.name, "source": printed.source}
-        return plain(found | {"attested": printed.attested, "at": self.at, "value": self.value})
+        entries = {"law": law.name, "measured": law.measured, "published": self.name, "source": printed.source}
+        return plain(entries | {"attested": printed.attested, "at": self.at, "value": self.value})
 
     def __repr__(self) -> str:
         return text(published_blocks(self))
@@ -148,12 +148,12 @@ class PublishedPrediction(NamedTuple):
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
-    """Return what printed coefficients say; InputError where the law has none of that name, or as `point_of`."""
+    """Return the prediction of printed coefficients; InputError if the law has none of that name, or as `point_of`."""
     point = point_of(law, at)
     if name not in law.published:
         there = ", ".join(law.published) or "none"
         raise InputError(
-            f"--published {name}: the law {law.name} has no printed coefficients of that name; there: {there}"
+            f"--published {name}: the law {law.name} has no printed coefficients of that name; available: {there}"
         )
     columns = [np.array([value]) for value in point.values()]
     value = float(np.asarray(law.predict(law.published[name], *columns))[0])
@@ -161,12 +161,12 @@ def predict_published(law: Law, name: str, at: dict[str, float | None]) -> Publi
 
 
 def input_of(name: str) -> tuple[str, str, float]:
-    """Return what INPUTS holds; of a column that only some laws have, what follows from its name."""
+    """Return the entry of INPUTS, or a default derived from the name of the column."""
     return INPUTS.get(name, (f"--at {name}=", name, 0.0))
 
 
 def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
-    """Return the columns of a law; InputError where one is missing, out of range, or of another law."""
+    """Return the columns of a law; InputError if one is missing, out of range, or for another law."""
     wanted = law.columns
     for name in dict.fromkeys([*INPUTS, *at, *wanted]):
         (flag, meaning, least), value = input_of(name), at.get(name)
@@ -174,8 +174,8 @@ def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
             raise InputError(f"{flag} is missing: the law {law.name} needs {meaning}")
         if value is not None and name not in wanted:
             flags = ", ".join(input_of(column)[0] for column in wanted)
-            given = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
-            raise InputError(f"{given}: the law {law.name} does not take it; needed: {flags}")
+            text = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
+            raise InputError(f"{text}: the law {law.name} does not use it; needed: {flags}")
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
             allowed = f"at least {least:g}" if least else "above 0"
             raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
@@ -185,7 +185,7 @@ def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
 
 
 def predict(fit, point: dict[str, float], level: float) -> Prediction:
-    """Return what a fit says at one point.
+    """Return the prediction of a fit at one point.
 
     Args:
         fit: of a law.
@@ -193,21 +193,21 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         level: of the intervals, between 0 and 1.
 
     Raises:
-        ValueError: the law says nothing there (per-size lines at a size without one), or a number is out of its range.
+        ValueError: the law is undefined there (per-size lines at another size), or a value is out of range.
     """
     at, law, rows = tuple(point.values()), fit.law, fit.rows
     if fit.huber is not None:
         return _predict_without_intervals(fit, point)
     value, of_law, of_run, by_size = intervals_at(fit, at, level)
     dense = None
-    if law.dense_equivalent is not None and fit.misfit.rise is None:  # else no dense size stands for a loss
+    if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
         dense = law.dense_equivalent(fit.best, rows.columns, rows.measured, at, level)
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *_impossible(fit, of_law, of_run)]
     return Prediction(fit, value, of_law, of_run, by_size, dense, None, cautions)
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point with its intervals: of the law, of one more run, and by sizes left out.
+    """Return the value of a fit at a point with its intervals: of the law, of one more run, and by left-out sizes.
 
     Args:
         fit: by its own criterion, see `Fit.intervals`.
@@ -218,113 +218,115 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
     by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)
     ends = {"law": of_law, "run": of_run, "by_size": by_size}
-    return value, *(own and Range(name, None, value, *own, "") for name, own in ends.items())
+    return value, *(ends_of_one and Range(name, None, value, *ends_of_one, "") for name, ends_of_one in ends.items())
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
-    """Return what every fit of a table says at one point; one that says nothing there is `not_fitted`.
+    """Return the predictions of every fit of a table at one point; an undefined one is in `not_fitted`.
 
     Raises:
-        InputError: none says anything there, with the reason of each.
+        InputError: all are undefined there; the message gives each reason.
     """
-    found, reasons = [], dict(fits.not_fitted)
+    predictions, reasons = [], dict(fits.not_fitted)
     for fit in fits:
         try:
-            found.append(predict(fit, point, level))
+            predictions.append(predict(fit, point, level))
         except ValueError as error:
             reasons[fit.name] = str(error)
-    if not found:
+    if not predictions:
         of = "" if fits.law.measured == "accuracy" else "router "
         lines = by_reason(reasons).items()
         raise InputError(*(f"{fits.where}: {of}{in_short(names, 7)}: {reason}" for reason, names in lines))
-    return Predictions(fits, point, level, found, reasons)
+    return Predictions(fits, point, level, predictions, reasons)
 
 
 def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
-    """Return what a fit by Huber's sum says, and least squares beside it."""
+    """Return the prediction of a fit by Huber's sum, with least squares for comparison."""
     at = [np.array([value]) for value in point.values()]
     value = float(fit.law.predict(fit.best, *at)[0])
     beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
-    said = ["by Huber's sum there are no intervals"] if fit.rows.runs is None else []
-    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *said]
+    sentences = ["with Huber's sum there are no intervals"] if fit.rows.runs is None else []
+    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *sentences]
     return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, cautions)
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:
-    """Return in words why a prediction leans on the form of the law, and not on runs near it."""
+    """Return sentences on why a prediction is an extrapolation."""
     at, columns = tuple(point.values()), fit.rows.columns[: len(point)]
     return extrapolation(beyond(list(point), columns, at), inside_hull(columns, at))
 
 
 def _doubts(fit, point: dict[str, float]) -> list[str]:
-    """Return what speaks against a prediction at this point: a bend of the misses, or a law that is not determined."""
-    said = _bends(fit, point)
+    """Return cautions for a prediction at this point: a bend of the residuals, or a law that is not determined."""
+    cautions = _bends(fit, point)
     if not fit.determined:
-        said.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
-    return said
+        cautions.append(
+            "the runs do not determine the law's coefficients; its predictions within the data are still valid"
+        )
+    return cautions
 
 
 def _bends(fit, point: dict[str, float]) -> list[str]:
-    """Return a warning where the misses of the law bend with N and the point lies outside the sizes of the rows."""
-    found, size = fit.misfit, point.get("dense_parameters")
-    if found is None or found.bend is None or found.bend.test.p >= CLEAR or size is None:
+    """Return a warning if the residuals of the law bend with N and the point lies outside the sizes of the rows."""
+    misfit, size = fit.misfit, point.get("dense_parameters")
+    if misfit is None or misfit.bend is None or misfit.bend.test.p >= CLEAR or size is None:
         return []
-    if found.sizes[0].size <= size <= found.sizes[-1].size:
+    if misfit.sizes[0].size <= size <= misfit.sizes[-1].size:
         return []
-    said = "the misses of the law bend with log N"
-    if found.largest is not None:
-        said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
-        said += f" {how_far_off(found.largest.miss)}"
-    return [f"{said}: the intervals, which take the law as right, are too narrow here"]
+    sentence = "the residuals of the law bend with log N"
+    if misfit.largest is not None:
+        sentence += f"; fitted to the smaller sizes it predicts the largest, N = {misfit.largest.size:,.0f},"
+        sentence += f" {how_far_off(misfit.largest.miss)}"
+    return [f"{sentence}: the intervals assume that the law is right, so they are too narrow here"]
 
 
 def _impossible(fit, *intervals: Range) -> list[str]:
-    """Return a warning where an accuracy, or an end of its interval, is no share of right answers."""
+    """Return a warning if an accuracy, or an end of its interval, is not between 0 and 1."""
     if fit.law.measured != "accuracy":
         return []
     value = intervals[0].value
     if not 0 <= value <= 1:
-        return [f"the law gives {value:.4f}, which is no share of right answers: it does not hold there"]
+        return [f"the law gives {value:.4f}, which is not between 0 and 1: it does not hold there"]
     if not all(0 <= end <= 1 for item in intervals for end in (item.low, item.high) if np.isfinite(end)):
-        return ["an interval goes beyond 0 or 1, where no share of right answers is: read 0 or 1 there"]
+        return ["an interval extends below 0 or above 1; read that end as 0 or 1"]
     return []
 
 
 def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[float]) -> list[Beyond]:
-    """Return the numbers of a point that no run reaches, in the order of the columns.
+    """Return the coordinates of a point outside the range of the runs, in the order of the columns.
 
     Args:
         names: of the columns.
         columns: [n] each, of the runs.
         at: the point, a number for each column.
     """
-    found = []
+    outside = []
     for name, column, value in zip(names, columns, at, strict=True):
         low, high = float(np.min(column)), float(np.max(column))
         if value > high * (1 + 1e-9) or value < low * (1 - 1e-9):
-            found.append(Beyond(name, float(value), high if value > high else low))
-    return found
+            outside.append(Beyond(name, float(value), high if value > high else low))
+    return outside
 
 
 def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[str]:
-    """Return in sentences why a prediction at a point leans on the form of the law, and not on runs near the point.
+    """Return sentences on why a prediction at a point is an extrapolation.
 
     Args:
         outside: of `beyond`.
-        surrounded: of `inside_hull`; None where the runs are not at hand.
+        surrounded: of `inside_hull`; None if the runs are not available.
     """
-    said = []
+    sentences = []
     for each in outside:
         which = "largest" if each.value > each.end else "smallest"
         times = f"{each.times:.3g} times the {which} of the runs ({each.end:g})"
-        said.append(f"{each.letter} = {each.value:g} is {times}: an extrapolation")
-    return said or [NOT_SURROUNDED] * (surrounded is False)
+        sentences.append(f"{each.letter} = {each.value:g} is {times}: an extrapolation")
+    return sentences or [NOT_SURROUNDED] * (surrounded is False)
 
 
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     """Return whether a point lies in the convex hull of the data, in logarithms.
 
-    It does if it is a mean of data points with weights that are at least 0: a linear program, which, unlike a
+    It does if it is a weighted mean of data points with nonnegative weights: a linear program, which, unlike a
     triangulation, also takes points that lie on one line.
     """
     from scipy.optimize import linprog
@@ -334,12 +336,12 @@ def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     spread[spread == 0] = 1.0
     equal = np.vstack([(points - centre) / spread, np.ones(points.shape[1])])
     target = np.append((np.log10(np.array(at)) - centre[:, 0]) / spread[:, 0], 1.0)
-    found = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
-    return bool(found.status == 0)
+    solution = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
+    return bool(solution.status == 0)
 
 
 def prediction_blocks(found) -> list[Block]:
-    """Return what `routelaws predict` prints of `Predictions`."""
+    """Return the output of `routelaws predict` for `Predictions`."""
     fits, predictions = found.fits, found.predictions
     if fits.loss:
         blocks: list[Block] = [f"law {fits.law.name}, {fits.loss}, at {found.where}", *fits.remarks]
@@ -359,7 +361,7 @@ def prediction_blocks(found) -> list[Block]:
 
 
 def _predictions_table(found) -> Table:
-    """Return the predictions as a table; those by Huber's sum have no intervals, and least squares beside them."""
+    """Return the predictions as a table; a fit by Huber's sum has a column for least squares instead of intervals."""
     fits, predictions = found.fits, found.predictions
     first, measured = ("router", "loss") if fits.loss else ("fit of", fits.law.measured)
     if any(each.least_squares is not None for each in predictions):
@@ -380,12 +382,12 @@ def _predictions_table(found) -> Table:
 
 
 def published_blocks(found) -> list[Block]:
-    """Return what `routelaws predict` prints of a `PublishedPrediction`."""
+    """Return the output of `routelaws predict` for a `PublishedPrediction`."""
     law, printed = found.law, found.law.published[found.name]
     where = ", ".join(f"{column} = {value:,.6g}" for column, value in found.at.items())
     return [
         f"law {law.name}: {law.formula}",
         f"printed coefficients {found.name}: {printed.source}; how well attested: {printed.attested}",
-        f"{law.measured} {found.value:.4f} at {where}; no interval, since the runs behind the coefficients are not at "
-        "hand",
+        f"{law.measured} {found.value:.4f} at {where}; no interval, because the runs behind the coefficients are not "
+        "available",
     ]

@@ -1,20 +1,21 @@
-"""What the rows of one fit differ in, although the law takes them as alike.
+"""Differences between the rows of one fit that the law ignores.
 
 A law in N and E has no term for the number of training tokens, for the text, for the vocabulary or for the objective.
-It puts whatever these change into N, E or chance, and its own residuals need not show that. So the rows are asked:
+It attributes their effects to N, E or chance, and its residuals need not show that. So the rows are checked:
 
-    TOKENS    runs of one size differ in their training tokens; or, from size to size, neither the tokens nor the tokens
-              per parameter stay the same
-    COLUMNS   a column that changes what a loss means, or what a model is, has several values
-    NAMES     a column of text that this project does not know, such as `training_set`, tells runs of one N and E apart
+    TOKENS    runs of one size differ in their training tokens; or, across sizes, neither the tokens nor the tokens
+              per parameter are constant
+    COLUMNS   a column that changes the meaning of the loss or the model has several values
+    NAMES     an unknown text column, such as `training_set`, differs between runs of one N and E
     SHORTER   a run ends before most others of its size: `shorter_runs`
-    CUT       a run is taken in the middle of its training: `row_doubts`
-    EPOCHS    a run has seen its text more often than does no harm: `row_doubts`
-    BUDGETS   models of several sizes have one budget, of which a law in compute alone takes all: `budgets`
-    DESIGN    the tokens follow from the size, so that the terms of a law in both look alike: `proportional_tokens`
-    WORDS     each of these as a sentence, `difference_words`, and the runs that are left out, `left_out_lines`
+    CUT       a row is from the middle of a run: `row_doubts`
+    EPOCHS    a run has repeated its text too often: `row_doubts`
+    BUDGETS   models of several sizes have one budget, and a law in compute would fit all of them: `budgets`
+    DESIGN    the tokens follow from the size, so the terms of a law in both are nearly proportional:
+    `proportional_tokens` WORDS     sentences on each of these, `difference_words`, and on left-out runs,
+    `left_out_lines`
 
-What counts as different is our choice, with each number below.
+The thresholds below are our choice.
 """
 
 import math
@@ -38,44 +39,44 @@ from ..tables.schema import (
 from ..wording import plural
 
 SAME = 1.02
-"""Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
+"""Runs whose tokens (or steps) differ by at most this factor have the same budget."""
 
 SAME_RATIO = 1.2
-"""Largest over smallest number of tokens per parameter up to which sizes have the same ratio."""
+"""Sizes whose tokens per parameter differ by at most this factor have the same ratio."""
 
 LARGEST_VOCABULARY = 1_000_000
-"""No tokenizer of a language model has more pieces, so far as we know: ln of it is 13.8 nats."""
+"""Larger than any known vocabulary of a language model; its ln is 13.8 nats."""
 
 SMALLEST_LOSS = 0.1
-"""No text that a language model is trained on is as predictable, so far as we know: 0.1 nats, a perplexity of 1.1."""
+"""Smaller than any known loss of a language model: 0.1 nats, a perplexity of 1.1."""
 
 SAME_BUDGET = 1.1
-"""Largest over smallest number of training FLOPs up to which runs have one planned budget."""
+"""Runs whose training FLOPs differ by at most this factor have one planned budget."""
 
 MOST_PASSES = {"routed": 4.0, "dense": 8.0}
-"""Passes over a text from which its repetition harms a model, after arXiv 2609.11917."""
+"""Passes over a text above which repetition harms a model, after arXiv 2609.11917."""
 
 COMMON = ("objective", "vocab_size", "sequence_length", "model_options", "schedule", "initial_tokens")
-"""Columns that change what a loss per token means, what every model is, or how it was trained."""
+"""Columns that change the meaning of a loss, the model, or its training."""
 
 SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameters")
-"""What laws call a number of parameters."""
+"""Names of a number of parameters in laws."""
 
 ROUTED = ("k", "routing_frequency", "granularity", "routing_options")
-"""Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
+"""Columns in which routed models differ besides N and E; a law in compute and parameters per FLOP covers them."""
 
 
 SHOWN = 6
-"""Groups or runs that are listed; of more, the first."""
+"""Largest number of groups or runs listed."""
 
 
 class Difference(NamedTuple):
-    """Something that rows differ in and the law does not know of."""
+    """A difference between rows that the law ignores."""
 
     column: str  # "tokens", or the column
-    groups: list[tuple[str, int]]  # value in words, and number of rows, commonest first (tokens: by size)
+    groups: list[tuple[str, int]]  # value in words, and number of rows, most common first (tokens: by size)
     where: str  # "runs of one size", "runs of one N and E", "sizes", "rows"; or the doubt, such as "units"
-    numbers: dict = {}  # what else the sentence says
+    numbers: dict = {}  # numbers for the sentence
 
 
 class Shorter(NamedTuple):
@@ -84,26 +85,26 @@ class Shorter(NamedTuple):
     hyper_id: int
     step: int
     commonest: int  # last step of most others
-    run: str = ""  # its name, where the table has one
+    run: str = ""  # its name, if the table has one
 
 
 def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> list[Difference]:
-    """Return what the rows of one fit differ in beside what the law knows of.
+    """Return the differences between the rows of one fit that the law ignores.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
-        compute: the law is one in compute and parameters per FLOP, which every k, routing frequency and granularity
-            enters.
-        known: the columns of the law; those that are tokens, or one of ROUTED, are no difference to it.
+        compute: whether the law is in compute and parameters per FLOP, which cover every k, routing frequency and
+            granularity.
+        known: the columns of the law; it does not ignore these.
     """
     budget = "flops" in known
-    found = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
+    entries = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
     if not compute:
         routed = [name for name in (*ROUTED, *["num_experts"] * budget) if name not in known]
-        found += [_values(frame[frame["router_type"] != DENSE], name) for name in routed]
+        entries += [_values(frame[frame["router_type"] != DENSE], name) for name in routed]
     known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
     unknown = [name for name in frame.columns if name not in known_here and not range_of(name)]
-    return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
+    return [entry for entry in [*entries, *(_names(frame, name) for name in unknown)] if entry is not None]
 
 
 def shorter_runs(frame) -> list[Shorter]:
@@ -115,16 +116,16 @@ def shorter_runs(frame) -> list[Shorter]:
         frame: the rows of one `RouterRows`, one for each run.
     """
     steps, sizes = frame["step"].to_numpy(), frame["dense_parameter_count"].to_numpy()
-    overall, found, names = _majority(steps), [], run_names(frame)
+    overall, runs, names = _majority(steps), [], run_names(frame)
     for i, run in enumerate(frame["hyper_id"].to_numpy()):
         usual = _majority(steps[sizes == sizes[i]]) or overall
         if usual is not None and SAME * steps[i] < usual:
-            found.append(Shorter(int(run), int(steps[i]), usual, names.get(int(run), "")))
-    return found
+            runs.append(Shorter(int(run), int(steps[i]), usual, names.get(int(run), "")))
+    return runs
 
 
 def row_doubts(selection, loss_column: str) -> list[Difference]:
-    """Return what speaks against the rows of one `RouterRows`, whatever the law."""
+    """Return doubts about the rows of one `RouterRows`, for any law."""
     frame, names = selection.frame, run_names(selection.frame)
     taken = [
         (f"{called(run, names.get(run))}: step {step:,} of {selection.cut[run]:,}", 1)
@@ -137,19 +138,19 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
 
 def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
     """Return the routed and the dense runs with more passes over their text than MOST_PASSES."""
-    epochs, found = column_or_nan(frame, "epochs"), []
+    epochs, entries = column_or_nan(frame, "epochs"), []
     epochs = np.where(np.isnan(epochs), training_tokens(frame) / column_or_nan(frame, "unique_tokens"), epochs)
     dense = (frame["router_type"] == DENSE).to_numpy()
-    for kind, own in (("routed", ~dense), ("dense", dense)):
-        runs = frame["hyper_id"].to_numpy()[own & (epochs > MOST_PASSES[kind])]
-        passes = epochs[own & (epochs > MOST_PASSES[kind])]
+    for kind, mask in (("routed", ~dense), ("dense", dense)):
+        runs = frame["hyper_id"].to_numpy()[mask & (epochs > MOST_PASSES[kind])]
+        passes = epochs[mask & (epochs > MOST_PASSES[kind])]
         groups = [(f"{called(run, names.get(run))}: {times:.3g}", 1) for run, times in zip(runs, passes, strict=True)]
-        found += [Difference("epochs", groups, f"epochs of {kind} runs", {"most": MOST_PASSES[kind]})] * bool(groups)
-    return found
+        entries += [Difference("epochs", groups, f"epochs of {kind} runs", {"most": MOST_PASSES[kind]})] * bool(groups)
+    return entries
 
 
 def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
-    """Return one entry where models of several sizes have one budget, as in an isoFLOP table.
+    """Return one entry if models of several sizes have one budget, as in an isoFLOP table.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
@@ -160,16 +161,16 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
     order, groups, best = np.argsort(flops, kind="stable"), [], []
     while order.size:
         near = flops[order] <= SAME_BUDGET * flops[order[0]]
-        own, order = order[near], order[~near]
-        best.append(int(runs[own[np.argmin(losses[own])]]))
-        if np.unique(sizes[own]).size > 1:
-            words = f"{flops[own[0]]:.3g} FLOPs: losses {losses[own].min():.4g} to {losses[own].max():.4g}"
-            groups.append((words, own.size))
+        budget, order = order[near], order[~near]
+        best.append(int(runs[budget[np.argmin(losses[budget])]]))
+        if np.unique(sizes[budget]).size > 1:
+            words = f"{flops[budget[0]]:.3g} FLOPs: losses {losses[budget].min():.4g} to {losses[budget].max():.4g}"
+            groups.append((words, budget.size))
     return [Difference("flops", groups, "budgets", {"best": best})] if groups else []
 
 
 def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[Difference]:
-    """Return one entry where the tokens are a power of the size, up to SAME_RATIO, that does not fall with it.
+    """Return one entry if the tokens are a nondecreasing power of the size, within SAME_RATIO.
 
     With D = k N^p a law a/N^alpha + b/D^beta is a sum of two powers of N. Its condition number is about
     1/(alpha - p beta)², after arXiv 2605.08541.
@@ -198,24 +199,24 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
-    """Return one entry where most losses of a fit are above ln V, that of equal odds for every token, or near 0.
+    """Return one entry if most losses of a fit are above ln V (a uniform guess), or near 0.
 
-    Single runs may have diverged; where the median is above it, the column is more likely a perplexity, and below
-    SMALLEST_LOSS it is in another unit, or an error rate. V is the largest vocabulary of the rows, or
-    LARGEST_VOCABULARY where the table does not say.
+    Single runs may have diverged. But if the median is above ln V, the column is probably a perplexity; below
+    SMALLEST_LOSS it has another unit or is an error rate. V is the largest vocabulary of the rows, or
+    LARGEST_VOCABULARY if the table gives none.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
         loss_column: which loss.
     """
     losses = frame[loss_column].to_numpy(dtype=np.float64)
-    given = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
-    pieces = LARGEST_VOCABULARY if np.isnan(given).all() else float(np.nanmax(given))
+    vocabularies = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
+    pieces = LARGEST_VOCABULARY if np.isnan(vocabularies).all() else float(np.nanmax(vocabularies))
     middle = np.median(losses) if losses.size else math.nan
     if middle < SMALLEST_LOSS:
         text, doubt = f"the median is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
     elif pieces > 1 and middle > math.log(pieces):
-        most = f"equal odds for {pieces:,.0f} tokens are {math.log(pieces):.3g} nats"
+        most = f"a uniform guess over {pieces:,.0f} tokens has {math.log(pieces):.3g} nats"
         text, doubt = f"the median is {middle:.4g}; {most}", "units"
     else:
         return []
@@ -223,7 +224,7 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
 
 
 def _majority(steps: np.ndarray) -> int | None:
-    """Return the step that more than half of at least three runs end with; None without one."""
+    """Return the last step of more than half of at least three runs; None without one."""
     values, counts = np.unique(steps, return_counts=True)
     most = counts.argmax() if counts.size else 0
     return int(values[most]) if steps.size >= 3 and 2 * counts[most] > steps.size else None
@@ -236,19 +237,28 @@ def _tokens(frame) -> Difference | None:
     if tokens.size < 2:
         return None
     within = [(n, tokens[size == n]) for n in np.unique(size)]
-    mixed = [(n, own) for n, own in within if own.max() > SAME * own.min()]
+    mixed = [(n, tokens_of_size) for n, tokens_of_size in within if tokens_of_size.max() > SAME * tokens_of_size.min()]
     if mixed:
-        groups = [(f"N = {n:,.0f}: {own.min():.3g} to {own.max():.3g} tokens", own.size) for n, own in mixed]
+        groups = [
+            (f"N = {n:,.0f}: {tokens_of_size.min():.3g} to {tokens_of_size.max():.3g} tokens", tokens_of_size.size)
+            for n, tokens_of_size in mixed
+        ]
         return Difference("tokens", groups, "runs of one size")
     ratio = tokens / size
     if tokens.max() <= SAME * tokens.min() or ratio.max() <= SAME_RATIO * ratio.min():
         return None
-    groups = [(f"N = {n:,.0f}: {own[0]:.3g} tokens, {own[0] / n:.3g} per parameter", own.size) for n, own in within]
+    groups = [
+        (
+            f"N = {n:,.0f}: {tokens_of_size[0]:.3g} tokens, {tokens_of_size[0] / n:.3g} per parameter",
+            tokens_of_size.size,
+        )
+        for n, tokens_of_size in within
+    ]
     return Difference("tokens", groups, "sizes")
 
 
 def _values(frame, name: str) -> Difference | None:
-    """Return a column of the table that has several values, blanks left out."""
+    """Return a column of the table that has several nonblank values."""
     if name not in frame:
         return None
     values = frame[name]
@@ -262,34 +272,34 @@ def _values(frame, name: str) -> Difference | None:
 
 
 def _names(frame, name: str) -> Difference | None:
-    """Return an unknown column that tells runs of one router, N and E apart; none that measures or names each run."""
+    """Return an unknown column that differs between runs of one router, N and E, but is no measurement or run name."""
     numbers = frame[name].dtype.kind in "iuf"
     cells = frame[name].map("{:.17g}".format) if numbers else frame[name].astype(str).str.strip()
     known = ~cells.isin(BLANK)
     counts = cells[known].value_counts()
     if not 2 <= len(counts) <= max(2, int(known.sum()) // 3) or _measured(list(counts.index)):
         return None
-    alike = [frame.loc[known, column] for column in ("router_type", "dense_parameter_count", "num_experts")]
-    if cells[known].groupby(alike).nunique().max() < 2:
+    keys = [frame.loc[known, column] for column in ("router_type", "dense_parameter_count", "num_experts")]
+    if cells[known].groupby(keys).nunique().max() < 2:
         return None
     return Difference(name, [(in_line(value), int(n)) for value, n in counts.items()], "runs of one N and E")
 
 
 def _measured(values: list[str]) -> bool:
-    """Return whether the values of a column are numbers of which some have decimals: a measurement, and no group."""
+    """Return whether a column has numbers with decimals: a measurement, not a group."""
     numbers, wrong = to_numbers(values)
     return not wrong.any() and bool((numbers % 1 != 0).any())
 
 
 def row_differences(law, rows) -> list[Difference]:
-    """Return what the runs of a `fit.Rows` differ in beside the columns of their law."""
+    """Return the differences between the runs of a `fit.Rows` besides the columns of their law."""
     frame = rows.runs.frame
-    found = differences(frame, law.axes == "compute", law.columns)
-    return found + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
+    entries = differences(frame, law.axes == "compute", law.columns)
+    return entries + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
 
 
 def left_out_lines(left_out: Sequence[dict]) -> list[str]:
-    """Return one line for each reason for which runs were left out, with the first of them."""
+    """Return one line for each reason for left-out runs, with the first of them."""
     reasons: dict[str, list[str]] = {}
     for run in left_out:
         reasons.setdefault(run["reason"], []).append(called(run["hyper_id"], run.get("run")))
@@ -297,14 +307,14 @@ def left_out_lines(left_out: Sequence[dict]) -> list[str]:
 
 
 def difference_words(entry: Difference) -> str:
-    """Return what rows differ in, the groups, and how to choose."""
+    """Return a sentence on the difference, the groups, and how to choose."""
     if entry.where in _DOUBTS:
         return _DOUBTS[entry.where](entry)
     of_tokens = entry.column == "tokens"
     groups = first_words([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
     if of_tokens and entry.where == "sizes":
         return (
-            f"neither the training tokens nor the tokens per parameter are constant across sizes ({groups}):"
+            f"neither training tokens nor tokens per parameter are constant across sizes ({groups});"
             " the law attributes their effect to N"
         )
     what = "training tokens" if of_tokens else entry.column
@@ -328,8 +338,8 @@ def _small_losses_words(entry: Difference) -> str:
 def _cut_words(entry: Difference) -> str:
     runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
     return (
-        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}): if the learning rate decays, the loss"
-        " there differs from a full run of this budget; do not filter --rows by step"
+        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}). If the learning rate decays, the loss"
+        " there differs from the loss of a full run of this length; do not filter --rows by step"
     )
 
 
@@ -358,8 +368,9 @@ def _design_words(entry: Difference) -> str:
         text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
     number = "" if condition is None else f", condition number about 1/(alpha - {times}beta)² = {condition:.2g}"
     return (
-        f"{text}: the terms in N and in the tokens look alike, and their coefficients are ill-conditioned{number}; add"
-        " runs of one size with other tokens"
+        f"{text}: the terms in N and in tokens are nearly proportional, so their coefficients are "
+        f"ill-conditioned{number}; add"
+        " runs of one size with different token counts"
     )
 
 
@@ -376,7 +387,7 @@ _DOUBTS = {
     "budgets": _budgets_words,
     "design": _design_words,
 }
-"""The sentences of what is no difference between rows, by `Difference.where`."""
+"""Sentences for findings that are not differences between rows, by `Difference.where`."""
 
 
 def first_words(words: list[str], between: str = "; ") -> str:

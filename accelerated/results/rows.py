@@ -1,7 +1,7 @@
-"""A law and what it is fitted to, `Rows`: its columns, read from a results table or made from several of its columns.
+"""`Rows`: the columns of a law, read or computed from a results table.
 
-A law names its columns by what they mean (`Law.columns`), a table by what was written down. A column of a law that has
-no line in COLUMNS is the column of the table of the same name.
+The names of a law's columns (`Law.columns`) differ from a table's. A column of a law that has
+no line in COLUMNS is the table's column of the same name.
 """
 
 import functools
@@ -22,14 +22,18 @@ from ..tables.schema import RELEASED_COLUMNS, to_numbers
 from ..tables.selection import RouterRows
 
 TRAINING = 3.0
-"""Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
+"""Training FLOPs divided by FLOPs of the forward pass, which a table's flops_per_step counts."""
 
 FLOPS_PER_PARAMETER = 2.0
-"""Forward FLOPs for each parameter and token, where a table does not count them."""
+"""Forward FLOPs per parameter and token, if a table does not give FLOPs."""
 
 ESTIMATED = "flops: 6 · dense_parameter_count · tokens, where training_flops is not known"
-TAKEN = "flops_per_step: a step is taken to have 524,288 tokens, as in the released table, where the table does not say"
-PIECES = "active_parameters: a vocabulary of 32,000 is taken, as in the released table, where the table does not say"
+TAKEN = (
+    "flops_per_step: 524,288 tokens per step are assumed where the table does not give them, as in the released table"
+)
+PIECES = (
+    "active_parameters: a vocabulary of 32,000 is assumed where the table does not give one, as in the released table"
+)
 
 
 def law_of(text: str, command: str | None = None) -> Law:
@@ -38,10 +42,10 @@ def law_of(text: str, command: str | None = None) -> Law:
     Args:
         text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
             file is run once, as Python code.
-        command: that takes laws of the loss alone; any law will do if None.
+        command: a command that needs a law of the loss; None allows any law.
 
     Raises:
-        InputError: no such law, or the file cannot be run; or the law is not of the loss where it has to be.
+        InputError: no such law, the file cannot be run, or the law is not for the loss and must be.
     """
     path, _, name = text.rpartition(":")
     if path:
@@ -51,16 +55,16 @@ def law_of(text: str, command: str | None = None) -> Law:
         raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
     law = LAWS[name]
     if command is not None and law.measured != "loss":
-        raise InputError(f"the law {name} is of {law.measured}; {command} takes laws of the loss")
+        raise InputError(f"the law {name} is for {law.measured}; {command} needs a law of the loss")
     return law
 
 
 def law_lines(fits) -> list[str]:
-    """Return which law it is, how it is fitted, and, of laws that are not of the loss, the printed coefficients."""
+    """Return lines on the law, its criterion and, for laws that are not for the loss, the printed coefficients."""
     law, criterion = fits.law, fits[0].best.criterion
     if fits.loss:
         return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
-    return [f"law {law.name}, of {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
+    return [f"law {law.name}, for {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
 
 
 def _printed_lines(law: Law) -> list[str]:
@@ -72,9 +76,9 @@ def _printed_lines(law: Law) -> list[str]:
 
 
 def rows_of_released(law: Law, rows: str | None) -> str | None:
-    """Return which rows of the released table a law is fitted to: those that are chosen, or else the paper's own.
+    """Return the rows of the released table for a law: the chosen ones, or else the paper's.
 
-    A law in compute takes every share of routed blocks and every k, which the paper's rows leave out.
+    A law in compute uses every share of routed blocks and every k, which the paper's rows exclude.
     """
     return "clark" if rows is None and law.axes != "compute" else rows
 
@@ -85,24 +89,24 @@ def _run(path: Path) -> None:
         raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
     try:
         runpy.run_path(str(path))
-    except Exception as error:  # whatever a file of the user's own does
+    except Exception as error:  # a user's file may raise anything
         raise InputError(f"{path}: {type(error).__name__}: {error}") from None
 
 
 class Rows(NamedTuple):
-    """What one law is fitted to.
+    """The input of one fit.
 
     Attributes:
         name: router_type, or the task
-        columns: of the law, and then those that only its fit takes, [n] each
+        columns: of the law, then those that only its fit uses, [n] each
         measured: [n], losses in nats per token, accuracies or leverages
-        runs: the runs themselves, where the rows are runs of a results table and the law is of their loss
+        runs: the runs, if the rows are from a results table and the law is for their loss
         loss: column of the loss
-        part: the training set, "" where the table names none
+        part: the training set, "" if the table names none
         options: keyword arguments of the fit
         left_out: [{"hyper_id", "reason", "run"}], as `RouterRows`
-        remarks: what has to be known of the rows
-        blank: rows of the table that are not here, since the table lacks a number of theirs
+        remarks: notes on the rows
+        blank: number of rows excluded because a value is blank
     """
 
     name: str
@@ -118,7 +122,7 @@ class Rows(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the rows for a reader."""
+        """The printed name of the rows."""
         return f"{self.name} on {self.part}" if self.part else self.name
 
 
@@ -126,7 +130,7 @@ def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
     """Return the runs of one router as rows of a law of the loss.
 
     Raises:
-        ValueError: no run is left, or the table lacks a column of the law, or a row of it.
+        ValueError: no run is left, or the table lacks a column of the law or a value in it.
     """
     if selection.frame.empty:
         reasons = sorted({run["reason"] for run in selection.left_out})
@@ -139,24 +143,24 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     """Return the columns of a law and the loss, [n] each.
 
     Raises:
-        ValueError: the table lacks a column, or a row of it; or as `compute_columns`, for the law in (F, B).
+        ValueError: the table lacks a column or a value in it; or as `compute_columns`, for the law in (F, B).
     """
     frame = selection.frame
     return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
-    """Return remarks where a column of a law is an estimate, or takes steps or vocabulary of the released table."""
+    """Return remarks on columns that are estimates, or use the released table's tokens per step or vocabulary."""
     frames = [each.frame for each in selections]
-    own = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
-    asked = {
+    user_frames = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
+    sources = {
         ESTIMATED: ("flops", counted_flops, frames),
-        TAKEN: ("teraflops", tokens_per_step, own),
-        PIECES: ("active_parameters", functools.partial(column_or_nan, name="vocab_size"), own),
+        TAKEN: ("teraflops", tokens_per_step, user_frames),
+        PIECES: ("active_parameters", functools.partial(column_or_nan, name="vocab_size"), user_frames),
     }
     return [
         remark
-        for remark, (name, known, tables) in asked.items()
+        for remark, (name, known, tables) in sources.items()
         if name in law.columns and any(np.isnan(known(frame)).any() for frame in tables)
     ]
 
@@ -180,9 +184,9 @@ def _numbers(frame, name: str) -> np.ndarray:
         raise ValueError(f"column {name} is not in the table; the law needs it")
     if frame[name].dtype.kind in "iuf":
         return frame[name].to_numpy(dtype=np.float64)
-    values, wrong = to_numbers(frame[name].astype(str).tolist())  # as text stay numbers that are too large to be names
+    values, wrong = to_numbers(frame[name].astype(str).tolist())  # numbers too large for float64 stay text
     if wrong.any():
-        raise ValueError(f"column {name} has entries that are no numbers")
+        raise ValueError(f"column {name} has entries that are not numbers")
     return values
 
 
@@ -194,13 +198,13 @@ def _compute(frame):
 
 
 def taken_per_step(frame) -> np.ndarray:
-    """Return the tokens of a step of each row, [n]; those of the released table where the table does not say."""
+    """Return the tokens per step of each row, [n]; by default the released table's."""
     tokens = tokens_per_step(frame)
     return np.where(np.isnan(tokens), float(TABLE_TOKENS_PER_STEP), tokens)
 
 
 def stated_flops(frame) -> np.ndarray:
-    """Return the training FLOPs that the table states, in training_flops or else in flops; NaN elsewhere: [n]."""
+    """Return the table's training FLOPs, from training_flops or else flops, [n]; NaN if blank."""
     stated = np.full(len(frame), np.nan)
     for name in ("training_flops", "flops"):
         if name in frame:
@@ -209,7 +213,7 @@ def stated_flops(frame) -> np.ndarray:
 
 
 def counted_flops(frame) -> np.ndarray:
-    """Return the training FLOPs that are stated or follow from those of a forward step; NaN elsewhere: [n]."""
+    """Return the training FLOPs, stated or computed from flops_per_step, [n]; NaN if unknown."""
     flops = stated_flops(frame)
     if "flops_per_step" in frame:
         counted = TRAINING * _numbers(frame, "flops_per_step") * training_steps(frame)
@@ -218,7 +222,7 @@ def counted_flops(frame) -> np.ndarray:
 
 
 def training_flops(frame) -> np.ndarray:
-    """Return the training FLOPs of each row, [n]; 6 N D where the table does not count them.
+    """Return the training FLOPs of each row, [n]; by default 6 N D.
 
     Raises:
         ValueError: a row has neither FLOPs nor tokens.
@@ -253,4 +257,4 @@ COLUMNS: dict[str, str | Callable] = {
     "teraflops": lambda frame: _compute(frame).teraflops,
     "utilisation": lambda frame: _compute(frame).utilisation,
 }
-"""For a column of a law the name of a column of the table, or a function of the table that gives [n] numbers."""
+"""The table's column for a column of a law, or a function from the table to [n] numbers."""

@@ -1,10 +1,10 @@
-"""`Runs`: a table that is read and checked once, the choice of its rows, and the fits of a law to each of its routers.
+"""`Runs`: a checked results table, a choice of its rows, and fits of a law to each of its routers.
 
 read              files and folders -> `Runs`
 Runs.where        a condition on the columns, or the preset clark
 Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
-Runs.plan         the models that a budget pays for -> `Plan`
-Runs.next_run     the runs that could be added -> `NextRuns`
+Runs.plan         the models within a budget -> `Plan`
+Runs.next_run     the possible next runs -> `NextRuns`
 fit_table         any law, to tables of runs, accuracies or leverages -> `Fits`
 """
 
@@ -33,7 +33,7 @@ from .prediction import Predictions, point_of, predict_all
 from .rows import column_remarks, law_lines, law_of, rows_of_runs
 
 LOSS = "loss_validation"
-"""The column of the loss, unless another is asked for."""
+"""Default column of the loss."""
 
 
 def read(paths) -> "Runs":
@@ -43,7 +43,7 @@ def read(paths) -> "Runs":
         paths: a file (.csv, .jsonl, also .gz) or the folder of a run or sweep; or several.
 
     Raises:
-        InputError: a file is missing, is no such table, or a value in it is wrong: each named by its row and column.
+        InputError: a file is missing or not a table, or a value is wrong; the message gives row and column.
     """
     return Runs(read_tables(paths), paths)
 
@@ -53,7 +53,7 @@ class Runs:
 
     Args:
         frame: of `tables.read_tables`: every evaluation, a pandas DataFrame.
-        paths: where it is from, for messages.
+        paths: of its files, for messages.
         rows: the preset clark, or a condition on the columns; None for the default of `select_rows`.
         loss: column of the loss.
     """
@@ -63,9 +63,9 @@ class Runs:
         self._selections: dict[str, list[RouterRows]] = {}
 
     def where(self, rows: str | None) -> "Runs":
-        """Return the runs that a condition such as "k == 1 and seed == 42" keeps, or those of the preset clark.
+        """Return the runs that match a condition such as "k == 1 and seed == 42", or the preset clark.
 
-        A condition on top of another one narrows it. None keeps what was chosen.
+        A second condition narrows the first. None changes nothing.
         """
         if rows is None:
             return self
@@ -79,16 +79,16 @@ class Runs:
 
     @cached_property
     def last(self):
-        """The last evaluation of each run, whatever rows are chosen, by hyper_id: a pandas DataFrame."""
+        """The last evaluation of every run, by hyper_id: a pandas DataFrame."""
         return last_evaluations(self.frame)
 
     @property
     def remarks(self) -> list[str]:
-        """What of the table was left out when it was read, in sentences."""
+        """Sentences on rows left out when the table was read."""
         return self.frame.attrs.get("remarks", [])
 
     def selections(self, axes: str = "experts") -> list[RouterRows]:
-        """Return the last evaluation of each run that is kept, router by router, see `tables.selection`."""
+        """Return the last evaluation of each chosen run, by router, see `tables.selection`."""
         if axes not in self._selections:
             self._selections[axes] = select_rows(self.frame, self.rows, self.loss, axes=axes)
         return self._selections[axes]
@@ -106,15 +106,15 @@ class Runs:
 
         Args:
             law: its name, or FILE.py:NAME of a file that registers it.
-            router: one router_type alone.
+            router: a router_type; None for all.
             level: of the intervals, between 0 and 1.
             huber: delta in log10 units for the sum of Huber terms instead of least squares, for laws that take it.
-            tell: is called with a line on what is being done.
+            tell: called with a progress line.
             options: of the fit of the law, such as the floor of `compute`.
 
         Raises:
-            InputError: the law is not known or not of the loss, the choice of rows keeps nothing, or no router could be
-                fitted; one that cannot be does not stop the others (`Fits.not_fitted`).
+            InputError: the law is not known or not for the loss, no row matches, or no router could be
+                fitted. If only some cannot be fitted, they are in `Fits.not_fitted`.
         """
         law = with_options(law_of(law, "this table") if isinstance(law, str) else law, options)
         check_huber(law, huber)
@@ -137,19 +137,19 @@ class Runs:
         resamples: int | None = None,
         published: bool = True,
     ) -> Plan:
-        """Rank the models that a budget pays for, by a law fitted to each router and to the dense runs.
+        """Rank the models within a budget, by a law fitted to each router and to the dense runs.
 
         Args:
-            budget: FLOPs, and what else limits a model.
-            tokens: D of every model; None for what the FLOPs pay for, or that of the runs where the law does not know
-                of tokens.
+            budget: FLOPs and other limits.
+            tokens: D of every model; None: as many as the FLOPs allow or, if the law ignores tokens, the runs'
+                tokens.
             law: of the loss, as `fit`.
             level: of the intervals, between 0 and 1.
-            resamples: of the runs, for the share that a model wins; 0 for none, None for 500, or 50 for a slow law.
-            published: rank by the printed coefficients of later papers too, each on its own.
+            resamples: number of resamples for the share of wins; 0 for none, None for 500, or 50 for a slow law.
+            published: also rank by the printed coefficients of later papers, each separately.
 
         Raises:
-            InputError: as `fit`; nothing fits the budget, or the table does not say what the budget asks for.
+            InputError: as `fit`; nothing fits the budget, or the table lacks data that the budget needs.
         """
         law = law_of(law, "plan") if isinstance(law, str) else law
         check_resamples(resamples)
@@ -160,9 +160,9 @@ class Runs:
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
 
     def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
-        """Return the fits of the routers, with one of dense runs beside them, and why some routers have none.
+        """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
 
-        A law that knows of tokens has the dense runs as E = 1, and needs no fit of theirs.
+        A law in tokens includes the dense runs as E = 1, so they need no separate fit.
         """
 
         def fitted(selection: RouterRows, law: Law) -> Fit:
@@ -188,25 +188,25 @@ class Runs:
         level: float = LEVEL,
         flops: float = math.inf,
     ) -> NextRuns:
-        """Return the runs that could be added, the one that narrows the interval of a number most first.
+        """Return the possible next runs, narrowest interval of a number first.
 
         Args:
-            number: "prediction", which takes n and experts; "slope", which takes n, or else that of the largest size;
+            number: "prediction", which takes n and experts; "slope", which takes n (default: the largest size);
                 or a coefficient or derived number of the law.
             n, experts: N and E.
-            router: its router_type; not needed where the table has one.
+            router: its router_type; not needed if the table has only one.
             law: of the loss in N, or in N and E, as `fit`.
             level: of the interval, between 0 and 1.
             flops: the most that a run may cost.
 
         Raises:
-            InputError: as `fit`; the law has no such number there, or no run costs so little.
+            InputError: as `fit`; the law has no such number there, or every run costs more than `flops`.
         """
         law = law_of(law, "plan --next") if isinstance(law, str) else law
         selections = of_router(self.selections(law.axes), router)
         if len(selections) != 1:
             there = ", ".join(selection.router for selection in selections)
-            raise InputError(f"--router is missing: there are several; there: {there}")
+            raise InputError(f"--router is missing; the table has several: {there}")
         [fit] = self.fit(law, selections[0].router, level)
         at = dict(zip(FLAGS, (n, experts), strict=True))
         try:
@@ -224,27 +224,27 @@ class Runs:
 
 
 WORDS = (
-    "pinned down: the interval is narrower than half of the value (for E_start, E_max, cut-offs: its ends are within a"
-    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: a statement about"
+    "pinned down: the interval is narrower than half the value (for E_start, E_max and cut-offs: its ends are within a"
+    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: about"
     " sizes or experts outside the table."
 )
 
 AT_ONE = "b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes"
 
 WHOLE = 3
-"""Tasks that are printed with every interval; of more, one line each."""
+"""Up to this number, tasks are printed with every interval; beyond, one line each."""
 
 
 class Fits(Sequence):
     """The fits of one law to the routers of a table, or to the tasks of one.
 
     Attributes:
-        law: as it was fitted
+        law: with the options of the fit
         fits: one for each router or task
-        not_fitted: {router or task: why the law cannot be fitted to it}
-        remarks: what of the table was left out before rows were chosen, and what is an estimate
-        where: the table, as messages name it
-        loss: column of the loss; "" for laws that are not of the loss
+        not_fitted: {router or task: reason}
+        remarks: rows left out when the table was read, and columns that are estimates
+        where: name of the table in messages
+        loss: column of the loss; "" for laws that are not for the loss
     """
 
     def __init__(self, law: Law, fits: list[Fit], not_fitted: dict[str, str], remarks, where: str, loss: str = ""):
@@ -256,10 +256,10 @@ class Fits(Sequence):
 
     def __getitem__(self, key: int | str) -> Fit:
         if isinstance(key, str):
-            found = [fit for fit in self.fits if fit.name == key]
-            if not found:
-                raise KeyError(f"{key}: there is no fit of it; there: {', '.join(fit.name for fit in self.fits)}")
-            return found[0]
+            matches = [fit for fit in self.fits if fit.name == key]
+            if not matches:
+                raise KeyError(f"{key}: not fitted; available: {', '.join(fit.name for fit in self.fits)}")
+            return matches[0]
         return self.fits[key]
 
     def __iter__(self) -> Iterator[Fit]:
@@ -267,22 +267,22 @@ class Fits(Sequence):
 
     @cached_property
     def cautions(self) -> dict[str, list[str]]:
-        """What can make a fit wrong without showing, each with the routers that it concerns."""
+        """Possible hidden errors of the fits, each with its routers."""
         return once((fit.name, fit.cautions) for fit in self.fits)
 
     def predict(
         self, n: float | None = None, experts: float | None = None, level: float | None = None, **at: float
     ) -> Predictions:
-        """Return what each fit says at one point; arguments as `Fit.predict`."""
+        """Return the prediction of each fit at one point; arguments as `Fit.predict`."""
         point = point_of(self.law, {"dense_parameters": n, "num_experts": experts} | at)
         return predict_all(self, point, self.fits[0].level if level is None else level)
 
     def plot(self):
-        """Draw each fit in a panel of its own; return the matplotlib figure."""
+        """Draw each fit in its own panel; return the matplotlib figure."""
         return plot_fits(self)
 
     def to_dict(self) -> dict:
-        """Return what `routelaws fit --json` prints.
+        """Return the output of `routelaws fit --json`.
 
         Returns:
             {"law", "measured", "loss_column", "remarks", "not_fitted": [{"router" or "task", "reason"}], "fits": [of
@@ -298,7 +298,7 @@ class Fits(Sequence):
 
 
 def fits_blocks(fits) -> list[Block]:
-    """Return what `routelaws fit` prints of a `Fits`."""
+    """Return the output of `routelaws fit` for a `Fits`."""
     law = fits.law
     blocks = [*law_lines(fits), *fits.remarks]
     if law.measured == "accuracy" and len(fits) > WHOLE:
@@ -335,12 +335,12 @@ def fit_table(
 
     Args:
         law: of the catalogue.
-        paths: of tables; one for laws that are not of the loss.
+        paths: of tables; one for laws that are not for the loss.
         choice: loss, rows and tasks.
         level, huber, router, tell: as `Runs.fit`.
 
     Raises:
-        InputError: as `Runs.fit`; no table is named, or several where one is needed; no task or router could be fitted.
+        InputError: as `Runs.fit`; no table, or too many tables; no task or router could be fitted.
     """
     if not paths:
         raise InputError("a results table, or the folder of a run or sweep, is needed")
@@ -365,7 +365,7 @@ def fit_table(
 
 
 def with_options(law: Law, options: dict | None) -> Law:
-    """Return a law with options of its fit set; InputError where it takes none of that name."""
+    """Return a law with options of its fit; InputError for an unknown option."""
     try:
         return law.with_options(**(options or {}))
     except ValueError as error:

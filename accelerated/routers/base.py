@@ -304,11 +304,11 @@ def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, adm
     num_real = len(scores) if mask is None else mask.sum()
     everyone, more = divmod(num_real * k, _number_admitted(admitted, num_experts))
     value = scores - prices
-    best, own = (jax.lax.top_k(v, k)[0] for v in (value, jnp.take_along_axis(value, expert, axis=1)))
+    best, chosen = (jax.lax.top_k(v, k)[0] for v in (value, jnp.take_along_axis(value, expert, axis=1)))
     one_each = jnp.broadcast_to(jnp.asarray(_column(mask), prices.dtype), expert.shape)
     surplus = jnp.zeros_like(prices).at[expert].add(one_each) - everyone
     dearest = jnp.where(jnp.arange(num_experts) < more, jax.lax.top_k(prices, num_experts)[0], 0)
-    return (best - own).sum(where=_column(mask)) + dearest.sum() - (surplus * prices).sum()
+    return (best - chosen).sum(where=_column(mask)) + dearest.sum() - (surplus * prices).sum()
 
 
 def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, admitted: jax.Array | None):
@@ -396,17 +396,17 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
     value = scores - price
     if k == 1:  # faster than top_k; a bidding token has no expert
         choice = jnp.argmax(value, axis=1, keepdims=True).astype(jnp.int32)
-        own = value.max(axis=1, keepdims=True)
+        bid_value = value.max(axis=1, keepdims=True)
         others = jnp.where(jnp.arange(num_experts, dtype=jnp.int32) == choice, -jnp.inf, value)
-        return choice, price[choice] + _lead(own, others.max(axis=1, keepdims=True)) + step
+        return choice, price[choice] + _lead(bid_value, others.max(axis=1, keepdims=True)) + step
     missing = expert == num_experts
     holds = (expert[:, :, None] == jnp.arange(num_experts)).any(axis=1)
     best, order = jax.lax.top_k(jnp.where(holds, -jnp.inf, value), k + 1)
     rank = jnp.maximum(jnp.cumsum(missing, axis=1) - 1, 0)
     choice = jnp.take_along_axis(order, rank, axis=1)
-    own = jnp.take_along_axis(best, rank, axis=1)
+    bid_value = jnp.take_along_axis(best, rank, axis=1)
     rest = jnp.take_along_axis(best, missing.sum(axis=1, keepdims=True), axis=1)
-    return choice, price[choice] + _lead(own, rest) + step
+    return choice, price[choice] + _lead(bid_value, rest) + step
 
 
 def _lead(own: jax.Array, rest: jax.Array) -> jax.Array:

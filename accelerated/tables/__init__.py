@@ -1,1 +1,1 @@
-"""The results table: its schema, reading and checking, converting, and the table that the paper's authors released."""
+"""The results table: schema, reading and checking, converting, and the paper's released table."""

@@ -5,13 +5,13 @@
 
 The long layout is that of the tables which Krajewski et al. 2025 (arXiv 2512.08894) published: a first column without a
 name that numbers the rows, `tpr` for tokens per parameter. One of these two tables has neither parameters nor FLOPs.
-Then N = tokens/tpr, which is good to some 10 per cent since their `tpr` is nominal (20 stands for 21.8 in the first run
+Then N = tokens/tpr, accurate to about 10 % because their `tpr` is nominal (20 means 21.8 in the first run
 of the other table), and C = 6 N D. A run is one value each of tokens, tpr and params.
 
-An accuracy is between 0 and 1, a loss above 0; a blank cell is a run without that number. Accuracies in percent are
-divided by 100, which a remark says; a table that mixes both units is refused. Of the metrics of the long
+An accuracy is between 0 and 1, a loss above 0; a blank cell means no value. Accuracies in percent are
+divided by 100, with a remark; a table that mixes both units is an error. Of the metrics of the long
 layout `acc`, `acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies, of a task named "benchmark metric",
-and `cross_entropy_loss` is a loss; the others (counts, standard errors, scores of probability) are passed over.
+and `cross_entropy_loss` is a loss; the others (counts, standard errors, probability scores) are ignored.
 """
 
 import csv
@@ -32,17 +32,17 @@ from .reading import read_cells
 from .schema import shorten, to_numbers
 
 LEAST_PERCENT = 5.0
-"""Above which a number is an accuracy in percent and no slip in a share, such as 1.2. Our choice."""
+"""A number above this is an accuracy in percent, not a wrong share such as 1.2. Our choice."""
 
 FLOPS_PER_PARAMETER = 6.0
-"""Training FLOPs for each parameter and token, where a table does not give the FLOPs."""
+"""Training FLOPs per parameter and token, if a table does not give the FLOPs."""
 
 _ACCURACY = re.compile(r"acc|acc_norm|exact_match|sympy_equiv|pass@\d+")
 _WIDE, _LONG = ("params", "tokens"), ("tokens", "benchmark", "metric_type", "score", "tpr")
 
 
 class Accuracies(NamedTuple):
-    """Runs, with their losses and accuracies; NaN where a run has none."""
+    """Runs with their losses and accuracies; NaN for missing values."""
 
     run: np.ndarray  # [n] names
     training_set: np.ndarray  # [n] names, "" where the table has no such column
@@ -52,14 +52,14 @@ class Accuracies(NamedTuple):
     losses: dict[str, np.ndarray]  # {text: [n]} nats per token
     accuracies: dict[str, np.ndarray]  # {task: [n]} between 0 and 1
     remarks: list[str]  # what was derived or left out, in words
-    guess_rates: dict[str, float] = {}  # {task: share of right answers by guessing}, where the table itself says it
+    guess_rates: dict[str, float] = {}  # {task: guess rate} from the table
 
 
 def read_accuracies(path) -> Accuracies:
     """Read a table of accuracies in either layout.
 
     Raises:
-        InputError: the file cannot be read, has the columns of neither layout, or cells are not what is needed; each
+        InputError: the file cannot be read, has the columns of neither layout, or has invalid cells, each named
             with its row and column.
     """
     rows, cells = read_cells(path)
@@ -70,12 +70,12 @@ def read_accuracies(path) -> Accuracies:
         return _wide(CheckedColumns(path, cells, rows))
     raise InputError(
         f"{path}: is not a table of accuracies; needed: the columns {', '.join(_WIDE)} and acc_TASK, or "
-        f"{', '.join(_LONG)}; there: {', '.join(cells)}"
+        f"{', '.join(_LONG)}; available: {', '.join(cells)}"
     )
 
 
 def read_guess_rates(path) -> dict[str, float]:
-    """Return {task: share of right answers by guessing} of a table with the columns task and random_accuracy.
+    """Return {task: guess rate} of a table with the columns task and random_accuracy.
 
     Raises:
         InputError: the file cannot be read, or a rate is not at least 0 and below 1.
@@ -83,7 +83,7 @@ def read_guess_rates(path) -> dict[str, float]:
     rows, cells = read_cells(path)
     for name in ("task", "random_accuracy"):
         if name not in cells:
-            raise InputError(f"{path}: has no column {name}; there: {', '.join(cells)}")
+            raise InputError(f"{path}: has no column {name}; available: {', '.join(cells)}")
     columns = CheckedColumns(path, cells, rows)
     values = columns.number("random_accuracy", least=0.0, most=1.0)
     columns.raise_if_any()
@@ -91,7 +91,7 @@ def read_guess_rates(path) -> dict[str, float]:
 
 
 def loss_name(table: Accuracies, loss: str | None = None) -> str:
-    """Return the text whose loss the two-stage laws go through.
+    """Return the text whose loss the two-stage laws use.
 
     Args:
         table: of `read_accuracies`.
@@ -106,21 +106,21 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
         return "validation" if "validation" in table.losses else next(iter(table.losses))
     name = loss if loss in table.losses else loss.removeprefix("loss_")
     if name not in table.losses:
-        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
+        raise InputError(f"loss {loss!r} is not in the table; available: {', '.join(table.losses)}")
     return name
 
 
 def add_run(path, run: dict) -> None:
-    """Put what is known of a run into a table of one row for each run: into the row of its name, or a new one.
+    """Write the values of a run into a table with one row per run: into the row of its name, or a new row.
 
-    Evaluations that end together add their runs one after the other: the table has a lock beside it.
+    A lock file next to the table lets concurrent evaluations add their runs one at a time.
 
     Args:
-        path: the table, `.csv`; it is made if there is none.
+        path: the table, `.csv`; made if missing.
         run: {column: value}, with the name of the run under "run".
 
     Raises:
-        InputError: the file is no CSV file with a column run, or cannot be written.
+        InputError: the file is not a CSV file with a column run, or cannot be written.
     """
     path = Path(path)
     [name] = harmless([str(run["run"])])
@@ -140,7 +140,7 @@ def add_run(path, run: dict) -> None:
 
 
 def _rows_with(path: Path, run: dict) -> list[dict]:
-    """Return the rows of a table of runs, and among them that of a run; raises InputError as `add_run`."""
+    """Return the rows of a table of runs, and the row of one run; raises InputError as `add_run`."""
     rows = []
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
@@ -181,20 +181,20 @@ def _wide(columns: CheckedColumns) -> Accuracies:
 def _in_percent(
     columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
 ) -> list[str]:
-    """Return the names whose accuracies are in percent: all of them, 0 apart, above 1, and some above 5.
+    """Return the names whose accuracies are in percent: all nonzero values are above 1, and some above 5.
 
     Args:
         columns: of the table.
-        what: the names are, for messages.
+        what: the kind of name, for messages.
         cells: {name: accuracies as text}.
-        rows: {name: the place of each in the table}.
+        rows: {name: row of each accuracy in the table}.
 
     Raises:
         InputError: a name has accuracies in both units, or some names are in percent and others are not.
     """
     values = {name: to_numbers(texts)[0] for name, texts in cells.items()}
-    large = {name: (own > LEAST_PERCENT) & (own <= 100) for name, own in values.items()}
-    small = {name: (own > 0) & (own <= 1) for name, own in values.items()}
+    large = {name: (numbers > LEAST_PERCENT) & (numbers <= 100) for name, numbers in values.items()}
+    small = {name: (numbers > 0) & (numbers <= 1) for name, numbers in values.items()}
     for name in cells:
         if large[name].any() and small[name].any():
             high, low = (int(np.flatnonzero(each[name])[0]) for each in (large, small))
@@ -218,7 +218,7 @@ def _percent_remarks(percent: list[str]) -> list[str]:
 
 
 def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
-    """Return the guess rates that the table has; a problem for every row that says another than the first.
+    """Return the guess rates of the table, with a problem for every row that differs from the first.
 
     Args:
         columns: of the table.
@@ -242,7 +242,7 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
 
 
 def _long(columns: CheckedColumns) -> Accuracies:
-    """Read a table that has one row for each run and benchmark, as that of the downstream paper."""
+    """Read a table with one row for each run and benchmark, as in the downstream paper."""
     benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
     right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
     wanted = right | (metric == "cross_entropy_loss")
@@ -277,12 +277,12 @@ def _long(columns: CheckedColumns) -> Accuracies:
 
 
 def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return parameters and FLOPs with what is blank in them derived, and a remark on each that was.
+    """Return parameters and FLOPs with blank values derived, and a remark on each derivation.
 
     Args:
         tokens, tpr: [rows], training tokens and tokens per parameter.
         parameters, flops: [rows], NaN where blank.
-        wanted: [rows] bool, the rows that are taken.
+        wanted: [rows] bool, the rows to use.
     """
     remarks = []
     if np.isnan(parameters[wanted]).any():
@@ -307,21 +307,21 @@ def _not_used(twice: int, passed: int) -> list[str]:
 
 
 def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, score: np.ndarray):
-    """Return the losses and the accuracies, {name: [runs]} each, and how many rows repeat a run and name.
+    """Return the losses and the accuracies, {name: [runs]} each, and the number of rows that repeat a run and name.
 
     Args:
-        keys: [rows], equal ones are of one run; the runs stand in the order in which they come first.
+        keys: [rows], equal for rows of one run; runs are in the order of their first rows.
         names: [rows], of the text or the task.
         right: [rows] bool, True for an accuracy, False for a loss.
         score: [rows], NaN where blank; the first of a run and name counts.
     """
     place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
-    found: tuple[dict, dict] = ({}, {})  # losses, accuracies
+    columns: tuple[dict, dict] = ({}, {})  # losses, accuracies
     twice = 0
     for key, name, is_right, value in zip(keys, names, right, score, strict=True):
-        column = found[int(is_right)].setdefault(name, np.full(len(place), np.nan))
+        column = columns[int(is_right)].setdefault(name, np.full(len(place), np.nan))
         if np.isnan(column[place[key]]):
             column[place[key]] = value
         else:
             twice += 1
-    return *found, twice
+    return *columns, twice

@@ -1,8 +1,8 @@
-"""What a table says twice, compared row by row: tokens with steps, FLOPs with N, N and P with the shape of the model.
+"""Check redundant columns of a table, row by row: tokens and steps, FLOPs and N, N, P and the shape of the model.
 
-Each `Identity` gives the range that a column has to be in by other columns. A row far outside is named in a remark; a
-thousandfold outside (`THOUSANDFOLD`), it is a problem, since no way of counting explains that. Both say what may be the
-cause: the slip, out of those that an identity lists, whose factor is nearest.
+Each `Identity` gives the range of a column that follows from other columns. A row far outside is named in a remark;
+a thousandfold outside (`THOUSANDFOLD`) it is an error, because no way of counting explains that. Both name the likely
+cause: the slip of the identity's list whose factor is nearest.
 
 All factors are our choice. They are wide where models are counted in several ways: norms, biases and router weights,
 attention and the output layer, experts that are narrower than a dense FFN.
@@ -21,7 +21,7 @@ from .schema import DENSE, Problems, cell_text, groups_of
 from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
-"""A slip by a unit is a factor of 1000 or more, and what it is compared with may be off by a tenth."""
+"""A unit slip is a factor of 1000 or more, and the comparison may be off by 10 %."""
 
 NEAR = 2.5
 """Within this factor a slip explains a number."""
@@ -29,30 +29,30 @@ NEAR = 2.5
 SCALES = {"thousands": 1e3, "millions": 1e6, "billions": 1e9, "trillions": 1e12}
 
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
-"""What a model may have where the table does not say, for the most that a token can cost."""
+"""Assumed upper limits if the table does not give the shape, for the highest cost of a token."""
 
 SMALLEST = 1000.0
-"""No language model has fewer parameters: a smaller N is in millions, or in billions."""
+"""Smallest plausible N; a smaller N is in millions or billions."""
 
 FEWEST, MOST = 1e-4, 1e6
-"""Training tokens per parameter: outside, N or the tokens are in another unit."""
+"""Plausible training tokens per parameter; outside, N or the tokens have another unit."""
 
 SIZES = "cells may hold sizes, such as 20M or 1.5B"
 
 
 class Identity(NamedTuple):
-    """A column, and the range that other columns leave it."""
+    """A column, and its range by other columns."""
 
     column: str
-    by: str  # what gives the range
+    by: str  # source of the range, for messages
     expected: Callable  # of `Numbers`: the least and the most [n], NaN where not known
-    factor: float  # how far outside the range a number may be before it is remarked on
-    slips: Callable  # of `Numbers`: {cause: the factor [n] or float by which the column is then off}
-    advice: str  # where no slip explains a number
+    factor: float  # tolerated factor outside the range
+    slips: Callable  # of `Numbers`: {cause: the resulting factor, [n] or float}
+    advice: str  # advice if no slip explains a number
 
 
 class Numbers:
-    """The columns of a table as numbers, NaN where blank, and what follows from several of them."""
+    """The columns of a table as numbers (NaN for blank), and quantities derived from several columns."""
 
     def __init__(self, frame):
         self.frame = frame
@@ -60,7 +60,7 @@ class Numbers:
         self.dense = (frame["router_type"] == DENSE).to_numpy()
 
     def __call__(self, name: str) -> np.ndarray:
-        """Return a column, [n] float64; all NaN where there is none."""
+        """Return a column, [n] float64; all NaN if missing."""
         return column_or_nan(self.frame, name)
 
     def tokens_per_step(self) -> np.ndarray:
@@ -72,15 +72,15 @@ class Numbers:
         return training_tokens(self.frame)
 
     def shared(self) -> np.ndarray:
-        """Return the shared experts of each row, at most as wide as a dense FFN; 0 where routing_options names none."""
+        """Return the shared experts of each row, at most as wide as a dense FFN; 0 if routing_options names none."""
         if "routing_options" not in self.frame:
             return np.zeros(len(self.frame))
         texts = self.frame["routing_options"].fillna("").astype(str)
         return texts.map({text: routing_options_of(text)["shared_experts"] for text in texts.unique()}).to_numpy(float)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the least and the most FLOPs of a forward pass for one token: 2 N, and with k experts, the output
-        layer and attention, for a width that is guessed from N where the table does not have it."""
+        """Return the smallest and largest forward FLOPs per token: 2 N, and with k experts, the output
+        layer and attention, for a width that is estimated from N if missing."""
         size, width = self("dense_parameter_count"), self("d_model")
         experts = (or_one(self.frame, "k") + self.shared()) * or_one(self.frame, "flop_increase")
         active = np.fmin(size * experts, self("total_parameter_count"))
@@ -101,12 +101,12 @@ class Numbers:
 
 
 def column_or_nan(frame, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN where the table has none: [n]."""
+    """Return a column of numbers, NaN if missing: [n]."""
     return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
 
 
 def or_one(frame, name: str) -> np.ndarray:
-    """Return a column such as k or G, [n]; 1 where the table does not say."""
+    """Return a column such as k or G, [n]; 1 if missing."""
     return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
 
 
@@ -129,7 +129,7 @@ def tokens_per_step(frame) -> np.ndarray:
 
 
 def _counted(name: str, row: dict) -> float:
-    """Return a count of one shape, NaN where it is not known or is no model of ours."""
+    """Return a count for one shape; NaN if unknown or not a model of this package."""
     known = {column: None if math.isnan(row.get(column, math.nan)) else row[column] for column in INPUTS}
     if known["kqv_size"] is None and known["d_model"] and known["num_heads"]:
         known["kqv_size"] = known["d_model"] / known["num_heads"]
@@ -141,25 +141,25 @@ def _counted(name: str, row: dict) -> float:
 
 
 def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
-    """Return remarks on what a table says twice and says differently.
+    """Return remarks on redundant columns that disagree.
 
     Args:
         frame: as `read_table` returns it.
         rows: [n] the number of each row in the file.
-        problems: collects what differs a thousandfold; then nothing else is compared.
+        problems: collects thousandfold differences; after these, nothing else is compared.
     """
-    numbers, found = Numbers(frame), {}
+    numbers, remarks = Numbers(frame), {}
     with np.errstate(all="ignore"):  # of columns that are blank or 0
         for identity in (identity for identity in IDENTITIES if identity.column in frame):
-            if identity.column not in found and (remark := _judge(identity, numbers, rows, problems)):
-                found[identity.column] = remark
+            if identity.column not in remarks and (remark := _judge(identity, numbers, rows, problems)):
+                remarks[identity.column] = remark
             if problems.count:
                 return []
-        return [*found.values(), *_implausible(numbers)]
+        return [*remarks.values(), *_implausible(numbers)]
 
 
 def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
-    """Return a remark on rows that are outside of an identity, if any; note a problem where they are far outside."""
+    """Return a remark on rows outside an identity, if any; add a problem for rows far outside."""
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
     off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
     apart = np.maximum(off, 1 / off)
@@ -193,7 +193,7 @@ def _shown(value: float) -> str:
 
 
 def _implausible(numbers: Numbers) -> list[str]:
-    """Return remarks on numbers that no other column contradicts and that no language model has."""
+    """Return remarks on implausible numbers that no other column contradicts."""
     size, tokens, remarks = numbers("dense_parameter_count"), numbers.tokens(), []
     if (middle := float(np.median(size))) < SMALLEST:
         remarks.append(f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}")
@@ -215,7 +215,7 @@ def _implausible(numbers: Numbers) -> list[str]:
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    """Return the slips of a column that is in another unit; `numerator` where the identity's column grows with it."""
+    """Return the slips of a column with another unit; `numerator`: whether the identity's column grows with it."""
     return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
 
 
@@ -251,7 +251,7 @@ def _with_embedding(name: str) -> Callable:
 
 
 def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return N for a label such as 7B, which may be that of N or of P."""
+    """Return N for a label such as 7B, which may mean N or P."""
     if "model_size_label" not in numbers.frame:
         return (np.full(len(numbers.frame), np.nan),) * 2
     labels, first = groups_of(numbers.frame["model_size_label"])
@@ -267,15 +267,15 @@ def _size_of(label: str) -> float:
 
 
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return P by N, E and the shared experts, where the shape does not give it."""
+    """Return P from N, E and the shared experts, if the shape does not give it."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
     return size, size * (numbers("num_experts") + numbers.shared()) * or_one(numbers.frame, "flop_increase")
 
 
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the FLOPs of a step by N, where the shape does not give them.
+    """Return the FLOPs of a step from N, if the shape does not give them.
 
-    Where all of them are 6 N for each token to a hundredth, they are made of N, and have no other part.
+    If all are 6 N per token within 1 %, they were computed from N alone.
     """
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), numbers.tokens_per_step(), np.nan)
     least, most = (each * tokens for each in numbers.forward())
@@ -300,7 +300,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the training FLOPs by N and the tokens."""
+    """Return the training FLOPs from N and the tokens."""
     return tuple(3 * each * numbers.tokens() for each in numbers.forward())
 
 
@@ -344,7 +344,7 @@ IDENTITIES = (
     Identity(
         "total_parameter_count", "dense_parameter_count times num_experts", _total, 1.5,
         lambda numbers: _units("total_parameter_count") | _units("dense_parameter_count", numerator=False),
-        "does it count the embedding, or num_experts only some of the experts?",
+        "does it count the embedding, or does num_experts count only some experts?",
     ),
     Identity(
         "flops_per_step", BY_SHAPE, _shape("flops_per_step"), 2.0, _slips_of_step,
@@ -361,8 +361,8 @@ IDENTITIES = (
     Identity(
         "epochs", "tokens / unique_tokens", _epochs, 1.1,
         lambda numbers: _units("unique_tokens", numerator=True) | _units("tokens", numerator=False),
-        "is one of the three of another text?",
+        "is one of the three for another text?",
     ),
 )  # fmt: skip
-"""Those that are exact come first: what they find is the cause of what the others would find. The first one that finds
-something in a column speaks for it."""
+"""Exact identities come first, because their findings cause those of the others. Only the first finding
+for a column is reported."""

@@ -1,4 +1,4 @@
-"""The cells of a table that is being made, as text: which are blank, and what fills them."""
+"""The cells of a table under construction, as text: finding and filling blank cells."""
 
 import numpy as np
 
@@ -8,17 +8,17 @@ from .units import UNITS_OF
 
 
 class Cells:
-    """The cells of the table to be, as text; what fills blank cells says so in a remark."""
+    """The cells of the new table, as text; filling blank cells adds a remark."""
 
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
-        self.names: list[str] = []  # of the run of each row, where a column has them that has no place in the table
+        self.names: list[str] = []  # names of the runs, from a column without a place in the table
         self.marks: dict[str, list[str]] = {}  # columns without a place in the table, which may belong to its runs
         self.is_log = False  # each row is an evaluation of the run that it names
         self.rows = len(next(iter(cells.values()), []))
 
     def column(self, name: str) -> list[str]:
-        """Return a column, made of blanks if it was not there."""
+        """Return a column, added with blanks if missing."""
         return self.cells.setdefault(name, [""] * self.rows)
 
     def blank(self, name: str) -> list[int]:
@@ -34,12 +34,12 @@ class Cells:
             self.remarks.append(f"{name}: {how}{in_rows(len(values), self.rows)}")
 
     def number(self, name: str) -> np.ndarray:
-        """Return a column as numbers, NaN where there is none: [rows] float64."""
+        """Return a column as numbers, NaN for blanks: [rows] float64."""
         return to_numbers(self.cells.get(name, [""] * self.rows), UNITS_OF.get(name))[0]
 
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-"""What a cell begins with that a spreadsheet may run as a formula."""
+"""First characters of cells that a spreadsheet may run as a formula."""
 
 
 def harmless(cells: list[str]) -> list[str]:
@@ -59,5 +59,5 @@ def printable_cells(cells: list[str]) -> list[str]:
 
 
 def in_rows(count: int, rows: int) -> str:
-    """Return in how many of the rows something is, behind a comma; nothing where it is in all."""
+    """Return ", in n rows"; empty if n is all rows."""
     return "" if count == rows else f", in {count} of {rows} rows"

@@ -1,4 +1,4 @@
-"""Columns of a table of measurements, read as texts or numbers, with every wrong cell named in one message."""
+"""Columns of a table of measurements, read as text or numbers; one message names every wrong cell."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from .units import SIZES, UNITS_OF
 
 
 def _possible(name: str) -> tuple[float, float]:
-    """Return the least and the most that a column of numbers above 0 may hold; all else is taken for a slip."""
+    """Return the plausible range of a column of numbers above 0."""
     return (1.0, SIZES[name].most) if name in SIZES else (1e-12, 1e9)
 
 
 class CheckedColumns:
-    """The cells of a table, and what is wrong with them.
+    """The cells of a table, and their problems.
 
     Args:
         path: of the table, for messages.
@@ -28,21 +28,21 @@ class CheckedColumns:
         self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
 
     def raise_if_any(self) -> None:
-        """Raise InputError where a cell was not what is needed; each with its row and column."""
+        """Raise InputError if cells were wrong; the message gives row and column of each."""
         self.problems.raise_if_any()
 
     def text(self, name: str) -> np.ndarray:
-        """Return a column as texts [n] without spaces around them; all empty where there is none."""
+        """Return a column as texts [n] without outer spaces; all empty if missing."""
         return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
 
     def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None) -> np.ndarray:
-        """Return a column as numbers, with a problem for every cell out of its range; NaN where it may be blank.
+        """Return a column as numbers, NaN for blanks, with a problem for every cell out of range.
 
         Args:
-            name: of the column; all blank where there is none.
+            name: of the column; all blank if missing.
             least, above, most: the range.
             blank: whether a cell may be blank.
-            where: [n] bool, the rows that are looked at; all if None.
+            where: [n] bool, the rows to check; all if None.
         """
         cells = self.cells.get(name, [""] * len(self.rows))
         values, wrong = to_numbers(cells, UNITS_OF.get(name))
@@ -61,7 +61,7 @@ class CheckedColumns:
 
 
 def size_label(parameters: int) -> str:
-    """Return a parameter count as the column model_size_label has it: 7K, 1.3B."""
+    """Return a parameter count as in the column model_size_label: 7K, 1.3B."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if parameters >= 0.9995 * size:
             value = parameters / size
@@ -82,15 +82,15 @@ class Leverages(NamedTuple):
 
 
 def read_leverages(path) -> Leverages | None:
-    """Read a table of leverages; None where the table has no column leverage.
+    """Read a table of leverages; None if it has no column leverage.
 
     Raises:
-        InputError: the file cannot be read, a column is missing, or a cell is no number above 0.
+        InputError: the file cannot be read, a column is missing, or a cell is not a number above 0.
     """
     rows, cells = read_cells(path)
     if "leverage" not in cells:
         return None
     columns = CheckedColumns(path, cells, rows)
-    found = Leverages(*(columns.number(name, above=0.0) for name in NEEDED))
+    leverages = Leverages(*(columns.number(name, above=0.0) for name in NEEDED))
     columns.raise_if_any()
-    return found
+    return leverages

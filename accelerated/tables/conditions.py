@@ -45,13 +45,13 @@ from ..errors import InputError
 from .schema import BLANK, shorten
 
 LONGEST = 10_000
-"""Characters of an expression at most: a list of some thousand runs."""
+"""Longest expression in characters: a list of some thousand runs."""
 
 DEEPEST = 50
-"""Levels of nesting at most; a chain of `and` or of `or` is one level."""
+"""Deepest nesting; a chain of `and` or of `or` is one level."""
 
 SHOWN = 40
-"""Columns that a message lists."""
+"""Largest number of columns in a message."""
 
 LARGEST = 2**53
 ALLOWED = 'columns, numbers, "text", None, == != < <= > >=, in, and, or, not, + - * / // % **'
@@ -79,7 +79,7 @@ _KINDS = {"number": "a number", "text": "text", "truth": "a condition", "blank":
 
 
 class _Value(NamedTuple):
-    """What a part of the expression gives."""
+    """The value of a part of the expression."""
 
     kind: str  # one of _KINDS
     data: object  # number: float64, [] or [n]; text: str or a Series; truth: bool, [] or [n]; blank: None
@@ -87,18 +87,18 @@ class _Value(NamedTuple):
 
 
 def row_mask(frame, expression: str) -> np.ndarray:
-    """Return where a condition holds.
+    """Return the rows where a condition holds.
 
     Args:
         frame: of `read_table`.
-        expression: as the top of this file says.
+        expression: in the grammar above.
 
     Returns:
         [n] bool.
 
     Raises:
-        InputError: the expression is none of the grammar, is too long or too deep, names a column that is not there, or
-            compares a number with text. One line, with the part of the expression that is meant.
+        InputError: the expression is not in the grammar, is too long or too deep, names a missing column, or
+            compares a number with text. One line, with the wrong part of the expression.
     """
     text = _one_line(expression)
     tree = _parsed(text)
@@ -107,7 +107,7 @@ def row_mask(frame, expression: str) -> np.ndarray:
 
 
 def names_in(expression: str) -> set[str]:
-    """Return the columns that a condition of `row_mask` names."""
+    """Return the columns in a condition of `row_mask`."""
     return {node.id for node in ast.walk(_parsed(_one_line(expression))) if isinstance(node, ast.Name)}
 
 
@@ -124,7 +124,7 @@ def _parsed(text: str) -> ast.expr:
         raise InputError(f"{where}: has {len(text):,} characters; allowed: {LONGEST:,}")
     deep = InputError(f"{where}: is nested too deeply; allowed: {DEEPEST} levels; `and`, `or` and `in` make few")
     try:
-        with warnings.catch_warnings():  # about escapes in quotes and the like, which would be lines of their own
+        with warnings.catch_warnings():  # warnings about escapes in quotes would be extra lines
             warnings.simplefilter("ignore")
             tree = ast.parse(text, mode="eval").body
     except (RecursionError, MemoryError):
@@ -135,7 +135,7 @@ def _parsed(text: str) -> ast.expr:
         piece = shorten(text[max((error.offset or 1) - 1, 0) :] or text)
         raise InputError(f"{where}: {error.msg.partition(':')[0]} at {piece}; allowed: {ALLOWED}") from None
     except ValueError:  # a character of value 0, or half of a pair of UTF-16
-        raise InputError(f"{where}: has characters that are no text; allowed: {ALLOWED}") from None
+        raise InputError(f"{where}: has invalid characters; allowed: {ALLOWED}") from None
     level = [tree]
     for _ in range(DEEPEST):
         level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
@@ -152,13 +152,13 @@ class _Evaluation:
 
     def mask(self, tree: ast.expr) -> np.ndarray:
         """Return where the whole expression holds."""
-        found = self.value(tree)
-        if found.kind != "truth" or np.shape(found.data) != (len(self.frame),):
+        value = self.value(tree)
+        if value.kind != "truth" or np.shape(value.data) != (len(self.frame),):
             self.fail(tree, "is not true or false for each row; needed: a condition such as seed == 42, or: clark")
-        return found.data
+        return value.data
 
     def value(self, node: ast.expr) -> _Value:
-        """Return what a node gives; one that the grammar does not know is refused."""
+        """Return the value of a node; InputError if it is not in the grammar."""
         match node:
             case ast.Name():
                 return self.column(node)
@@ -179,11 +179,11 @@ class _Evaluation:
         name, there = node.id, list(map(str, self.frame.columns))
         if name not in there or self.piece(node) != name:  # Python reads a name in other letters as the plain one
             close = difflib.get_close_matches(name, there)
-            listed = f"close: {', '.join(close)}" if close else f"there: {', '.join(there[:SHOWN])}"
+            listed = f"did you mean {', '.join(close)}?" if close else f"available: {', '.join(there[:SHOWN])}"
             listed += ", ..." if not close and len(there) > SHOWN else ""
             texts = [column for column in there if self.frame[column].dtype.kind not in "iuf"]
             holds = next((column for column in texts if (self.frame[column] == name).any()), None)
-            listed = listed if holds is None else f'text of column {holds} stands in quotes: "{name}"'
+            listed = listed if holds is None else f'put text of column {holds} in quotes: "{name}"'
             self.fail(node, f"no column of the table; {listed}" + ("; or: clark" if name == self.text else ""))
         series = self.frame[name]
         if series.dtype.kind in "iuf":
@@ -191,7 +191,7 @@ class _Evaluation:
         return _Value("text", series, node)
 
     def literal(self, node: ast.Constant) -> _Value:
-        """Return a number, a text or None; True, 1j, b"" and ... are no values of a table."""
+        """Return a number, a text or None; True, 1j, b"" and ... are not values of a table."""
         value = node.value
         if type(value) in (int, float):
             if not abs(value) <= (LARGEST if type(value) is int else np.finfo(np.float64).max):
@@ -202,23 +202,23 @@ class _Evaluation:
         self.refuse(node)
 
     def comparison(self, node: ast.Compare) -> np.ndarray:
-        """Return where a comparison holds; in a chain each of its parts has to."""
+        """Return where a comparison holds; in a chain, all of its parts."""
         mask, left, operands = np.True_, None, [node.left, *node.comparators]
-        for op, before, after in zip(node.ops, operands, node.comparators, strict=False):
-            left = self.value(before) if left is None else left
+        for op, left_node, right_node in zip(node.ops, operands, node.comparators, strict=False):
+            left = self.value(left_node) if left is None else left
             if isinstance(op, ast.In | ast.NotIn):
-                found, right = self.member(left, after), None
-                found = found if isinstance(op, ast.In) else ~found
+                holds, right = self.member(left, right_node), None
+                holds = holds if isinstance(op, ast.In) else ~holds
             elif type(op) in _COMPARISONS:
-                right = self.value(after)
-                found = self.compared(node, type(op), left, right)
+                right = self.value(right_node)
+                holds = self.compared(node, type(op), left, right)
             else:
                 self.fail(node, "`is` is not allowed; needed: == None or != None")
-            mask, left = mask & found, right
+            mask, left = mask & holds, right
         return mask
 
     def compared(self, node: ast.Compare, op: type, left: _Value, right: _Value) -> np.ndarray:
-        """Return one comparison of two values; where one of them is blank it is false (`!=`: true)."""
+        """Return one comparison of two values; it is false (`!=`: true) if one is blank."""
         kinds = (left.kind, right.kind)
         if "blank" in kinds and set(kinds) & {"number", "text"} and op in (ast.Eq, ast.NotEq):
             blank = _blank(right if left.kind == "blank" else left)
@@ -226,11 +226,11 @@ class _Evaluation:
         if kinds not in (("number", "number"), ("text", "text")):
             allowed = "a number with a number, text with text, == None, != None; and, or between conditions"
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
-        found = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
+        mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
-            return found  # what is not a number compares so by itself, and text in the condition is never blank
+            return mask  # NaN compares so by itself, and text in a condition is never blank
         blank = _blank(left) | _blank(right)
-        return found | blank if op is ast.NotEq else found & ~blank
+        return mask | blank if op is ast.NotEq else mask & ~blank
 
     def member(self, left: _Value, node: ast.expr) -> np.ndarray:
         """Return where a value is one of a list."""
@@ -243,23 +243,26 @@ class _Evaluation:
                 self.fail(node, f"{self.words(left)}, {self.words(entry)}; allowed: {allowed}")
         wanted = [entry.data for entry in entries if entry.kind == left.kind]
         data = left.data
-        found = data.isin(wanted).to_numpy() if hasattr(data, "isin") else np.isin(data, np.array(wanted))
-        return found | _blank(left) if len(wanted) < len(entries) else found
+        mask = data.isin(wanted).to_numpy() if hasattr(data, "isin") else np.isin(data, np.array(wanted))
+        return mask | _blank(left) if len(wanted) < len(entries) else mask
 
     def joined(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
-        """Return conditions joined by and, by or, or one turned round by not."""
+        """Return conditions joined by and or or, or negated by not."""
         word, function = _CONDITIONS[type(node.op)]
         self.styles.add(word in "&|~")
         if len(self.styles) > 1:
-            self.fail(node, "mixes signs and words, which bind differently; needed: only and, or, not, or only &, |, ~")
-        found = None
+            self.fail(
+                node,
+                "mixes signs and words, which have different precedence; needed: only and, or, not, or only &, |, ~",
+            )
+        mask = None
         for part in parts:
             value = self.value(part)
             if value.kind != "truth":
                 needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
                 self.fail(node, f"{self.words(value)}, and `{word}` takes conditions; needed: such as {needed}")
-            found = value.data if found is None else function(found, value.data)
-        return _Value("truth", function(found) if len(parts) == 1 else found, node)
+            mask = value.data if mask is None else function(mask, value.data)
+        return _Value("truth", function(mask) if len(parts) == 1 else mask, node)
 
     def calculated(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
         """Return the result of arithmetic on numbers."""
@@ -267,13 +270,13 @@ class _Evaluation:
         for value in values:
             if value.kind != "number":
                 self.fail(node, f"{self.words(value)}; allowed in arithmetic: numbers")
-        found = _ARITHMETIC[type(node.op)](*(value.data for value in values))
-        if not np.ndim(found) and not np.isfinite(found):
-            self.fail(node, f"gives {found}; allowed: what float64 can hold, up to 1.8e308")
-        return _Value("number", found, node)
+        result = _ARITHMETIC[type(node.op)](*(value.data for value in values))
+        if not np.ndim(result) and not np.isfinite(result):
+            self.fail(node, f"gives {result}; allowed: what float64 can hold, up to 1.8e308")
+        return _Value("number", result, node)
 
     def refuse(self, node: ast.expr) -> NoReturn:
-        """Raise InputError for what the grammar does not know."""
+        """Raise InputError for a node outside the grammar."""
         self.fail(node, f"{_REFUSED.get(type(node), 'this')} is not allowed; allowed: {ALLOWED}")
 
     def fail(self, node: ast.expr, said: str) -> NoReturn:
@@ -282,13 +285,13 @@ class _Evaluation:
         raise InputError(f"rows {shorten(self.text)}: " + (said if piece == self.text else f"{shorten(piece)}: {said}"))
 
     def words(self, value: _Value) -> str:
-        """Return what a value is, for messages."""
+        """Return the kind of a value, for messages."""
         if isinstance(value.node, ast.Name):
             return f"column {value.node.id} holds {'numbers' if value.kind == 'number' else 'text'}"
         return f"{shorten(self.piece(value.node))} is {_KINDS[value.kind]}"
 
     def piece(self, node: ast.expr) -> str:
-        """Return the part of the text that a node was read from; the tree counts in bytes, and there is one line."""
+        """Return the source text of a node; the tree counts bytes, and there is one line."""
         return self.text.encode()[node.col_offset : node.end_col_offset].decode()
 
 

@@ -1,7 +1,7 @@
-"""A user's own runs as a results table: columns renamed, losses in nats, and what can be derived filled in.
+"""Convert a user's runs to a results table: rename columns, convert losses to nats, fill derived columns.
 
-A remark names everything that is not simply copied. What is derived (`deriving.py`, `counting.py`), and only in
-cells that are blank:
+A remark names everything that is not copied. Derived (`deriving.py`, `counting.py`), and only in
+blank cells:
 
     router_type            names of this project's flags become the table's (sinkhorn: S-Base); if it is given by
                            `constants`, rows with one expert are Dense
@@ -11,15 +11,15 @@ cells that are blank:
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-All of this is our choice. Columns without a place in the table are dropped unless they are asked for, but for two
-kinds: the names of runs are kept as `run`, for messages; and columns that begin with `loss_` are kept where every cell
-is a loss, with a remark, since a law is fitted to one of them only where `--loss` names it. What is kept, such as the
-name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
+All of this is our choice. Columns without a place in the table are dropped unless `keep` names them. There are two
+exceptions: the names of runs are kept as `run`, for messages, and columns that begin with `loss_` are kept if every
+cell is a loss, with a remark, because a law is fitted to one of them only if `--loss` names it. Kept columns, such as
+the name of a text, serve `--rows`, and warnings about differences that a law ignores.
 
-Files that are given together: pieces of a log (`exports.py`) are put together by run and step, and rows of a log at
-which no loss was logged are left out (NaN is a loss that was logged: an earlier row must not stand for a run that
-diverged). Tables stay apart: each is converted by itself, its runs are numbered anew, and the column `source` says
-which table a row is from, as where `fit` is given several.
+Several files: pieces of a log (`exports.py`) are joined by run and step, and rows of a log
+without a logged loss are left out (NaN counts as logged: an earlier row must not represent a run that
+diverged). Tables are converted separately, their runs get new numbers, and the column `source` names
+the table of a row, as when `fit` reads several.
 """
 
 import csv
@@ -45,19 +45,19 @@ from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, read_table, span
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
-"""What a loss may be given in: nats or bits per token, or their perplexity."""
+"""Units of a loss: nats or bits per token, or perplexity."""
 
 _CALLED = {
     "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
     "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
     "perplexity": r"(?<![a-z])(ppl|perplexity)(?![a-z])",
 }
-"""How columns of losses in other units are called, by the unit."""
+"""Patterns of column names for losses in other units."""
 _LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
 
 
 class Converted(NamedTuple):
-    """What `convert_runs` wrote."""
+    """The result of `convert_runs`."""
 
     rows: int
     runs: int  # different hyper_id
@@ -85,16 +85,16 @@ def convert_runs(
             that it has. In a log hyper_id is the column `run` unless another one is named.
         constants: {column of the table: value} for cells that `runs` leaves blank.
         loss_unit: one of LOSS_UNITS, for every loss.
-        keep: columns of `runs` that the table gets besides, under their own names.
-        config: a table with a row for each run, whose columns every row of the run gets. Its column `run` or `Name`, or
-            else the first one, holds what is in the column that hyper_id is from. Of several tables it is joined to
+        keep: more columns of `runs` to keep, under their own names.
+        config: a table with one row per run, whose columns are added to every row of the run. Its column `run` or
+            `Name`, or else the first one, matches the source column of hyper_id. With several tables it is joined to
             those that have one of its runs.
         values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells of a column of the table that hold OLD
             (blank ones, where OLD is "" or one of BLANK) become NEW before anything is derived.
 
     Raises:
-        InputError: `runs` or `config` cannot be read, a name is not allowed or not there, `out` exists, or what comes
-            out is no results table; row numbers are those of `runs`. Nothing is written then.
+        InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the
+            result is not a valid results table; row numbers refer to `runs`. Nothing is written then.
     """
     out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
     _check_request(out, columns, constants, loss_unit)
@@ -107,14 +107,16 @@ def convert_runs(
     converted = [_converted(source, out, columns, constants, loss_unit, keep, values, unused) for source in sources]
     if unused:
         name, _, old = next(iter(unused)).partition(":")
-        raise InputError(
-            f"--map {name}:{old}={unused[f'{name}:{old}']}: no cell of a column {name} is {old or 'blank'}"
-        )
+        raise InputError(f"--map {name}:{old}={unused[f'{name}:{old}']}: no cell of column {name} is {old or 'blank'}")
     if len(sources) == 1:
         cells, remarks = converted[0]
     else:
         names = [source.name for source in sources]
-        remarks = [f"{name}: {remark}" for name, (_, said) in zip(names, converted, strict=True) for remark in said]
+        remarks = [
+            f"{name}: {remark}"
+            for name, (_, source_remarks) in zip(names, converted, strict=True)
+            for remark in source_remarks
+        ]
         cells, numbered = _joined(names, [cells for cells, _ in converted])
         cells, _ = _checked(", ".join(names), out, cells)
         remarks += numbered
@@ -125,10 +127,10 @@ def convert_runs(
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
-    """Return {name: value} of NAME=VALUE items, each of which may hold several with commas between.
+    """Return {name: value} from NAME=VALUE items; an item may hold several, separated by commas.
 
     Raises:
-        InputError: an item is not of this form, or a name is there twice.
+        InputError: an item has another form, or a name appears twice.
     """
     pairs = {}
     for item in ",".join(items).split(",") if items else []:
@@ -142,7 +144,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 
 
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
-    """Raise InputError for what can be seen to be wrong before a file is read."""
+    """Raise InputError for errors that can be found before a file is read."""
     if out.exists() or out.is_symlink():
         raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
@@ -162,9 +164,9 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) ->
 def _converted(
     source: Source, out: Path, columns, constants, loss_unit: str, keep, values: dict, unused: dict
 ) -> tuple[dict, list[str]]:
-    """Return the cells of a source as a results table, and what was done, in words.
+    """Return the cells of a source as a results table, and remarks.
 
-    Of `unused`, a copy of `values`, those are taken out that met a cell.
+    Removes from `unused`, a copy of `values`, the entries that matched a cell.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:
@@ -174,7 +176,9 @@ def _converted(
     cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
     if not cells:
         there = ", ".join(dropped)
-        raise InputError(f"{source.name}: has no column of a results table; there: {there}; map some with --columns")
+        raise InputError(
+            f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
+        )
     at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
     table.marks, table.is_log = {name: source.cells[name] for name in dropped}, at is not None
     if name := next((name for name in NAME_COLUMNS if name in dropped), None):
@@ -197,57 +201,59 @@ def _converted(
 
 
 def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
-    """Return a remark on each loss whose column is called by another unit than the one that is taken."""
+    """Return a remark on each loss whose column name suggests another unit."""
     remarks = []
     for name in (name for name in cells if name.startswith("loss_")):
         called = columns.get(name, name)
         for other, pattern in _CALLED.items():
             if other != unit and re.search(pattern, called, re.IGNORECASE):
                 hint = "such a loss cannot be compared" if other == "bits per byte" else f"if so: --loss-unit {other}"
-                remarks.append(f"{name}: taken as {unit}, though the column {called} may be in {other}; {hint}")
+                remarks.append(f"{name}: read as {unit}, but the column {called} may be in {other}; {hint}")
                 break
     return remarks
 
 
 def _size_by_name(columns: dict[str, str], cells) -> list[str]:
-    """Return a remark where N is from one column and the name of another one says that it leaves the embedding out."""
-    given = columns.get("dense_parameter_count")
+    """Return a remark if the name of another column suggests that it is N without the embedding."""
+    source = columns.get("dense_parameter_count")
     other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
-    if given is None or other is None or re.search(_LEAVES_OUT, given, re.IGNORECASE):
+    if source is None or other is None or re.search(_LEAVES_OUT, source, re.IGNORECASE):
         return []
-    return [f"dense_parameter_count: from {given}; N has to leave the embedding out, as the column {other} may do"]
+    return [
+        f"dense_parameter_count: from {source}; N must not count the embedding; the column {other} may be the right one"
+    ]
 
 
 def _located(message: str, at: list[str] | None) -> str:
-    """Return a message in which the rows of a log are called by run and step."""
+    """Return a message that names the rows of a log by run and step."""
     if at is None:
         return message
     return re.sub(r"\brow (\d+)\b", lambda match: at[int(match[1]) - 1], message)
 
 
 def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
-    """Return the cells under the table's names, those that are kept besides, and the columns that have no place."""
-    own = [name for name in TABLE_COLUMNS if name in cells and name not in columns]
+    """Return the cells under the table's names, other kept cells, and the dropped columns."""
+    same_name = [name for name in TABLE_COLUMNS if name in cells and name not in columns]
     table = {name: list(cells[source]) for name, source in columns.items()}
-    table |= {name: list(cells[name]) for name in (*own, *keep) if name not in table}
-    return table, [name for name in cells if name not in {*columns.values(), *own, *keep}]
+    table |= {name: list(cells[name]) for name in (*same_name, *keep) if name not in table}
+    return table, [name for name in cells if name not in {*columns.values(), *same_name, *keep}]
 
 
 def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
-    """Return the columns called `loss_` without a place in the table whose cells are losses, blank ones apart."""
-    found = []
+    """Return the columns named `loss_...` without a place in the table whose nonblank cells are losses."""
+    losses = []
     for name in (name for name in cells if name.startswith("loss_") and name not in known):
         values, wrong = to_numbers(cells[name])
         there = values[~np.isnan(values)]
         least = 1.0 if unit == "perplexity" else 0.0
         allowed = not any(mask.any() for mask, _ in outside(name, there))
         if there.size and not wrong.any() and allowed and (there > least).all():
-            found.append(name)
-    return found
+            losses.append(name)
+    return losses
 
 
 def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict, list[str]]:
-    """Return several tables as one, with their runs numbered anew, and what was done, in words."""
+    """Return several tables as one, with new run numbers, and remarks."""
     joined, remarks, first, rows = {SOURCE: []}, [], 0, 0
     for name, cells in zip(names, tables, strict=True):
         ids, codes = np.unique([int(float(cell)) for cell in cells["hyper_id"]], return_inverse=True)
@@ -260,7 +266,7 @@ def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict,
 
 
 def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return cells that are a results table, without rows that are there twice, and the remarks of `read_table`."""
+    """Return the cells of a valid results table without repeated rows, and the remarks of `read_table`."""
     used = [column for column in cells if any(cell.strip() not in BLANK for cell in cells[column])]
     order = [name for name in TABLE_COLUMNS if name in used] + [name for name in used if name not in TABLE_COLUMNS]
     rows = list(zip(*(cells[column] for column in order), strict=True))
@@ -284,7 +290,7 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return cells of which a spreadsheet runs none as a formula, and a remark on each column that was changed."""
+    """Return cells that a spreadsheet does not run as formulas, and a remark on each changed column."""
     safe = {name: column if range_of(name) else harmless(column) for name, column in cells.items()}
     counts = {name: sum(map(operator.ne, column, safe[name])) for name, column in cells.items()}
     remarks = [
@@ -298,7 +304,7 @@ def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[s
 
 
 def _write(out: Path, cells: dict[str, list[str]]) -> None:
-    """Write cells as a file, which is there whole or not at all."""
+    """Write cells as a file, atomically."""
     try:
         write_atomically(out, _packed(list(cells), zip(*cells.values(), strict=True), out))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""N, P and the FLOPs of a step, counted from the shape of a row's model where the table does not say them."""
+"""Fill in N, P and the FLOPs of a step from the shape of a row's model."""
 
 import math
 import re
@@ -13,24 +13,24 @@ _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 _OF_STEP = ("batch_size", "sequence_length", "vocab_size")
 INPUTS = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
-"""The numeric columns that counts are made of."""
+"""The numeric columns from which counts are computed."""
 
 WORDS = ("model_options", "routing_options")
-"""The columns of words that change counts."""
+"""The text columns that affect counts."""
 
 
 def fill_counts(table: Cells) -> None:
-    """Fill in N, P and the FLOPs of a step where the shape of the model gives them."""
+    """Fill in N, P and the FLOPs of a step if the shape of the model gives them."""
     width, heads = table.number("d_model"), table.number("num_heads")
     split = [i for i in table.blank("kqv_size") if width[i] % heads[i] == 0]
     table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
     numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in INPUTS}
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
-    given = table.number("dense_parameter_count").tolist()
+    sizes = table.number("dense_parameter_count").tolist()
     for name in _COUNTED:
         blank = table.blank(name)
-        counted = {i: _counted(table, name, i, numbers, given[i]) for i in blank}
+        counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
         table.fill(name, values, "counted from the shape of the model")
         told = name == "dense_parameter_count" or "d_model" not in table.cells  # by `read_table`, or no shape at all
@@ -44,14 +44,14 @@ def fill_counts(table: Cells) -> None:
 
 
 def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
-    """Return a count of a row that follows from the shape of its model; None where the shape is not known.
+    """Return a count of a row from the shape of its model; None if the shape is not known.
 
     Args:
         table: the cells.
         name: of the count.
         i: the row.
         numbers: {column: [rows]} of the shape.
-        given: N of the row as the user gives it, NaN if not. A dense model has no parameters but these.
+        given: the user's N of the row, or NaN. For a dense model it is also P.
 
     Raises:
         InputError: there is no model of this shape.
@@ -67,7 +67,7 @@ def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: f
 
 
 def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
-    """Return the columns that N, P or FLOPs of a row are counted from."""
+    """Return the columns from which N, P or FLOPs of a row are computed."""
     if name == "dense_parameter_count":
         return _SHAPE
     routed = () if router == DENSE else ("num_experts", "k")
@@ -76,24 +76,24 @@ def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
 
 
 def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
-    """Return in words why N, P or FLOPs of a row cannot be counted."""
+    """Return the reason why N, P or FLOPs of a row cannot be computed."""
     absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
     if absent:
         return f"not known: {', '.join(absent)}"
     if router not in ROUTER_TYPES.values():
-        return f"router_type {router!r} is none that is counted: {', '.join(ROUTER_TYPES.values())}"
+        return f"parameters of router_type {router!r} cannot be counted; supported: {', '.join(ROUTER_TYPES.values())}"
     return "a number of the shape is not whole"
 
 
 def count_of(name: str, router: str, known: dict) -> float | None:
-    """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
+    """Return N, P or FLOPs of one row; None if an input is not known.
 
-    Where N alone is asked for the router does not matter: routed or not, N is that of the dense model.
+    N does not depend on the router: it is always the N of the dense model.
 
     Args:
         name: dense_parameter_count, total_parameter_count or flops_per_step.
         router: the router_type.
-        known: the numbers of the columns INPUTS, None where blank, and the texts of WORDS.
+        known: the numbers of the columns INPUTS (None for blank), and the texts of WORDS.
 
     Raises:
         InputError: there is no model of this shape.
@@ -130,13 +130,13 @@ def count_of(name: str, router: str, known: dict) -> float | None:
 
 
 def routing_options_of(text: str | None) -> dict:
-    """Return what routing_options says of the layer: its shared experts and a bias of its router."""
+    """Return the shared experts and the router bias in routing_options."""
     words = (text or "").split()
     shared = re.search(r"(?:^| )shared-([0-9]{1,9})(?: |$)", text or "")
     return {"shared_experts": int(shared[1]) if shared else 0, "router_bias": "router-bias" in words}
 
 
 def _options(text: str | None) -> dict[str, str]:
-    """Return what model_options says of the shape."""
+    """Return the fields of the shape in model_options."""
     kinds = {"activation": ACTIVATIONS, "positions": POSITIONS}
     return {kind: word for word in (text or "").split() for kind, words in kinds.items() if word in words}

@@ -1,6 +1,6 @@
-"""What the cells of a table say of each other: router, experts, run and step of a row, and losses in nats.
+"""Derive cells of a table from others: router, experts, run and step of a row, and losses in nats.
 
-What is derived fills blank cells alone. `--map`, the spelling of routers and the unit of losses change others. Each
+Derived values fill only blank cells. `--map`, the spelling of routers and the unit of losses change other cells. Each
 step gets a remark. N, P and the FLOPs of a training step are in `counting.py`.
 """
 
@@ -23,7 +23,7 @@ _LARGEST_ID = 2.0**53
 
 
 def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
-    """Put other values into the cells that hold those of --map; what met a cell is taken out of `unused`."""
+    """Replace the values of --map; remove entries that matched a cell from `unused`."""
     before = {name: list(cells) for name, cells in table.cells.items()}
     for item, new in values.items():
         name, _, old = item.partition(":")
@@ -56,7 +56,7 @@ def derive(table: Cells) -> None:
 
 
 def _write_out_sizes(table: Cells) -> None:
-    """Write sizes such as 4.6M as numbers, which other programs read too."""
+    """Write sizes such as 4.6M as numbers, for other programs."""
     for name in (name for name in UNITS_OF if name in table.cells):
         numbers, cells = table.number(name), table.cells[name]
         rows = np.flatnonzero(to_numbers(cells)[1] & np.isfinite(numbers))
@@ -73,10 +73,10 @@ def _router(table: Cells) -> None:
     known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
     blank = table.blank("router_type")
     if "router_type" in table.constants and blank:
-        given = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
-        one = set(np.flatnonzero(table.number("num_experts") == 1))
-        table.fill("router_type", {i: given for i in blank if i not in one}, f"{given}, as set")
-        table.fill("router_type", {i: DENSE for i in blank if i in one}, f"{DENSE}, since num_experts is 1")
+        router = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
+        one_expert = set(np.flatnonzero(table.number("num_experts") == 1))
+        table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, as set")
+        table.fill("router_type", {i: DENSE for i in blank if i in one_expert}, f"{DENSE}, since num_experts is 1")
     elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
         table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
     column, spelled = table.column("router_type"), {}
@@ -89,19 +89,19 @@ def _router(table: Cells) -> None:
 
 
 def _tell_of_dense(table: Cells) -> None:
-    """Remark on a router that we do not know and that has one expert wherever it stands: a name for dense."""
+    """Add a remark on an unknown router with one expert in all rows, probably a name for dense."""
     experts, routers = table.number("num_experts"), table.cells["router_type"]
     for router in dict.fromkeys(routers):
-        own = [experts[i] for i, cell in enumerate(routers) if cell == router]
-        if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in own):
+        counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
+        if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in counts):
             table.remarks.append(
-                f"router_type: {router} has one expert in all of its {len(own)} rows; if it means dense:"
+                f"router_type: {router} has one expert in all of its {len(counts)} rows; if it means dense:"
                 f" --map router_type:{router}={DENSE}"
             )
 
 
 def _runs(table: Cells) -> None:
-    """Number the runs by their names and ids or, where these are blank in every row, by their configurations."""
+    """Number the runs by their names and ids or, if these are blank in every row, by their configurations."""
     names, blank = [cell.strip() for cell in table.column("hyper_id")], table.blank("hyper_id")
     if len(blank) == table.rows:
         return _number_configurations(table)
@@ -119,7 +119,9 @@ def _runs(table: Cells) -> None:
     table.cells["hyper_id"], table.names = [numbers[key] for key in keys], names
     how = f"the names of {plural(len(numbers), 'run')}, numbered in the order of the rows"
     if column:
-        shared = in_short(f"{shorten(name)} is the name of {len(own)} runs" for name, own in several.items())
+        shared = in_short(
+            f"{shorten(name)} is the name of {len(ids_of_name)} runs" for name, ids_of_name in several.items()
+        )
         how = f"{len(numbers)} runs, told apart by the column {column}, since {shared}"
     table.remarks.append(f"hyper_id: {how}")
     return None
@@ -131,24 +133,24 @@ def _number_configurations(table: Cells) -> None:
     columns, marks = {name: table.cells[name] for name in told}, marks_of(table.marks)
     if table.names:
         columns = {"name": [name.strip() for name in table.names]} | columns
-    own = [name for name, kind in marks.items() if kind == "id"][:1]
-    columns = {name: table.marks[name] for name in own} or columns
+    id_columns = [name for name, kind in marks.items() if kind == "id"][:1]
+    columns = {name: table.marks[name] for name in id_columns} or columns
     keys = list(zip(*columns.values(), strict=True))
-    if not own:
+    if not id_columns:
         keys, column, _ = told_apart(keys, table.marks, marks)
         columns |= {column: []} if column else {}
         called = (lambda key: shown(key[0])) if table.names else (lambda key: "a run without a name")
         check_rows(table, keys, called, marks)
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
     how = f"{len(numbers)} runs, numbered by " + ", ".join(columns)
-    if not (own or table.names):
+    if not (id_columns or table.names):
         how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
         how += ", ".join(columns)
     table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how)
 
 
 def _steps(table: Cells) -> None:
-    """Fill in step from tokens; if there are none either, every run has to have one row."""
+    """Fill in step from tokens; without tokens every run must have one row."""
     blank = table.blank("step")
     if not blank:
         return
@@ -158,7 +160,7 @@ def _steps(table: Cells) -> None:
     if len(whole) == len(blank):
         table.fill("step", {i: str(int(steps[i])) for i in blank}, "tokens / (batch_size * sequence_length)")
     elif np.isfinite(tokens[blank]).all() and len(blank) == table.rows:
-        table.fill("step", {i: str(round(tokens[i])) for i in blank}, "the tokens, which order a run's rows too")
+        table.fill("step", {i: str(round(tokens[i])) for i in blank}, "the tokens, which also order a run's rows")
     elif len(blank) == table.rows and len(set(table.cells["hyper_id"])) == table.rows:
         table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
     else:
@@ -167,19 +169,19 @@ def _steps(table: Cells) -> None:
 
 
 def to_nats(table: Cells, unit: str) -> None:
-    """Turn every loss, and the standard error of the validation loss, into nats per token."""
+    """Convert every loss, and the standard error of the validation loss, to nats per token."""
     if unit == "nats":
         return
     _error_to_nats(table, unit)
     for name in (name for name in table.cells if name.startswith("loss_")):
         values, cells = table.number(name), table.cells[name]
-        for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # of the others `read_table` will tell
+        for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # `read_table` reports the others
             cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
         table.remarks.append(f"{name}: from {unit} to nats")
 
 
 def _error_to_nats(table: Cells, unit: str) -> None:
-    """Turn standard_error into nats: of a perplexity p, where log p is the loss, it is smaller by the factor p."""
+    """Convert standard_error to nats; for a perplexity p, divide by p, because the loss is log p."""
     errors, losses = table.number("standard_error"), table.number("loss_validation")
     scale = np.full(table.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
     known = np.flatnonzero(np.isfinite(errors * scale))

@@ -1,8 +1,8 @@
 """Event files of TensorBoard, read by its own reader (the extra `tensorboard`).
 
-A run is a folder with event files, and is called by its path below the folder that was given, or by the name of that
-folder if it is that one. Its metrics are its scalars, whoever wrote them: TensorFlow, PyTorch, tensorboardX, Keras or
-JAX. What was logged for the tab HPARAMS is taken as settings of the run.
+A run is a folder with event files. Its name is its path below the given folder, or the name of that
+folder itself. Its metrics are its scalars, from any writer: TensorFlow, PyTorch, tensorboardX, Keras or
+JAX. Values logged for the tab HPARAMS are settings of the run.
 """
 
 import math
@@ -17,27 +17,27 @@ from ..wording import plural
 from .log import STEP, Log, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
-"""PyTorch's `add_hparams` writes what it is given below the folder of the run, in a folder named by the time."""
+"""PyTorch's `add_hparams` writes below the folder of the run, in a folder named by the time."""
 
 
 def event_files(path) -> list[Path]:
-    """Return the event files that a path means, by name: itself, or all below a folder; [] if there are none."""
+    """Return the event files of a path by name: the file, or all files below a folder; [] if there are none."""
     path = Path(path)
-    found = [path] if path.is_file() else sorted(path.rglob("*tfevents*")) if path.is_dir() else []
-    return [file for file in found if "tfevents" in file.name and file.is_file()]
+    paths = [path] if path.is_file() else sorted(path.rglob("*tfevents*")) if path.is_dir() else []
+    return [file for file in paths if "tfevents" in file.name and file.is_file()]
 
 
 def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
-    Of several values of a metric at one step the one that was written last is taken. What a run abandoned when it
-    restarted from an earlier step is left out, with a remark, as the reader of TensorBoard does it: where a session
-    starts at a step, or a metric goes back to one. Where metrics go back in a file that begins after the others of its
-    run, they take the others along, which may not have come as far again (our choice). A file that ends in the middle
-    of a record is read as far as it goes.
+    Of several values of a metric at one step, the last is used. Values that a run abandoned when it
+    restarted from an earlier step are left out, with a remark, as TensorBoard's reader does: if a session
+    starts at a step, or a metric goes back to one. If metrics go back in a file that begins after the others of its
+    run, the run's other metrics are cut back too (our choice). A file that ends in the middle
+    of a record is read up to there.
 
     Raises:
-        InputError: the extra is not installed, or no file holds a scalar.
+        InputError: the extra is not installed, or no file has a scalar.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -50,7 +50,7 @@ def read_events(path, files: list[Path]) -> Log:
     for file in files:
         run = _run_of(file, top)
         runs.setdefault(run, []).append(_read(EventFileLoader(str(file)), settings.setdefault(run, {})))
-    settings = {run: own for run, own in settings.items() if own}
+    settings = {run: values for run, values in settings.items() if values}
     _give_to_parents(settings, top)
     rows, restarts = {}, {}
     for run, read in runs.items():
@@ -76,7 +76,7 @@ class _Event(NamedTuple):
 
 
 def _read(loader, settings: dict[str, str]) -> list[_Event]:
-    """Return the events of a file, and put its hyperparameters into `settings`."""
+    """Return the events of a file, and add its hyperparameters to `settings`."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     events = []
@@ -93,7 +93,7 @@ def _read(loader, settings: dict[str, str]) -> list[_Event]:
 
 
 class _Branch:
-    """The scalars of a run that it did not abandon, file by file in the order in which these were begun."""
+    """The scalars of a run that it did not abandon, by file in order of their start."""
 
     def __init__(self):
         self.values: dict[tuple[str, int], str] = {}
@@ -121,7 +121,7 @@ class _Branch:
             self.values[event.tag, event.step] = event.number
 
     def _cut(self, first: int, last: float, tags: Iterable[str]) -> None:
-        """Abandon what these tags have from one step to another one."""
+        """Abandon the values of these tags from one step to another."""
         for tag in tags:
             steps = self.steps[tag]
             start, end = bisect_left(steps, first), bisect_right(steps, last)
@@ -133,13 +133,13 @@ class _Branch:
 
 
 def _run_of(file: Path, top: Path) -> str:
-    """Return what the run of an event file is called, below the folder that was given."""
+    """Return the name of the run of an event file, below the given folder."""
     run = file.parent.relative_to(top).as_posix()
     return top.resolve().name if run == "." else run
 
 
 def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
-    """Give what PyTorch wrote below the folder of a run, see `_FOLDER_OF_HPARAMS`, to that run."""
+    """Assign PyTorch's values below the folder of a run to that run, see `_FOLDER_OF_HPARAMS`."""
     for run in list(settings):
         parent, _, name = run.rpartition("/")
         if _FOLDER_OF_HPARAMS.fullmatch(name):
@@ -159,9 +159,11 @@ def _hparams(value) -> dict[str, str]:
     from tensorboard.plugins.hparams import plugin_data_pb2
 
     content = plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content)
-    found = {}
+    hparams = {}
     for name, setting in content.session_start_info.hparams.items():
         kind = setting.WhichOneof("kind")
-        given = getattr(setting, kind) if kind else None
-        found[name] = whole_text(given) if kind == "number_value" else "" if given is None else str(given)
-    return found
+        setting_value = getattr(setting, kind) if kind else None
+        hparams[name] = (
+            whole_text(setting_value) if kind == "number_value" else "" if setting_value is None else str(setting_value)
+        )
+    return hparams

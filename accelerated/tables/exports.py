@@ -1,19 +1,19 @@
 """Exports of Weights & Biases and TensorBoard, as rows that `convert` takes.
 
-What a file is, is seen from its header:
+The header of a file shows its kind:
 
     Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
     Wall time, Step, Value                            one metric of one run, downloaded from TensorBoard
     JSON lines with _step                             the history of runs, by the API of Weights & Biases
-    anything else                                     a table; that of the runs in Weights & Biases is one
+    anything else                                     a table, such as the table of runs in Weights & Biases
 
-and event files by their names (`events.py`). The first three, and event files, are pieces of a log: rows with the
-columns `run` and `step`, and a column for each metric. Pieces that are given together are put together by run and step,
-so that a panel for each metric, or a file for each run, make one log. Of a run that restarted from an earlier step the
-branch that it abandoned is left out. A table stays as it is, but for that: a history that a data frame wrote as CSV,
-with _step and _timestamp or _runtime, is a table with such branches.
+Event files are known by their names (`events.py`). The first three kinds and event files are pieces of a log: rows with
+columns `run` and `step`, and a column for each metric. Several pieces are joined by run and step,
+so that one panel per metric, or one file per run, make one log. If a run restarted from an earlier step, the
+abandoned branch is left out. Tables are otherwise unchanged: a history that a data frame wrote as CSV,
+with _step and _timestamp or _runtime, is a table that may have such branches.
 
-A table of the runs as the script in the manual of Weights & Biases writes it has whole dictionaries in its cells: each
+The script in the manual of Weights & Biases writes a table of runs with whole dictionaries in its cells: each
 entry becomes a column, such as `config.d_model` and `summary.val_loss`.
 """
 
@@ -34,7 +34,7 @@ from .schema import BLANK, Problems, shorten, to_numbers
 from .table import table_path
 
 SCALARS = ["Wall time", "Step", "Value"]
-"""The header of a metric that was downloaded from TensorBoard."""
+"""The header of a metric downloaded from TensorBoard."""
 
 _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 _FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
@@ -44,17 +44,17 @@ _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
 class Table(NamedTuple):
-    """A table, and what of it was left out."""
+    """A table, and remarks on left-out rows."""
 
     cells: dict[str, list[str]]
     remarks: list[str]
 
 
 def read_piece(path) -> Log | Table:
-    """Return a file, or a folder of event files, as a piece of a log, or as a table.
+    """Return a file or a folder of event files as a piece of a log or as a table.
 
     Raises:
-        InputError: it cannot be read, or a cell of a log is no number.
+        InputError: it cannot be read, or a cell of a log is not a number.
     """
     if files := event_files(path):
         return read_events(path, files)
@@ -83,7 +83,7 @@ def _is_history(path, cells: dict[str, list[str]]) -> bool:
 
 
 def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
-    """Return columns of numbers; a cell that holds none is a problem, and so is a blank in a needed column."""
+    """Return columns of numbers; other cells, and blanks in needed columns, are problems."""
     problems, numbers = Problems(path), {}
     for name, texts in cells.items():
         numbers[name], wrong = to_numbers(texts)
@@ -97,8 +97,8 @@ def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.nda
 
 
 def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
-    """Return a metric of a run that was downloaded from TensorBoard; the name of the file says which, as far as it
-    can: run-RUN-tag-METRIC.csv, or RUN.csv, whose metric is called Value."""
+    """Return a metric of a run, downloaded from TensorBoard. The file name gives run and metric:
+    run-RUN-tag-METRIC.csv, or RUN.csv with the metric Value."""
     match = _FILE_OF_SCALARS.fullmatch(path.name)
     run, metric = match.group("run", "tag") if match else (path.name.removesuffix(".gz").removesuffix(".csv"), "Value")
     steps = _checked(path, {name: cells[name] for name in SCALARS[1:]}, "Step")["Step"].tolist()
@@ -135,10 +135,10 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
 
 
 def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
-    """Return the history of runs; where no column names them, they are one run, called as the file is.
+    """Return the history of runs; without a column of names it is one run with the name of the file.
 
-    As a log only JSON lines: they tell a loss that was logged as NaN from one that was not logged, which a data frame's
-    CSV does not.
+    Only JSON lines are read as a log: they distinguish a loss logged as NaN from one that was not logged, unlike a data
+    frame's CSV.
     """
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
     called = name_column(cells)
@@ -159,10 +159,10 @@ def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
 
 
 def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: list[float]) -> list[int]:
-    """Return the rows by their time or, without one in every row, as they stand.
+    """Return the rows sorted by time, or unchanged if a row has no time.
 
     Raises:
-        InputError: a run goes back in its steps and in time at once, as two runs of one name do.
+        InputError: a run goes back in step and in time, as two runs of one name do.
     """
     times = _checked(path, {"_timestamp": cells.get("_timestamp", [])}, "")["_timestamp"]
     if not times.size or not np.isfinite(times).all():
@@ -173,7 +173,7 @@ def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: 
         if steps[i] < steps[j] and times[i] < times[j]:
             raise InputError(
                 f"{path}: {shown(run)} goes back from step {whole_text(steps[j])} (row {j + 1}) to"
-                f" {whole_text(steps[i])} (row {i + 1}) and back in time, so two runs have this name; needed: a name"
+                f" {whole_text(steps[i])} (row {i + 1}) and back in time, so two runs share this name; needed: a name"
                 " for each run"
             )
         before[run] = i
@@ -181,7 +181,7 @@ def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: 
 
 
 def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return a table in which every dictionary in a cell has become columns of its own."""
+    """Return a table with every dictionary in a cell expanded to columns."""
     folded = [
         name
         for name, texts in cells.items()
@@ -199,16 +199,16 @@ def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _entries(path, row: int, column: str, text: str) -> dict[str, str]:
-    """Return the entries of a dictionary in a cell; what is nested is named with a dot between."""
+    """Return the entries of a dictionary in a cell; nested names are joined by dots."""
     if text.strip() in BLANK:
         return {}
     try:
-        found = ast.literal_eval(_EMPTY.sub("None", text.strip()))
+        value = ast.literal_eval(_EMPTY.sub("None", text.strip()))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: row {row}, column {column}: {shorten(text)}; needed: a dictionary, as Python has it")
-    return dict(_flat(found))
+        value = None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: row {row}, column {column}: {shorten(text)}; needed: a Python dictionary")
+    return dict(_flat(value))
 
 
 def _flat(found: dict, prefix: str = ""):

@@ -1,8 +1,8 @@
-"""Units that the header of a column says: "params (M)", "tokens in billions", "train PFLOPs", "tokens_B".
+"""Units in the header of a column: "params (M)", "tokens in billions", "train PFLOPs", "tokens_B".
 
-A word, a power of ten and a capital are certain, and are applied where the numbers are possible with them. A small
-letter (`params_b`), 10e6, and T of tokens, which may be their symbol, are not certain: they are applied, or not, where
-the numbers are possible in one way alone. Everything else is refused. All of this is our choice.
+A word, a power of ten and a capital are certain, and are applied if the resulting numbers are plausible. A small
+letter (`params_b`), 10e6, and T of tokens, which may be their symbol, are uncertain: they are applied, or not, if
+only one way gives plausible numbers. Everything else is an error. All of this is our choice.
 """
 
 import re
@@ -35,14 +35,14 @@ _NO_COUNT = (
 
 
 def apply_headers(table: Cells, columns: dict[str, str]) -> None:
-    """Multiply the numbers of columns by the units that their headers say; sizes such as 20M have units of their own.
+    """Multiply the numbers of columns by the units in their headers; sizes such as 20M have their own units.
 
     Args:
         table: the cells.
         columns: {column of the table: header in the user's file}.
 
     Raises:
-        InputError: a header does not say clearly what its numbers are.
+        InputError: the unit of a header is not clear.
     """
     for name in (name for name in columns if name in SIZES):
         cells, header = table.cells[name], shorten(columns[name])
@@ -60,7 +60,7 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
 
 
 def _scale(where: str, name: str, header: str, largest: float) -> float:
-    """Return what the numbers of a column, of which the largest is given, are to be multiplied by."""
+    """Return the factor for the numbers of a column, given the largest."""
     size = SIZES[name]
     certain, uncertain = _units_in(header, size.units is FLOPS, size.units is TOKENS)
     scales = sorted(certain or {1.0} | uncertain)
@@ -68,7 +68,7 @@ def _scale(where: str, name: str, header: str, largest: float) -> float:
     possible = [scale for scale in scales if low <= largest * scale <= size.high] if len(certain) < 2 else scales
     remedy = f"needed: another header, such as {name}, or cells such as {size.example}"
     if _is_no_count(header):
-        raise InputError(f"{where}: says a rate, a time or bytes, but {name} is a count; {remedy}")
+        raise InputError(f"{where}: is a rate, a time or bytes, but {name} is a count; {remedy}")
     if scales != [1.0] and len(possible) != 1:
         numbers = " or ".join(f"{largest * scale:g}" for scale in scales)
         raise InputError(f"{where}: its unit is not clear: would {largest:g} be {numbers}? {remedy}")
@@ -80,7 +80,7 @@ def _is_no_count(header: str) -> bool:
 
 
 def _units_in(header: str, of_flops: bool, of_tokens: bool) -> tuple[set[float], set[float]]:
-    """Return the scales that a header says certainly, and others that it may say."""
+    """Return the certain scales of a header, and the possible ones."""
     if of_flops and re.search(_PF_DAYS, header, re.IGNORECASE):
         return {8.64e19}, set()
     certain = {_WORDS[word.lower()] for word in re.findall(_WORD, header, re.IGNORECASE)}

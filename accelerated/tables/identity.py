@@ -1,11 +1,11 @@
-"""Which rows of a table of one's own are one run. Names of runs need not be unique.
+"""Decide which rows of a user's table are one run. Names of runs need not be unique.
 
-    MARKS     `marks_of`         columns that say which run a row is of (an id, the time of its start), or how it ended
+    MARKS     `marks_of`         columns that identify the run of a row (an id, its start time), or give its end state
     KEYS      `told_apart`       rows of one name with several ids are several runs, unless `check_ids` doubts the ids
-    DOUBT     `check_rows`       rows of one name and id are evaluations of one run, unless the table looks as if each
-                                 row were a run, or the steps go back: then the name is refused
+    DOUBT     `check_rows`       rows of one name and id are evaluations of one run, unless each row seems to be
+                                 a run, or the steps go back: then it is an error
 
-Rows whose hyper_id is a whole number are not asked: those of one number are one run, in any order. All of this is our
+Rows with whole numbers as hyper_id are not checked: rows of one number are one run, in any order. All of this is our
 choice. Logs, in which every row is an evaluation, are in `exports.py` and `events.py`.
 """
 
@@ -26,10 +26,10 @@ IDS = (
 """Columns with the id of a run in Weights & Biases, MLflow, Aim, Neptune, Comet and TensorBoard, in small letters."""
 
 STARTS = ("created", "createdat", "start_time", "start time", "sys/creation_time")
-"""Columns with the time at which a run was started, in the same order of programs."""
+"""Columns with the start time of a run, in the same order of programs."""
 
 ENDS = ("state", "status", "lifecycle_stage", "sys/state")
-"""Columns that say how a run ended, in the words of `_ENDED`: one row is one run."""
+"""Columns with the end state of a run, in the words of `_ENDED`; each row is then one run."""
 
 _ENDED = {
     "finished", "crashed", "failed", "killed", "running", "preempted", "preempting", "pending", "queued", "scheduled",
@@ -42,74 +42,75 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
 
     Args:
         cells: {column: [rows]}.
-        apart: columns that are not asked, such as the one with the names of the runs.
+        apart: columns to ignore, such as the one with the names of the runs.
     """
     kinds = dict.fromkeys(IDS, "id") | dict.fromkeys(STARTS, "start") | dict.fromkeys(ENDS, "end")
-    found = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
-    for name, kind in list(found.items()):
+    marks = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
+    for name, kind in list(marks.items()):
         there = {cell.strip().casefold() for cell in cells[name]} - {each.casefold() for each in BLANK}
         counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # of the rows, not of the runs
         if not there or counter or (kind == "end" and not there <= _ENDED):
-            del found[name]
-    return dict(sorted(found.items(), key=lambda item: ("id", "start", "end").index(item[1])))
+            del marks[name]
+    return dict(sorted(marks.items(), key=lambda item: ("id", "start", "end").index(item[1])))
 
 
 def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return the keys of the rows so that no key has several ids, the column that tells them apart, and its ids.
+    """Return keys of the rows such that no key has several ids, the column of the ids, and the ids.
 
     Args:
-        keys: [rows], the name of the run of each.
+        keys: [rows], names of the runs.
         cells: the columns of `marks`.
         marks: of `marks_of`.
 
     Returns:
-        The keys as they are, "" and {} where each name has one id; else (key, id) for every row, the first column in
+        The unchanged keys, "" and {} if each name has one id; else (key, id) for every row, the first column in
         which a name has several, and {name: its ids} of such names.
     """
     for column in (name for name, kind in marks.items() if kind != "end"):
         ids: dict = {}
         for key, cell in zip(keys, cells[column], strict=True):
             ids.setdefault(key, {})[cell.strip()] = None
-        if several := {key: list(own) for key, own in ids.items() if len(own) > 1}:
+        if several := {key: list(row_ids) for key, row_ids in ids.items() if len(row_ids) > 1}:
             return [(key, cell.strip()) for key, cell in zip(keys, cells[column], strict=True)], column, several
     return keys, "", {}
 
 
 def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
-    """Raise InputError where rows of one key may be several runs; no word where an id says that they are one.
+    """Raise InputError if rows of one key may be several runs, unless an id shows that they are one.
 
     Args:
         table: the cells.
         keys: [rows], the run of each.
-        called: key -> what a message calls the run.
+        called: key -> name of the run in messages.
         marks: of `marks_of`.
     """
     places: dict = {}
     for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):
-        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a row that is there twice is one evaluation
+        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a repeated row is one evaluation
     several = {key: list(rows.values()) for key, rows in places.items() if len(rows) > 1}
     if not several or {"id", "start"} & set(marks.values()):
         return
     first, rows = next(iter(several.items()))
-    stands = f"{table.runs}: {called(first)} stands in rows {in_short(row + 1 for row in rows)}"
+    stands = f"{table.runs}: {called(first)} is in rows {in_short(row + 1 for row in rows)}"
     if marks:
         raise InputError(
-            f"{stands} of a table with one row a run (column {next(iter(marks))}); needed: a name for each run, or a"
+            f"{stands} of a table with one row per run (column {next(iter(marks))}); needed: a name for each run, or a"
             " column of ids (--columns hyper_id=ID)"
         )
     if len(places) > 2 * len(several):
         raise InputError(
-            f"{stands}, and most runs in one: are these two runs? needed: a name for each run, or whole numbers as"
+            f"{stands}, although most runs have one row: are these two runs? needed: a name for each run, or whole "
+            "numbers as"
             " hyper_id if these are evaluations of one run"
         )
     told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
-    if any(len({cells[i] for i in own}) > 1 for own in several.values() for cells in told):
-        return  # which `check_runs` tells, row by row
+    if any(len({cells[i] for i in rows_of_key}) > 1 for rows_of_key in several.values() for cells in told):
+        return  # `check_runs` reports these by row
     _check_order(table, several, called, many=2 * len(several) > len(places))
 
 
 def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> None:
-    """Raise InputError where the ids may be those of evaluations: each row has its own, and the steps of runs rise."""
+    """Raise InputError if the ids may belong to evaluations: each row has its own, and the steps of runs rise."""
     if len(marks) > 1 or column.casefold() not in ("id", "hash") or len(set(keys)) < len(keys):
         return
     steps, places = table.number("step"), {}
@@ -123,7 +124,7 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
 
 
 def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    """Raise InputError where steps go back from row to row, unless they do so everywhere, the newest first."""
+    """Raise InputError if steps go back from row to row, unless all rows are sorted newest first."""
     steps, tokens = table.number("step"), table.number("tokens")
     steps = tokens if np.isnan(steps).all() else steps
     back, forth = [], False
@@ -141,10 +142,10 @@ def _check_order(table: Cells, several: dict, called, many: bool) -> None:
 
 
 def name_column(cells) -> str | None:
-    """Return the column with the names of the runs, None without one."""
+    """Return the column with the names of the runs, or None."""
     return next((name for name in NAME_COLUMNS if name in cells), None)
 
 
 def shown(name: str) -> str:
-    """Return what a message calls a run."""
+    """Return the name of a run in messages."""
     return f"run {shorten(name)}"

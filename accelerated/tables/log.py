@@ -1,4 +1,4 @@
-"""What a program logged while it trained: metrics of runs, in pieces that are put together."""
+"""Logs of training: metrics of runs, joined from pieces."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from ..errors import InputError
 from ..wording import in_short, plural
 
 RUN, STEP = "run", "step"
-"""Columns of every log; instead of the step it may have another axis, such as tokens."""
+"""Columns of every log; another axis, such as tokens, may replace step."""
 
 
 class Log(NamedTuple):
@@ -22,7 +22,7 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
     """Return the pieces of one log as one.
 
     Raises:
-        InputError: they are drawn over different axes, or two give one metric of one run different values at one step.
+        InputError: their axes differ, or two pieces give different values of a run's metric at one step.
     """
     whole, by = Log(pieces[0].axis, {}, {}, []), {}
     for path, piece in zip(paths, pieces, strict=True):
@@ -44,17 +44,17 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
-    """Return the rows that a run did not abandon when it restarted from an earlier step, and who restarted.
+    """Return the rows that a run did not abandon when it restarted from an earlier step, and the restarted runs.
 
-    A row whose step is below that of a row before it, of its run, takes away the rows from its step on that came
-    before, as the reader of TensorBoard does.
+    If the step of a row is below that of an earlier row of its run, the earlier rows from that step on are
+    dropped, as TensorBoard's reader does.
 
     Args:
-        runs: [n] the run of each row, in the order in which they were logged.
+        runs: [n] the run of each row, in logging order.
         steps: [n].
 
     Returns:
-        The rows in their order, and {run: (the step from which it last restarted, rows that are left out)}.
+        The rows in their order, and {run: (step of its last restart, number of dropped rows)}.
     """
     branches: dict[str, list[int]] = {}
     restarts: dict[str, tuple[float, int]] = {}
@@ -70,20 +70,20 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
-    """Return a remark on runs that restarted from an earlier step, as `latest_branch` has them."""
+    """Return a remark on restarted runs, as returned by `latest_branch`."""
     if not restarts:
         return []
     runs = in_short(
         f"{run} from step {whole_text(step)} ({plural(rows, 'row')})" for run, (step, rows) in restarts.items()
     )
     return [
-        f"{path}: restarted from an earlier step: {runs}; the earlier log from that step on is left out (if two"
+        f"{path}: restarted from an earlier step: {runs}; the earlier rows from that step on are left out (if two"
         " runs share a name, give each its own)"
     ]
 
 
 def as_cells(log: Log) -> dict[str, list[str]]:
-    """Return a log as {column: [rows]}: run after run in the order of the log, each by its axis."""
+    """Return a log as {column: [rows]}, by run in the order of the log, each run sorted by its axis."""
     order = {run: i for i, run in enumerate(dict.fromkeys(run for run, _ in log.rows))}
     keys = sorted(log.rows, key=lambda key: (order[key[0]], float(key[1])))
     metrics = dict.fromkeys(metric for row in log.rows.values() for metric in row)

@@ -4,8 +4,8 @@ A table is read whole. A packed file may unpack to `UNPACKED` times its size, or
 `routelaws --limit` changes it. `.jsonl` and `.ndjson` are JSON lines, one object a row; every other name is CSV; `.gz`
 behind either is gzip. Text is UTF-8, with or without a byte order mark.
 
-pandas reads what is plain (`table._plain_part`). It pads short rows and cuts long ones in silence, so it cannot name
-the row, the column and the remedy of what is wrong; a table with anything odd is taken apart here.
+pandas reads plain files (`table._plain_part`). It silently pads short rows and cuts long ones, so it cannot name
+the row, the column and the remedy of an error; this file reads tables with anything unusual.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ PIECE = 1 << 24
 """Characters that are read at a time."""
 
 CHUNK = 1 << 16
-"""Rows that are taken apart at a time: as text they need some twenty times the memory of their numbers."""
+"""Rows read at a time: as text they need about twenty times the memory of their numbers."""
 
 UNPACKED, SMALL = 100, 1 << 26
-"""Characters of text for each byte of a packed file, and those that every file may have; the limit `unpacked` is in
-their place if it is changed. Tables of numbers are packed to a third or a tenth."""
+"""Allowed characters per byte of a packed file, and a minimum for any file; a changed limit `unpacked` replaces
+both. Packing reduces tables of numbers to a third or a tenth."""
 
 LIMITS = ("unpacked",)
 """Limits of files, in characters."""
@@ -43,7 +43,7 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class Text(NamedTuple):
-    """A table as it stands in its file."""
+    """The content of a table's file."""
 
     path: Path
     names: list[str]  # columns; [] for JSON lines, in which every row has its own
@@ -51,7 +51,7 @@ class Text(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Some rows of a table, taken apart; rows that could not be are left out."""
+    """Some rows of a table as cells, without malformed rows."""
 
     rows: list[int]  # number of each row
     columns: dict[str, list[str]]  # {name: [rows] cells}
@@ -67,7 +67,7 @@ def read_text(path) -> Text:
 
     Raises:
         InputError: the file cannot be read or unpacked, is empty, is not text, or is separated by something else than
-            commas; a column stands twice in its header.
+            commas; a column appears twice in its header.
     """
     path = Path(path)
     with _opened(path) as stream:
@@ -84,10 +84,10 @@ def read_text(path) -> Text:
 
 
 def read_cells(path) -> Cells:
-    """Return every cell of a table as text; one that a row of JSON lines lacks is "".
+    """Return every cell of a table as text; missing fields of JSON lines are "".
 
     Raises:
-        InputError: the file cannot be read, a row cannot be taken apart, or there are no rows or no columns.
+        InputError: the file cannot be read, a row is malformed, or there are no rows or no columns.
     """
     problems = Problems(path)
     parts = list(take_apart(read_text(path), problems))
@@ -105,8 +105,8 @@ def read_cells(path) -> Cells:
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1; blank lines are no rows.
 
-    A row with too many or too few cells, one that is the header once more, and one that is no JSON object are problems
-    and are left out. Raises InputError for text that is no CSV.
+    A row with too many or too few cells, a repeated header, and a row that is not a JSON object are problems
+    and are left out. Raises InputError for text that is not CSV.
     """
     rows = _csv_rows(text, problems) if text.names else _json_rows(text, problems)
     while chunk := list(itertools.islice(rows, CHUNK)):
@@ -117,7 +117,7 @@ def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """Open a file as text; whatever goes wrong with it inside is an InputError."""
+    """Open a file as text; errors of reading in the body become InputErrors."""
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(opened(path))
@@ -139,7 +139,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
 
 
 def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the text of a file; InputError where it is no text, or unpacks to more than is allowed."""
+    """Yield the text of a file; InputError if it is not text, or unpacks to more than the limit."""
     most, read = math.inf, 0
     if path.suffix == ".gz":
         most = limit_of("unpacked", max(SMALL, UNPACKED * path.stat().st_size))
@@ -154,7 +154,7 @@ def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
 
 
 def _names(path: Path, header: str) -> list[str]:
-    """Return the names of the columns; one without a name gets that of its place, as in pandas."""
+    """Return the names of the columns; an unnamed column gets a name from its position, as in pandas."""
     if header.startswith("{"):
         raise InputError(f"{path}: begins like JSON lines; needed: a CSV file, or a name that ends in .jsonl")
     (cells,) = csv.reader([header], strict=True)
@@ -176,7 +176,7 @@ def _csv_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, s
         rows = (cells for cells in csv.reader(io.StringIO(text.rows), strict=True) if cells)
         for row, cells in enumerate(rows, 1):
             if len(cells) != width:
-                problems.add(row, None, plural(len(cells), "cell"), f"{width}, as many as the header has")
+                problems.add(row, None, plural(len(cells), "cell"), f"{width}, as in the header")
             elif [printable(cell.strip()) for cell in cells] == text.names:
                 problems.add(row, None, "the header once more", "a row of values")
             else:
@@ -190,14 +190,14 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
     decoder = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_Object)
     for row, line in enumerate((line.strip() for line in text.rows.split("\n") if line.strip()), 1):
         try:
-            found = decoder.decode(line)
+            value = decoder.decode(line)
         except (ValueError, RecursionError) as error:
             problems.add(row, None, shorten(line), f"one JSON object a line ({str(error).partition(':')[0]})")
             continue
-        if not isinstance(found, _Object):
+        if not isinstance(value, _Object):
             problems.add(row, None, shorten(line), "one JSON object a line")
             continue
-        pairs = list(_flat(found))
+        pairs = list(_flat(value))
         names = [name for name, _ in pairs]
         twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if twice is not None:
@@ -207,11 +207,11 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
 
 
 class _Object(list):
-    """The pairs of a JSON object, kept as a list so that a key that is there twice is seen."""
+    """The pairs of a JSON object as a list, so that repeated keys are detected."""
 
 
 def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and cells of an object; what is nested is named with a dot between."""
+    """Yield the names and cells of an object; nested names are joined by dots."""
     for name, value in pairs:
         name = prefix + printable(name.strip())
         if isinstance(value, _Object):

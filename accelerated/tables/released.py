@@ -1,8 +1,8 @@
-"""The released tables of Clark et al. 2022 and of other papers, fetched once and checked by their SHA-256.
+"""The released tables of Clark et al. 2022 and other papers, downloaded once and checked by SHA-256.
 
-No table is part of this project: each is downloaded from the repository of its authors, at a fixed commit, into the
-folder that ROUTELAWS_DATA names, or else `routelaws/data` in the user's cache folder. A file that is there already is
-used without a network, if it is the right one. Where a repository holds many small files the table is made of these.
+This project contains no table: each is downloaded from its authors' repository, at a fixed commit, into the
+folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right
+content is used without a network. If a repository has many small files, the table is built from them.
 """
 
 import csv
@@ -34,10 +34,10 @@ SCORES = {"eval_metrics": {"icl": {"*": NUMBER}}}
 
 
 def overtraining_runs(archive: Path) -> bytes:
-    """Return the table of runs, made of an archive (.tar.gz) of the repository.
+    """Return the table of runs, built from an archive (.tar.gz) of the repository.
 
     Raises:
-        InputError: the archive cannot be read, or a file or an entry of it is missing.
+        InputError: the archive cannot be read, or a file or an entry is missing.
     """
     rows, tasks = [], {}
     with _Archive(archive) as files:
@@ -46,8 +46,8 @@ def overtraining_runs(archive: Path) -> bytes:
             scores = files.json(f"exp_data/evals/evaluation_{run['name']}_heavy.json", SCORES)["eval_metrics"]["icl"]
             tasks |= dict.fromkeys(scores)
             losses = {f"loss_{_text_of(result)}": result["loss"] for result in run["results"]}
-            given = {key: run["hyperparameters"][key] for key in _RUN}
-            row = {"run": run["name"], "training_set": run["dataset_name"]} | given | losses
+            hyperparameters = {key: run["hyperparameters"][key] for key in _RUN}
+            row = {"run": run["name"], "training_set": run["dataset_name"]} | hyperparameters | losses
             rows.append(row | {f"acc_{task}": score for task, score in scores.items()})
     rows.sort(key=lambda row: (row["training_set"], row["params"], row["tokens"]))
     losses = sorted({column for row in rows for column in row if column.startswith("loss_")})
@@ -55,14 +55,14 @@ def overtraining_runs(archive: Path) -> bytes:
 
 
 def downstream_tasks(archive: Path) -> bytes:
-    """Return the table of tasks, made of the same archive; a random baseline in per cent becomes an accuracy.
+    """Return the table of tasks from the same archive; a random baseline in percent becomes a share.
 
     Raises:
         InputError: as `overtraining_runs`.
     """
     with _Archive(archive) as files:
         path = "exp_data/eval_metadata.csv"
-        given = list(csv.DictReader(io.StringIO(files.text(path))))
+        tasks = list(csv.DictReader(io.StringIO(files.text(path))))
     rows = [
         {
             "task": _entry(path, row, "Eval Task"),
@@ -70,13 +70,13 @@ def downstream_tasks(archive: Path) -> bytes:
             "num_examples": _entry(path, row, "#datapoints"),
             "random_accuracy": float(_entry(path, row, "Random baseline")) / 100,
         }
-        for row in given
+        for row in tasks
     ]
     return _packed(("task", "task_type", "num_examples", "random_accuracy"), rows)
 
 
 class _Archive:
-    """The files of a repository in an archive, whose paths all begin with a folder of its own."""
+    """The files of a repository in an archive, all below one folder."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -86,17 +86,17 @@ class _Archive:
             self.tar = tarfile.open(self.path)
             self.members = {member.name.partition("/")[2]: member for member in self.tar if member.isfile()}
         except (OSError, tarfile.TarError, EOFError) as error:
-            raise InputError(f"{self.path}: is no archive that can be read ({error})") from None
+            raise InputError(f"{self.path}: cannot be read as an archive ({error})") from None
         return self
 
     def __exit__(self, *error):
         self.tar.close()
 
     def matching(self, folder: str, ending: str) -> list[str]:
-        found = sorted(name for name in self.members if name.startswith(folder) and name.endswith(ending))
-        if not found:
+        names = sorted(name for name in self.members if name.startswith(folder) and name.endswith(ending))
+        if not names:
             raise InputError(f"{self.path}: holds no {folder}*{ending}")
-        return found
+        return names
 
     def text(self, name: str) -> str:
         if name not in self.members:
@@ -107,21 +107,21 @@ class _Archive:
         try:
             content = parse_json(self.text(name), infinite=True)
         except ValueError as error:
-            raise InputError(f"{self.path}: {name}: is no JSON ({error})") from None
+            raise InputError(f"{self.path}: {name}: is not valid JSON ({error})") from None
         if wrong := misfit(content, form):
             raise InputError(f"{self.path}: {name}: {wrong}")
         return content
 
 
 def _entry(path: str, row: dict, key: str):
-    """Return an entry of a row; InputError where it is missing."""
+    """Return an entry of a row; InputError if it is missing."""
     if row.get(key) is None:
         raise InputError(f"{path}: has no entry {key}")
     return row[key]
 
 
 def _text_of(result: dict) -> str:
-    """Return the name of the text that a loss is of: the folder of its shards."""
+    """Return the name of a loss's text: the folder of its shards."""
     return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
 
 
@@ -134,7 +134,7 @@ def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:
 
 
 class Released(NamedTuple):
-    """Where a released table comes from."""
+    """The source of a released table."""
 
     url: str  # the file, or the archive that the table is made of, at a fixed commit
     sha256: str  # of the table
@@ -164,12 +164,12 @@ TABLES = {
         downstream_tasks,
     ),
 }
-"""The tables that can be fetched, by the name of their file: 5,799 evaluations of the 223 runs of Clark et al.; losses
+"""The available tables by file name: 5,799 evaluations of the 223 runs of Clark et al.; losses
 and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
 
 
 def released_table(name: str = "curves.csv.gz") -> Path:
-    """Return the path of a released table; it is downloaded if it is not there yet.
+    """Return the path of a released table, downloaded if missing.
 
     Args:
         name: one of TABLES.
@@ -178,8 +178,8 @@ def released_table(name: str = "curves.csv.gz") -> Path:
         The file, with the right SHA-256.
 
     Raises:
-        InputError: no such table; a file of that name is there and has other content (it is left as it is); or it
-            cannot be downloaded, in which case the message says from where and to where.
+        InputError: no such table; a file of that name has other content (it is not changed); or it
+            cannot be downloaded; the message gives source and target.
     """
     if name not in TABLES:
         raise InputError(f"released table {name!r} is not known; allowed: {', '.join(TABLES)}")
@@ -202,18 +202,19 @@ def data_folder() -> Path:
 
 
 def _check_content(path: Path, sha256: str) -> None:
-    """Raise InputError if a file is not the one that is meant."""
+    """Raise InputError if a file has the wrong SHA-256."""
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
         raise InputError(
-            f"{path}: is not the released table (its SHA-256 begins with {found[:12]}, needed: {sha256[:12]}); move it "
-            "away and the table is downloaded anew, or name another folder with ROUTELAWS_DATA"
+            f"{path}: is not the released table (its SHA-256 begins with {digest[:12]}, needed: {sha256[:12]}); move "
+            "it "
+            "away to download the table again, or name another folder with ROUTELAWS_DATA"
         )
 
 
 def _download(path: Path, table: Released) -> None:
-    """Fetch a table to its place; what has another SHA-256 never gets there."""
+    """Download a table; a file with another SHA-256 is deleted."""
     import pooch
     import requests
 
@@ -231,8 +232,8 @@ def _download(path: Path, table: Released) -> None:
     except ValueError as error:
         if "hash" not in str(error).lower():
             raise
-        raise InputError(f"{table.url} gave a file with another SHA-256, which was not kept: {advice}") from None
+        raise InputError(f"{table.url} sent a file with another SHA-256, which was deleted: {advice}") from None
     if hashlib.sha256(content).hexdigest() != table.sha256:
-        raise InputError(f"{table.url} holds files that make another {path.name}, which was not kept: {advice}")
+        raise InputError(f"{table.url} has files that give another {path.name}, which was deleted: {advice}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)

@@ -1,7 +1,7 @@
-"""What belongs in a results table: its columns, the range of each, and what has to agree from row to row.
+"""The schema of a results table: its columns, their ranges, and consistency between rows.
 
-A problem is named by its row (the first row below the header is 1) and its column, and all of them are counted, so that
-a table is put right in one go. `Problems` collects them; `check_runs` finds what no single cell shows: rows that
+A problem is named by its row (the first row below the header is 1) and its column. All problems are counted, so that
+a table can be corrected in one pass. `Problems` collects them; `check_runs` finds problems between cells: rows that
 contradict their router_type, and runs whose rows contradict each other.
 """
 
@@ -24,7 +24,7 @@ RELEASED_COLUMNS = (
     "router_type", "seed", "routing_frequency", "total_parameter_count", "dense_parameter_count", "flops_per_step",
     "model_size_label",
 )  # fmt: skip
-"""The columns of the released table, in its order."""
+"""The columns of the released table, in order."""
 
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "initial_tokens", "unique_tokens", "epochs", "sequence_length",
@@ -33,45 +33,45 @@ OWN_COLUMNS = (
     "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device",
     "commit",
 )  # fmt: skip
-"""The columns that our own training adds, after the released ones."""
+"""The columns that our training adds after the released ones."""
 
 TIME_COLUMNS = ("wall_seconds",)
-"""Those that follow from a clock: two equal runs differ in them."""
+"""Columns with times, which differ between equal runs."""
 
 MORE_COLUMNS = ("training_flops",)
-"""The columns that only a table of a user's own has."""
+"""The columns that only users' tables have."""
 
 TABLE_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS, *MORE_COLUMNS)
-"""Every column that has a meaning."""
+"""Every known column."""
 
 NEEDED_COLUMNS = ("hyper_id", "step", "router_type", "num_experts", "dense_parameter_count")
-"""What every table has to have, besides at least one column whose name starts with `loss_`."""
+"""The required columns, besides at least one column whose name starts with `loss_`."""
 
 CONFIGURATION_COLUMNS = (
     "router_type", "num_experts", "k", "seed", "routing_frequency", "flop_increase", "d_model", "num_blocks",
     "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
     "objective",
 )  # fmt: skip
-"""What makes a run the one it is, and so has to be the same in all of its rows. (The columns of options are newer than
-some tables, whose runs may have been gone on with.)"""
+"""The configuration of a run, equal in all of its rows. (The columns of options are newer than
+some tables, whose runs may have been resumed.)"""
 
 TEXT_COLUMNS = (
     "router_type", "model_size_label", "objective", "model_options", "routing_options", "schedule", "trunk", "device",
     "commit",
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
-"""Columns of text in which a user's table may have the names of runs; messages show the first one that is there."""
+"""Text columns with the names of runs in users' tables; messages show the first that exists."""
 
 OBJECTIVES = ("causal", "masked")
-"""Those of `configuration.OBJECTIVES`; here too, so that a table is read without JAX."""
+"""As `configuration.OBJECTIVES`, repeated so that tables can be read without JAX."""
 DENSE = "Dense"
 BLANK = ("", "nan", "NaN", "NA", "null", "None")
-"""What a cell without a value may hold."""
+"""The texts of blank cells."""
 
 SHOWN = 20
-"""Problems that a message lists; the others are counted."""
+"""Largest number of listed problems; the others are counted."""
 
-_WHOLE_LIMIT = 2.0**53  # beyond it float64 no longer tells whole numbers apart, and two runs would become one
+_WHOLE_LIMIT = 2.0**53  # above this, float64 cannot distinguish whole numbers, and two runs could become one
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE | re.ASCII)
 
 
@@ -85,7 +85,7 @@ def limit_of(name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def limited(limits: dict[str, float]) -> Iterator[None]:
-    """Change limits while the block below `with` runs; those that are not named stay."""
+    """Change the named limits during a `with` block."""
     before = dict(_CHANGED)
     _CHANGED.update(limits)
     try:
@@ -96,7 +96,7 @@ def limited(limits: dict[str, float]) -> Iterator[None]:
 
 
 class Range(NamedTuple):
-    """What the numbers of a column may be."""
+    """The allowed numbers of a column."""
 
     needed: str  # in words
     low: float
@@ -104,7 +104,7 @@ class Range(NamedTuple):
     high: float = math.inf
     whole: bool = False
     infinite: bool = False  # infinity is in
-    limit: float = math.inf  # a larger number is taken for a slip; see `limit_of`
+    limit: float = math.inf  # larger numbers are probably slips; see `limit_of`
 
 
 def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range:
@@ -141,7 +141,7 @@ RANGES = {
     "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
-    "router_information": Range("a number of bits", -20, high=20),  # less that of shuffled ids, so it may be below 0
+    "router_information": Range("a number of bits", -20, high=20),  # minus that of shuffled ids, so it may be negative
     "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
     "standard_error": _from_0(1e9),  # of loss_validation over documents, nats per token
@@ -150,7 +150,7 @@ RANGES = {
     "epochs": _from_0(1e9),
     "unique_tokens": _count(MOST_TOKENS, whole=False),
 }
-"""The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""
+"""The range of every numeric column; any other `loss_...` column has the range of a loss."""
 
 
 def range_of(name: str) -> Range | None:
@@ -159,12 +159,12 @@ def range_of(name: str) -> Range | None:
 
 
 def with_numbers(frame):
-    """Return a table in which the columns that the schema does not know are float64 where every cell is a number.
+    """Return a table with unknown columns converted to float64 if every cell is a number.
 
-    Blank cells apart, and not the names of runs; a column with numbers of 2^53 or more stays text, since float64 does
-    not tell these apart.
+    Blank cells do not count, and names of runs stay text. A column with numbers of 2^53 or more stays text, because
+    float64 cannot distinguish them.
     """
-    known, found = (*TABLE_COLUMNS, *NAME_COLUMNS), {}
+    known, columns = (*TABLE_COLUMNS, *NAME_COLUMNS), {}
     for name in (name for name in frame.columns if name not in known and not range_of(name)):
         texts = [str(text) for text in frame[name].unique()]
         if to_numbers(texts[:100])[1].any():
@@ -172,14 +172,14 @@ def with_numbers(frame):
         values, wrong = to_numbers(texts)
         there = values[~np.isnan(values)]
         if there.size and not wrong.any() and (np.abs(there) < _WHOLE_LIMIT).all():
-            found[name] = frame[name].map(dict(zip(frame[name].unique(), values, strict=True))).astype(np.float64)
-    changed = frame.assign(**found) if found else frame
+            columns[name] = frame[name].map(dict(zip(frame[name].unique(), values, strict=True))).astype(np.float64)
+    changed = frame.assign(**columns) if columns else frame
     changed.attrs = frame.attrs
     return changed
 
 
 def run_names(frame) -> dict[int, str]:
-    """Return the names of the runs of a table, by hyper_id; {} where no column of NAME_COLUMNS has any."""
+    """Return the names of the runs of a table, by hyper_id; {} if no column of NAME_COLUMNS has any."""
     column = next((name for name in NAME_COLUMNS if name in frame), None)
     if column is None:
         return {}
@@ -188,19 +188,19 @@ def run_names(frame) -> dict[int, str]:
 
 
 def called(run: int, name: str | None = "") -> str:
-    """Return the number of a run and, where the table has one, its name, as messages show them."""
+    """Return the number of a run and its name, if any, for messages."""
     return f"{run} {shorten(name)}" if name else str(run)
 
 
 class Problems:
-    """What is wrong with one table: the first of it in words, all of it in number."""
+    """The problems of one table: the first ones listed, all of them counted."""
 
     def __init__(self, where):
-        """Take what the message begins with, such as the path of the file."""
+        """Take the beginning of the message, such as the path of the file."""
         self.where, self.count, self._listed = where, 0, []
 
     def add(self, row: int, column: str | None, value: str, needed: str) -> None:
-        """Note a problem: the row from 1, its column (None for the whole row), what is there, and what is needed."""
+        """Add a problem: the row from 1, its column (None for the whole row), the cell, and the requirement."""
         self.count += 1
         at = f"row {row}" if column is None else f"row {row}, column {column}"
         there = value if column is None else shorten(value)
@@ -209,21 +209,21 @@ class Problems:
             self._listed = self._first()
 
     def add_each(self, mask: np.ndarray, rows, column: str, text, needed: str) -> None:
-        """Note every row where `mask` holds, in the order of `rows`; `text(i)` gives the i-th row's cell."""
+        """Add a problem for every row where `mask` holds, in the order of `rows`; `text(i)` is the cell of row i."""
         at = np.flatnonzero(mask)
         for i in at[:SHOWN]:
             self.add(int(rows[i]), column, text(i), needed)
         self.count += len(at[SHOWN:])  # these are never among the first
 
     def lines(self) -> list[str]:
-        """Return the problems that are listed, by row."""
+        """Return the listed problems, by row."""
         return [line for _, line in self._first()]
 
     def _first(self) -> list[tuple[int, str]]:
         return sorted(self._listed, key=lambda entry: entry[0])[:SHOWN]
 
     def raise_if_any(self) -> None:
-        """Raise InputError with everything that was noted: one line for one problem, or a list below a first line."""
+        """Raise InputError with all problems: one line for one problem, or a first line and a list."""
         if self.count == 1:
             raise InputError(f"{self.where}: {self.lines()[0]}")
         if self.count:
@@ -234,19 +234,19 @@ class Problems:
 
 
 def shorten(value: str) -> str:
-    """Return a cell as a message shows it."""
+    """Return a cell for a message."""
     return repr(value if len(value) <= 40 else value[:37] + "...")
 
 
 def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers in cells of text, and where there is text that is none; a blank is NaN and is no problem.
+    """Return the numbers in text cells, and where a cell is not a number; a blank is NaN and not a problem.
 
-    Numbers are those of a CSV file anywhere: ASCII digits, a decimal point, an exponent, infinity. Each becomes the
-    float64 nearest to it. What Python's own float() takes beyond that (1_000, digits of other scripts) is refused.
+    Numbers have ASCII digits, a decimal point, an exponent, or are infinity. Each becomes the
+    nearest float64. Other forms that Python's float() accepts (1_000, digits of other scripts) are errors.
 
     Args:
         cells: [n] text.
-        units: those that a number may have, such as UNITS_OF["tokens"] for 300B; none if None.
+        units: allowed units of a number, such as UNITS_OF["tokens"] for 300B; None for none.
 
     Returns:
         [n] float64, and [n] bool.
@@ -265,11 +265,11 @@ def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple
 
 
 def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
-    """Return where numbers are not what their column may hold: [(mask [n], what is needed)], each cell once at most.
+    """Return where numbers are out of their column's range: [(mask [n], the range)], each cell at most once.
 
     Args:
         name: a column with a range.
-        values: [n] float64, NaN where blank.
+        values: [n] float64, NaN for blank.
     """
     allowed = range_of(name)
     checks = []
@@ -293,19 +293,19 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
 
 
 def check_runs(frame, rows: np.ndarray, problems: Problems):
-    """Check what rows have to agree on, and return the mask [n] of the rows that only repeat an earlier one.
+    """Check consistency between rows, and return the mask [n] of rows that only repeat an earlier one.
 
-    * The columns of CONFIGURATION_COLUMNS stay the same within a hyper_id; where they do not, two runs share a number.
-    * A hyper_id and step that are there twice are one evaluation: the same in every cell, and then the later row is a
-      repetition, or a contradiction.
-    * Dense has one expert, since a law reads a dense run as E = 1. A routed run uses at most as many experts as it has,
+    * The columns of CONFIGURATION_COLUMNS are constant within a hyper_id; otherwise two runs share a number.
+    * Two rows with the same hyper_id and step are one evaluation: if they are equal in every cell, the later row is a
+      repetition, otherwise a contradiction.
+    * Dense has one expert, because a law reads a dense run as E = 1. A routed run uses at most all of its experts,
       has a share of routed blocks above 0 and no flop_increase, which is for wider dense models.
-    * P counts all parameters and N some of them, so P is at least N.
+    * P counts all parameters and N a part of them, so P is at least N.
 
     Args:
         frame: as `read_table` returns it.
         rows: [n] the number of each row in the file.
-        problems: collects what is wrong.
+        problems: collects the problems.
     """
     _check_kinds(frame, rows, problems)
     run, first = groups_of(frame["hyper_id"].to_numpy())
@@ -316,7 +316,7 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
 
 
 def groups_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the group of each row, and the position at which each group begins."""
+    """Return the group of each row, and the first position of each group."""
     import pandas
 
     group, unique = pandas.factorize(keys)
@@ -351,7 +351,7 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
 
 
 def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
-    """Check that routers which we know are spelled as ours are, and that objectives are known ones."""
+    """Check the spelling of known routers, and that objectives are known."""
     kind = frame["router_type"]
     known = {name.casefold(): name for name in ROUTER_TYPES.values()}
     for spelled in kind.unique():
@@ -377,7 +377,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
-    """Return the mask of the rows that repeat an earlier one cell by cell; name those that contradict one."""
+    """Return the mask of rows that equal an earlier one in every cell; add problems for rows that contradict one."""
     import pandas
 
     keys = ["hyper_id", "step"]
@@ -406,12 +406,12 @@ def _called(frame, at: int) -> str:
 
 
 def _name(frame, name: str, mask: np.ndarray, needed: str, rows: np.ndarray, problems: Problems) -> None:
-    """Note every row where `mask` holds."""
+    """Add a problem for every row where `mask` holds."""
     problems.add_each(mask, rows, name, lambda at: cell_text(frame, name, at), needed)
 
 
 def cell_text(frame, name: str, at: int) -> str:
-    """Return a cell of a frame as text: whole numbers without a decimal point, a blank as nothing."""
+    """Return a cell of a frame as text: whole numbers without a decimal point, a blank as ""."""
     value = frame[name].iat[at]
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else repr(int(value)) if value % 1 == 0 else repr(float(value))

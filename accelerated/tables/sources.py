@@ -1,6 +1,6 @@
-"""What `convert` is given, before a column is renamed: tables, and the pieces of a log as one.
+"""The inputs of `convert` before columns are renamed: tables, and the joined pieces of a log.
 
-A table that says more of each run (`config`) is joined to its rows by the name of the run.
+A table with more fields per run (`config`) is joined by the name of the run.
 """
 
 import difflib
@@ -16,16 +16,16 @@ from .table import SOURCE, named
 
 
 class Source(NamedTuple):
-    """What is converted by itself: a table, or all pieces of a log."""
+    """One unit of conversion: a table, or all pieces of a log."""
 
     name: str  # as messages call it
     cells: dict[str, list[str]]
-    at: list[str] | None  # of a log: what a message calls each row
+    at: list[str] | None  # for a log: the name of each row in messages
     remarks: list[str]
 
 
 def sources_of(paths: list) -> list[Source]:
-    """Return what is converted by itself, in the order in which it is given; all pieces of a log are one."""
+    """Return the units of conversion in the given order; all pieces of a log form one unit."""
     if not paths:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -50,7 +50,7 @@ def _as_source(log: Log, name: str) -> Source:
 
 
 def _unfinished(cells) -> list[str]:
-    """Return a remark if a table of runs from Weights & Biases has some that did not end."""
+    """Return a remark if a table of runs from Weights & Biases has unfinished runs."""
     if not {"Name", "State"} <= set(cells):
         return []
     states = [
@@ -61,47 +61,49 @@ def _unfinished(cells) -> list[str]:
 
 
 def with_loss(source: Source, columns: dict[str, str]) -> Source:
-    """Return the rows of a log at which a loss was logged, NaN or not; a table as it is."""
-    asked = [column for name, column in columns.items() if name.startswith("loss_")]
-    losses = [name for name in (*asked, *RELEASED_COLUMNS) if name in source.cells]
-    losses = [name for name in losses if name in asked or name.startswith("loss_")]
-    if source.at is None or (asked and not losses):  # then the error names the missing column
+    """Return the rows of a log with a logged loss (also NaN); a table unchanged."""
+    loss_columns = [column for name, column in columns.items() if name.startswith("loss_")]
+    losses = [name for name in (*loss_columns, *RELEASED_COLUMNS) if name in source.cells]
+    losses = [name for name in losses if name in loss_columns or name.startswith("loss_")]
+    if source.at is None or (loss_columns and not losses):  # then the error names the missing column
         return source
     if not losses:
         metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))
-        raise InputError(f"{source.name}: which of these is a loss? --columns loss_validation=...; there: {metrics}")
+        raise InputError(
+            f"{source.name}: which of these is a loss? --columns loss_validation=...; available: {metrics}"
+        )
     rows = [i for i in range(len(source.at)) if any(source.cells[name][i] != "" for name in losses)]
     left = len(source.at) - len(rows)
-    said = [f"left out: {left} of {len(source.at)} rows of the log, which have no loss"] if left else []
+    remarks = [f"left out: {left} of {len(source.at)} rows of the log, which have no loss"] if left else []
     cells = {name: [column[i] for i in rows] for name, column in source.cells.items()}
-    return source._replace(cells=cells, at=[source.at[i] for i in rows], remarks=[*source.remarks, *said])
+    return source._replace(cells=cells, at=[source.at[i] for i in rows], remarks=[*source.remarks, *remarks])
 
 
 def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:
     """Return sources with the columns of `config` joined to the rows of each run.
 
-    Of several sources those that share no run with it stay as they are.
+    Sources that share no run with it are unchanged.
     """
     if config is None:
         return sources
     joined = [_configured(source, config, columns, alone=len(sources) == 1) for source in sources]
     if all(new is old for new, old in zip(joined, sources, strict=True)):
-        raise InputError(f"{config}: names no run of {in_short(source.name for source in sources)}")
+        raise InputError(f"{config}: has no run of {in_short(source.name for source in sources)}")
     return joined
 
 
 def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    """Return a source with the columns of a table of its runs beside its own."""
+    """Return a source with the columns of a table of its runs added."""
     table, key = read_cells(config).columns, columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
     if key not in source.cells and not alone:
         return source
     if key not in source.cells:
-        raise InputError(f"{source.name}: has no column {key}, by which the rows of {config} are joined")
+        raise InputError(f"{source.name}: has no column {key}, which joins it to the rows of {config}")
     first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
     names = [name.strip() for name in table[first]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{config}: {first} {twice} stands in {names.count(twice)} rows; needed: one row for each run")
+        raise InputError(f"{config}: {first} {twice} is in {names.count(twice)} rows; needed: one row for each run")
     row, runs = {name: i for i, name in enumerate(names)}, [name.strip() for name in source.cells[key]]
     if not alone and not set(runs) & set(names):
         return source
@@ -118,20 +120,20 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
 
 
 def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
-    """Raise InputError for a column that is asked for and that no source has."""
+    """Raise InputError for a requested column that no source has."""
     there = list(dict.fromkeys(name for source in sources for name in source.cells))
     names = in_short(source.name for source in sources)
     for name in keep:
         if name not in there:
             raise InputError(f"--keep {name}: {names} has no such column; {_near(name, there)}")
         if name == SOURCE and len(sources) > 1:
-            raise InputError(f"--keep {name}: this name is reserved for the table that each row is from")
+            raise InputError(f"--keep {name}: this name is reserved for the source table of a row")
     for name, source in columns.items():
         if source not in there:
             raise InputError(f"--columns {name}={source}: {names} has no column {source}; {_near(source, there)}")
 
 
 def _near(name: str, there) -> str:
-    """Return the columns that are there, those that are called much the same first where there are many."""
+    """Return the available columns, similar names first if there are many."""
     close = difflib.get_close_matches(name, list(there)) if len(there) > 12 else []
-    return f"close: {', '.join(close)}; " * bool(close) + f"there: {in_short(there, 20)}"
+    return f"did you mean {', '.join(close)}? " * bool(close) + f"available: {in_short(there, 20)}"

@@ -1,8 +1,8 @@
-"""The results table: reading one, or several as one, and checking it. `selection.py` chooses the rows of a law.
+"""Read and check one or several results tables. `selection.py` chooses the rows of a law.
 
 One row is one evaluation of one training run. The released table of Clark et al. 2022 has the 22 columns of
-RELEASED_COLUMNS; our own training writes those and then OWN_COLUMNS, so that both kinds concatenate. A table of a
-user's own needs only NEEDED_COLUMNS and a loss column.
+RELEASED_COLUMNS; our training writes those and then OWN_COLUMNS, so that both can be concatenated. A
+user's table needs only NEEDED_COLUMNS and a loss column.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _PRINTED = (*TEXT_COLUMNS, *NAME_COLUMNS)
 
 
 class _Part(NamedTuple):
-    """Some rows that were read."""
+    """Some rows of the file."""
 
     rows: np.ndarray  # number of each row in the file, from 1
     columns: dict  # {name: [rows] values}
@@ -52,11 +52,11 @@ def read_table(path):
 
     Returns:
         A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Columns that
-        the schema does not know are numbers where every cell is one, else text. `attrs["remarks"]` lists, in words,
-        what was left out.
+        the schema does not know are numbers if every cell is one, else text. `attrs["remarks"]` lists
+        the left-out rows.
 
     Raises:
-        InputError: the file is missing, a folder, or no such table; a needed column is missing; values are wrong, out
+        InputError: the file is missing, a folder, or not a table; a needed column is missing; values are wrong, out
             of range or contradict each other. Each is named by its data row (the first one is 1) and column: one line
             for one problem; a first line with their number, and the first 20 below it, for more.
     """
@@ -64,7 +64,7 @@ def read_table(path):
 
 
 def _read(path, *, careful: bool = False):
-    """Read a table; where `careful` is on, it is taken apart cell by cell, with the same result."""
+    """Read a table; with `careful`, cell by cell, with the same result."""
     text, problems = read_text(path), Problems(path)
     if text.names:
         _check_columns(path, text.names)
@@ -107,17 +107,17 @@ CONVERTED = "; routelaws convert makes such a table of your own log"
 
 
 def _check_columns(path, names) -> None:
-    """Raise InputError where a column is missing that every table has."""
+    """Raise InputError if a column that every table needs is missing."""
     missing = [name for name in NEEDED_COLUMNS if name not in names]
     if missing:
-        said = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
-        raise InputError(f"{path}: {said} missing; needed: {', '.join(NEEDED_COLUMNS)}{CONVERTED}")
+        subject = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
+        raise InputError(f"{path}: {subject} missing; needed: {', '.join(NEEDED_COLUMNS)}{CONVERTED}")
     if not any(name.startswith("loss_") for name in names):
         raise InputError(f"{path}: no column starts with loss_; needed: at least one, such as loss_validation")
 
 
 def _plain_part(text: Text) -> _Part | None:
-    """Return the rows and columns of a table read by pandas' parser; None if anything in it asks for a closer look."""
+    """Return the rows and columns of a table by pandas' parser; None if the careful reader must check it."""
     data = text.rows.encode()
     if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
@@ -140,7 +140,7 @@ def _plain_part(text: Text) -> _Part | None:
 
 
 def _parsed(data: bytes, names: list[str], numbers: list[str]):
-    """Return lines of CSV as pandas' parser reads them; ValueError where a number is none."""
+    """Return lines of CSV as read by pandas' parser; ValueError for an invalid number."""
     import pandas
 
     recent = tuple(map(int, pandas.__version__.split(".")[:2])) >= (3, 1)
@@ -159,7 +159,7 @@ def _parsed(data: bytes, names: list[str], numbers: list[str]):
 
 
 def _even(data: np.ndarray, width: int) -> bool:
-    """Return whether every line of the text has `width` cells and, if one, is not blank."""
+    """Return whether every line of the text has `width` cells and, for a width of one, is not blank."""
     ends, commas = np.flatnonzero(data == ord("\n")), np.flatnonzero(data == ord(","))
     if width < 2 or not len(ends) or len(commas) != (width - 1) * len(ends):
         return False
@@ -168,7 +168,7 @@ def _even(data: np.ndarray, width: int) -> bool:
 
 
 def _careful_part(cells: Cells, problems: Problems) -> _Part:
-    """Return the rows and columns of cells, without the rows that have a problem; every problem is noted."""
+    """Return the rows and columns of cells without wrong rows; every problem is recorded."""
     import pandas
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
@@ -201,7 +201,7 @@ def _with_whole(columns: dict) -> dict:
 
 
 def _joined(parts: list[_Part]):
-    """Return the columns of all parts as one frame; what one of them lacks is blank in its rows."""
+    """Return the columns of all parts as one frame; missing columns are blank."""
     import pandas
 
     frames = [pandas.DataFrame(part.columns, copy=False) for part in parts]
@@ -212,7 +212,7 @@ def _joined(parts: list[_Part]):
 
 
 def _repeats(rows: np.ndarray) -> str:
-    """Return the remark about rows that were left out since they repeat an earlier one."""
+    """Return the remark on rows that were left out because they repeat an earlier one."""
     listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     if len(rows) == 1:
         return f"left out: row {listed}, which repeats an earlier row cell by cell"
@@ -220,11 +220,11 @@ def _repeats(rows: np.ndarray) -> str:
 
 
 SOURCE = "source"
-"""Column that says which file a row is from, where there are several."""
+"""Column with the file of a row, if there are several."""
 
 
 def table_path(path) -> Path:
-    """Return the table that a path means: the file itself, or `results.csv` of a folder.
+    """Return the table of a path: the file itself, or `results.csv` of a folder.
 
     Raises:
         InputError: a folder without one.
@@ -244,8 +244,8 @@ def read_tables(paths):
         paths: a file or folder, or several; a folder stands for its `results.csv`.
 
     Returns:
-        As `read_table`. Of several, hyper_id is numbered anew, table by table, and the column `source` holds the path
-        as it was given. A column that a table lacks is blank in its rows.
+        As `read_table`. Several tables get new hyper_ids in turn, and the column `source` holds the path
+        as given. A column that a table lacks is blank in its rows.
 
     Raises:
         InputError: as `read_table`; a path is given twice.
@@ -259,16 +259,16 @@ def read_tables(paths):
 
 
 def named(paths) -> str:
-    """Return the paths of tables as a message shows them, the first of many."""
+    """Return the paths of tables for a message, the first of many."""
     return in_short(listed(paths))
 
 
 @contextlib.contextmanager
 def naming(paths) -> Iterator[None]:
-    """Put the paths of the tables before each line of what is raised inside, as an InputError.
+    """Turn errors of the body into InputErrors with the paths of the tables before each line.
 
     Raises:
-        InputError: whatever ValueError is raised inside.
+        InputError: for any ValueError of the body.
     """
     try:
         yield
@@ -282,7 +282,7 @@ def listed(paths) -> list:
 
 
 def _numbered_anew(paths: Sequence, frames: list):
-    """Return the tables as one, with their runs numbered anew."""
+    """Return the tables as one, with new run numbers."""
     import pandas
 
     remarks, first = [], 0
@@ -303,5 +303,5 @@ def _numbered_anew(paths: Sequence, frames: list):
 
 
 def span(first: int, last: int) -> str:
-    """Return numbers from the first to the last as a message shows them."""
+    """Return a range of numbers for a message."""
     return f"{first}" if first == last else f"{first} to {last}"

@@ -7,7 +7,7 @@
     numbers     fp32 4 bytes, bf16 and fp16 2, fp8 and int8 1, int4 half a byte; or a number of bytes
 
 A number is ASCII digits with a decimal point and an exponent. A comma, an underscore, a sign, infinity and numbers
-outside the limits below are refused, in one line that says what is allowed. Results are the float64 nearest to the
+outside the limits below are errors, with one line that gives the allowed forms. Results are the float64 nearest to the
 decimal number: 4.6M is 4600000.
 """
 
@@ -25,7 +25,7 @@ _PREFIXES = _LETTERS | {"G": 1e9, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}
 
 
 def _with_words(letters: dict[str, float], *words: str) -> dict[str, float]:
-    """Return the scales of letters alone, and of letters before a word, with and without a space."""
+    """Return the scales of letters, alone and before a word, with and without a space."""
     endings = ("", *(space + word for space in ("", " ") for word in words))
     return {letter + ending: scale for letter, scale in letters.items() for ending in endings}
 
@@ -49,11 +49,11 @@ MOST_PARAMETERS = 1e18
 MOST_TOKENS = 1e18
 MOST_FLOPS = 1e35
 MOST_BYTES = 1e18
-"""Larger numbers are taken for a slip."""
+"""Larger numbers are probably slips, so they are errors."""
 
 
 class Size(NamedTuple):
-    """What a column of sizes may hold: its units, and the range of its largest number in a table that is plausible."""
+    """The units of a column of sizes, and the plausible range of its largest number."""
 
     units: dict[str, float]
     most: float  # larger numbers are taken for a slip
@@ -79,7 +79,7 @@ UNITS_OF = {name: size.units for name, size in SIZES.items()}
 
 
 def amount(text: str, units: dict[str, float]) -> float:
-    """Return a number times its unit, infinite where it is too large for float64.
+    """Return a number times its unit; infinite if too large for float64.
 
     Raises:
         ValueError: the text is not a number with one of the units.
@@ -103,7 +103,7 @@ def written_out(value: float) -> str:
 
 
 def flops_of(text: str, flag: str = "--flops") -> float:
-    """Return a number of FLOPs; InputError unless it is one from 1 to `MOST_FLOPS`."""
+    """Return a number of FLOPs; InputError unless it is from 1 to `MOST_FLOPS`."""
     return _amount(text, flag, FLOPS, "FLOPs, such as 1e21 or 3ZFLOPs", 1.0, MOST_FLOPS)
 
 
@@ -115,25 +115,25 @@ def bytes_of(text: str, flag: str = "--memory") -> float:
 
 
 def parameters_of(text: str, flag: str = "--n") -> float:
-    """Return a number of parameters; InputError unless it is one from 1 to `MOST_PARAMETERS`."""
+    """Return a number of parameters; InputError unless it is from 1 to `MOST_PARAMETERS`."""
     return _amount(text, flag, PARAMETERS, "parameters, such as 1e9, 370M or 4.6B", 1.0, MOST_PARAMETERS)
 
 
 def tokens_of(text: str, flag: str, least: float = 1.0) -> float:
-    """Return a number of tokens; InputError unless it is one from `least` to `MOST_TOKENS`."""
+    """Return a number of tokens; InputError unless it is from `least` to `MOST_TOKENS`."""
     return _amount(text, flag, TOKENS, "tokens, such as 2e10, 300B or 1.5T", least, MOST_TOKENS)
 
 
 def number_bytes_of(text: str, flag: str = "--dtype") -> float:
-    """Return the bytes of one number, by the name of its type or as a number of bytes up to 8."""
+    """Return the bytes of one number, from the name of its type or a number of bytes up to 8."""
     if text in NUMBERS:
         return NUMBERS[text]
-    needed = f"a type of numbers ({', '.join(NUMBERS)}), or bytes for each, such as 2"
+    needed = f"a type of numbers ({', '.join(NUMBERS)}), or bytes per number, such as 2"
     return _amount(text, flag, {"": 1.0}, needed, 1e-3, 8.0)
 
 
 def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: float, high: float) -> float:
-    """Return a number times its unit; InputError, in one line, unless it is between two limits."""
+    """Return a number times its unit; InputError unless it is between two limits."""
     try:
         value = amount(text, units)
     except ValueError as error:
@@ -146,6 +146,6 @@ def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: flo
 
 
 def _shown(text: str) -> str:
-    """Return what was typed, on one line and of a length that can be read."""
-    said = " ".join(text.split())
-    return repr(said if len(said) <= 40 else said[:37] + "...") if said != text or not said else said[:40]
+    """Return the typed text on one line, shortened."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= 40 else line[:37] + "...") if line != text or not line else line[:40]

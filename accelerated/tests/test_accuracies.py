@@ -47,7 +47,7 @@ def test_the_papers_own_layout(tmp_path):
     assert table.flops.tolist() == [6 * 1e8 * 2e9, 6 * 1e8 * 8e9]
     assert {name: values.tolist() for name, values in table.losses.items()} == {"c4": [3.9, 3.5]}
     assert set(table.accuracies) == {"arc_easy acc", "humaneval-py pass@16"}
-    assert table.accuracies["arc_easy acc"].tolist() == [0.4, 0.5], "of a row that is there twice the first counts"
+    assert table.accuracies["arc_easy acc"].tolist() == [0.4, 0.5], "of a row that appears twice the first counts"
     assert table.accuracies["humaneval-py pass@16"][0] == 0 and np.isnan(table.accuracies["humaneval-py pass@16"][1])
     said = " ".join(table.remarks)
     assert "tpr is nominal" in said and "1 row repeats" in said and "3 rows of other metrics" in said
@@ -226,7 +226,7 @@ def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
     monkeypatch.setitem(released.TABLES, "runs.csv", entry)
     assert released.released_table("runs.csv").read_bytes() == wanted
     monkeypatch.setitem(released.TABLES, "other.csv", entry._replace(sha256="0" * 64))
-    with pytest.raises(InputError, match="holds files that make another other.csv, which was not kept"):
+    with pytest.raises(InputError, match="has files that give another other.csv, which was deleted"):
         released.released_table("other.csv")
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["runs.csv"]
 
@@ -235,7 +235,7 @@ def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
         overtraining_runs(broken)
     with pytest.raises(InputError, match=r"holds no exp_data/models/\*.json"):
         overtraining_runs(archive(tmp_path / "empty.tar.gz", {"readme": "x"}))
-    with pytest.raises(InputError, match="is no archive that can be read"):
+    with pytest.raises(InputError, match="cannot be read as an archive"):
         overtraining_runs(write(tmp_path, "x", "text.tar.gz"))
 
 

@@ -54,7 +54,7 @@ def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
     shutil.rmtree(out / "checkpoints" / "8")
     train(out, fields)
     again = points(out / "tensorboard")
-    assert [point[:2] for point in again] == [point[:2] for point in first], "no step is there twice"
+    assert [point[:2] for point in again] == [point[:2] for point in first], "no step appears twice"
     untimed = [p for p in again if p[0] != "train/tokens_per_second"]
     assert untimed == [p for p in first if p[0] != "train/tokens_per_second"]
 

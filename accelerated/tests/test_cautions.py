@@ -83,7 +83,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         return "training tokens, which this law ignores (N = "
     if defect == "tokens by size":
         frame["tokens"] = frame["dense_parameter_count"] ** 0.5 * 1e5
-        return "neither the training tokens nor the tokens per parameter are constant across sizes"
+        return "neither training tokens nor tokens per parameter are constant across sizes"
     if defect == "mixed corpus":
         twice = frame.copy()
         twice["hyper_id"] += 100
@@ -149,7 +149,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "large models fail":  # a rate that is too high for them, for example
         frame["loss_validation"] *= (frame["dense_parameter_count"] / 1e7) ** 0.1
         losses = frame[frame["num_experts"] == 1]["loss_validation"]
-        return f"no gain from larger models: at E = 1 its loss goes from {losses.min():.2f}"
+        return f"no gain from larger models (at E = 1 its loss goes from {losses.min():.2f}"
     if defect == "embeddings counted":
         frame["dense_parameter_count"] += 32_000 * 8 * frame["dense_parameter_count"] ** (1 / 3)
         return "bend"
@@ -219,7 +219,7 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
         if not falls:
             spoil(frame, "large models fail", np.random.default_rng(0))
         text = reproduced(frame, tmp_path)
-        assert ("| times N |" in text) == falls == ("no dense size stands for a loss" not in text)
+        assert ("| times N |" in text) == falls == ("so no dense size corresponds to a loss" not in text)
         assert ("no irreducible loss" in text) == falls
         path = tmp_path / "table.csv"
         for command in (["fit", str(path)], ["predict", str(path), "--n", "1e8", "--experts", "16"]):
@@ -249,7 +249,7 @@ def test_cautions_of_dense_runs_alone(tmp_path):
 
 def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
     text = reproduced(make_table(0), tmp_path)
-    assert "careful" not in text and "misses bend with log N, so" not in text
+    assert "careful" not in text and "residuals bend with log N, so" not in text
 
 
 def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
@@ -311,7 +311,7 @@ def test_tokens_that_follow_from_the_size_are_named(tmp_path, law, power):
     start = (
         "tokens are proportional to N in all 9 rows (20 to 21 for each parameter)" if power == 1 else "tokens grow as"
     )
-    assert said.startswith(start) and said.endswith("add runs of one size with other tokens")
+    assert said.startswith(start) and said.endswith("add runs of one size with different token counts")
     assert ("condition number about 1/(alpha - " in said) == (law == "hoffmann")
 
 
@@ -495,7 +495,7 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert signs == (["+", "-", "+"] if way > 0 else ["-", "+", "-"])
         words = f"the smallest and the largest sizes lie {above} the law"
         assert (words in bend) == clear and f"lie {below} the law" not in bend
-        assert bend.startswith("the misses bend with log N" if clear else "the misses show no bend with log N")
+        assert bend.startswith("the residuals bend with log N" if clear else "the residuals show no bend with log N")
         assert ("by more than" in seeds, "the form of the law causes part of the miss" in seeds) == (clear, clear)
         assert ("by no more than" in seeds) != clear
         assert largest.endswith("the law predicts it 2.3 % too " + ("low" if way > 0 else "high"))
@@ -560,7 +560,7 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     [prediction] = read(tmp_path / "table.csv").fit().predict(**at).predictions
     text = "\n".join(prediction.cautions)
     assert "training tokens, which this law ignores (N = " in text
-    assert "the misses of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
+    assert "the residuals of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
     assert prediction.law.high < truth  # the interval takes the law as right, and so the warning is needed
     [inside] = read(tmp_path / "table.csv").fit().predict(**(at | {"dense_parameters": 1e8})).predictions

@@ -129,9 +129,7 @@ def test_a_packed_checkpoint_of_another_model_is_not_taken_for_this_one(tmp_path
     said = []
     saved(tmp_path).close()
     other = state_of(0) | {"opt_state": (jnp.int32(0), jnp.zeros((5, 4)))}
-    with pytest.raises(
-        InputError, match="no checkpoint is of the model that config.json describes; put config.json back"
-    ):
+    with pytest.raises(InputError, match="no checkpoint matches the model in config.json; restore config.json"):
         checkpoints.Checkpoints(tmp_path, said.append).restore(other)
     assert "it holds 5 of bfloat16 and 30 of float32 and 1 of int32, needed: 5 of bfloat16 and 35 of" in said[0]
 

@@ -160,7 +160,7 @@ def test_steps_come_from_tokens(converted, save, tmp_path):
     rows = without(make_runs(), "iteration")
     tokens = [row | {"tokens": 512 * (i % 2 + 1)} for i, row in enumerate(rows)]
     frame, remarks = converted(tokens, mapped("step"), {"router_type": "Hash"})
-    assert frame["step"].tolist() == [512, 1024] * 18 and "step: the tokens, which order a run's rows too" in remarks
+    assert frame["step"].tolist() == [512, 1024] * 18 and "step: the tokens, which also order a run's rows" in remarks
     sized = [row | {"batch_size": 4, "sequence_length": 16} for row in tokens]
     frame, remarks = converted(sized, mapped("step"), {"router_type": "Hash"})
     assert frame["step"].tolist() == [8, 16] * 18 and "step: tokens / (batch_size * sequence_length)" in remarks
@@ -226,7 +226,7 @@ def test_what_is_not_known_is_left_blank_and_said(converted):
 def test_a_router_that_is_not_counted_is_the_cause(converted):
     _, remarks = converted([row | {"router_type": "mine"} for row in shaped()[1:]], {"hyper_id": "name"})
     (said,) = [remark for remark in remarks if remark.startswith("total_parameter_count")]
-    assert "router_type 'mine' is none that is counted: Dense, " in said
+    assert "parameters of router_type 'mine' cannot be counted; supported: Dense, " in said
 
 
 def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path):
@@ -257,7 +257,7 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
         "Dense",
     }
     for item, problem in (
-        ("router_type:no", "no cell of a column router_type is no"),
+        ("router_type:no", "no cell of column router_type is no"),
         ("none", "needed: COLUMN:OLD=NEW"),
     ):
         with pytest.raises(InputError, match=f"--map {item}=Dense: {problem}"):
@@ -290,8 +290,8 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
 @pytest.mark.parametrize(
     ("called", "unit", "said"),
     [
-        ("eval/bits_per_token", "nats", "taken as nats, though the column eval/bits_per_token may be in bits"),
-        ("val_ppl", "bits", "taken as bits, though the column val_ppl may be in perplexity; if so: --loss-unit perp"),
+        ("eval/bits_per_token", "nats", "read as nats, but the column eval/bits_per_token may be in bits"),
+        ("val_ppl", "bits", "read as bits, but the column val_ppl may be in perplexity; if so: --loss-unit perp"),
         ("bpb", "nats", "may be in bits per byte; such a loss cannot be compared"),
         ("val_ppl", "perplexity", None),
         ("orbits", "nats", None),
@@ -300,7 +300,7 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
 def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit, said):
     rows = [row | {called: row["val_loss"] + 2} for row in make_runs()]
     _, remarks = converted(rows, MAP | {"loss_validation": called}, {"router_type": "Hash"}, unit)
-    found = [remark for remark in remarks if remark.startswith("loss_validation: taken")]
+    found = [remark for remark in remarks if remark.startswith("loss_validation: read as")]
     assert len(found) == (said is not None) and all(said in remark for remark in found)
 
 
@@ -309,7 +309,7 @@ def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(conv
     rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
     for taken, other in (("params", True), ("params_no_embed", False)):
         frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})
-        assert any("N has to leave the embedding out, as the column params_no_embed" in r for r in remarks) == other
+        assert any("N must not count the embedding; the column params_no_embed" in r for r in remarks) == other
         assert set(frame["router_type"]) == {"Dense"} and "router_type: Dense, since num_experts is 1" in remarks
 
 
@@ -352,8 +352,14 @@ def test_nested_objects_have_columns_with_dots(converted):
 @pytest.mark.parametrize(
     ("columns", "constants", "unit", "out", "message"),
     [
-        ({}, {}, "nats", "t.csv", "has no column of a results table; there: run, iteration, E, N, val_loss"),
-        ({"loss_validation": "loss"}, {}, "nats", "t.csv", "has no column loss; there: run, iteration, E, N, val_loss"),
+        ({}, {}, "nats", "t.csv", "has no column of a results table; available: run, iteration, E, N, val_loss"),
+        (
+            {"loss_validation": "loss"},
+            {},
+            "nats",
+            "t.csv",
+            "has no column loss; available: run, iteration, E, N, val_loss",
+        ),
         ({"experts": "E"}, {}, "nats", "t.csv", "--columns experts: not a column of the table; allowed: hyper_id"),
         (MAP, {"router": "Hash"}, "nats", "t.csv", "--set router: not a column of the table"),
         (MAP, {}, "bytes", "t.csv", "loss unit 'bytes' is not known; allowed: nats, bits, perplexity"),

@@ -158,7 +158,7 @@ def test_a_table_of_runs_whose_cells_hold_dictionaries(here):
     Path("table.csv").unlink()
     rows[1][2] = "{'E': open('x')}"
     message = refused(write("api.csv", [header, *rows]), columns)
-    assert "api.csv: row 2, column config: \"{'E': open('x')}\"; needed: a dictionary" in message
+    assert "api.csv: row 2, column config: \"{'E': open('x')}\"; needed: a Python dictionary" in message
 
 
 def test_the_history_of_runs_by_the_api(here):
@@ -343,7 +343,7 @@ def test_pieces_that_contradict_each_other(here):
 def test_what_a_log_lacks_is_asked_for(here):
     path = panel("panel.csv")
     assert refused(path, {}, None) == (
-        "panel.csv: which of these is a loss? --columns loss_validation=...; there: val/loss"
+        "panel.csv: which of these is a loss? --columns loss_validation=...; available: val/loss"
     )
     assert refused(path, config=None) == (
         "panel.csv: columns num_experts, dense_parameter_count are missing; needed: hyper_id, step, router_type, "
@@ -362,12 +362,12 @@ def test_the_table_of_runs_that_is_joined(here):
         "c.csv: has no row for moe8-256, dense-512; needed: one for each run of panel.csv"
     )
     assert refused(path, config=write("c.csv", [header, *rows, rows[0]])) == (
-        "c.csv: run dense-256 stands in 2 rows; needed: one row for each run"
+        "c.csv: run dense-256 is in 2 rows; needed: one row for each run"
     )
     own = write("own.csv", [("name", "step", "loss_c4"), ("dense-256", 5, 3.5), ("moe8-256", 5, 3.25)])
     frame, _ = converted(own, {"hyper_id": "name"})  # a table of one's own is joined by the names that it has
     assert frame["num_experts"].tolist() == [1, 8]
-    assert refused(own, {}) == "own.csv: has no column hyper_id, by which the rows of sizes.csv are joined"
+    assert refused(own, {}) == "own.csv: has no column hyper_id, which joins it to the rows of sizes.csv"
 
 
 # Several tables
@@ -402,7 +402,7 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert "panel.csv: hyper_id 0 to 2 is numbered 5 to 7" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam"}, None) == (
-        "--columns hyper_id=nam: one.csv, other.csv has no column nam; there: name, val, note, hyper_id, step, "
+        "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
         "router_type, num_experts, dense_parameter_count, loss_validation"
     )
 
@@ -412,7 +412,7 @@ def test_a_table_of_runs_is_joined_to_the_tables_that_have_them(here):
     frame, _ = converted(paths)
     assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1, 4, 4, 4] and set(frame["d_model"][:6]) == {256, 512}
     other = write("other.csv", [("run", "d_model"), ("x", 256)])
-    assert refused(paths, config=other) == "other.csv: names no run of panel.csv, own.csv"
+    assert refused(paths, config=other) == "other.csv: has no run of panel.csv, own.csv"
 
 
 def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
@@ -472,22 +472,22 @@ def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
     assert told(*marked(column, *cells), name=None)[0] == [0, 1, 2]
 
 
-STANDS = "runs.csv: run 'moe8' stands in rows 1, 2"
+STANDS = "runs.csv: run 'moe8' is in rows 1, 2"
 APART = "needed: a name for each run, or"
 REFUSED_NAMES = {
     "steps that go back": (
         TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2): did it restart",
     ),
-    "one row a run": (
+    "one row per run": (
         [*TWO[1::-1], TWO[2], ("wide", 8, 512, 2000, 3.1), ("more", 8, 768, 2000, 3.0)], ("Name", *SHAPE),
-        f"{STANDS}, and most runs in one: are these two runs? {APART} whole numbers as hyper_id if these",
+        f"{STANDS}, although most runs have one row: are these two runs? {APART} whole numbers as hyper_id if these",
     ),
     "a state": (
         *marked("State", "finished", "finished", "crashed"),
-        f"{STANDS} of a table with one row a run (column State); {APART} a column of ids (--columns hyper_id=ID)",
+        f"{STANDS} of a table with one row per run (column State); {APART} a column of ids (--columns hyper_id=ID)",
     ),
     "a status, with steps that rise": (
-        *marked("status", *["FINISHED"] * 3), f"{STANDS} of a table with one row a run (column status); {APART}",
+        *marked("status", *["FINISHED"] * 3), f"{STANDS} of a table with one row per run (column status); {APART}",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
@@ -521,7 +521,7 @@ def test_runs_without_names_are_asked_in_the_same_way(here):
 
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_a_history_of_several_runs_is_one_run_a_name(here, order):
-    """With a state that says something else; and where a row is there twice."""
+    """With a state that says something else; and where a row appears twice."""
     rows = [
         (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
     ]
@@ -536,7 +536,9 @@ def test_a_history_of_several_runs_is_one_run_a_name(here, order):
 BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
 """Steps and losses in the order in which they were logged: a run that went back to step 1500."""
 
-RESTARTED = "restarted from an earlier step: {} from step 1500 (2 rows); the earlier log from that step on is left out"
+RESTARTED = (
+    "restarted from an earlier step: {} from step 1500 (2 rows); the earlier rows from that step on are left out"
+)
 
 
 def history(path, rows, clock=True, **more) -> str:
@@ -580,7 +582,7 @@ def test_two_runs_of_one_name_in_a_history_are_refused(here):
         row["_step"] += i
     Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
     assert refused("two.jsonl") == (
-        "two.jsonl: run 'moe8-256' goes back from step 2001 (row 2) to 1002 (row 3) and back in time, so two runs have"
+        "two.jsonl: run 'moe8-256' goes back from step 2001 (row 2) to 1002 (row 3) and back in time, so two runs share"
         " this name; needed: a name for each run"
     )
     for i, row in enumerate(two):

@@ -27,7 +27,7 @@ from routelaws.accelerated.training.text.tokenizer import train_tokenizer
 from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses
 
-PUT_BACK = "; put it back, or delete it and repeat the training command"
+PUT_BACK = "; restore it, or delete it and repeat the training command"
 
 
 class Kill(BaseException):
@@ -204,10 +204,10 @@ ERRORS = {
                        "tokenizer.model: no such file" + PUT_BACK),
     # log.jsonl
     "broken first line": ("RUN", ("train",), lines("log.jsonl", lambda rows: [rows[0][1:], *rows[1:]]),
-                          "log.jsonl, line 1: is not valid JSON: Extra data: line 1 column 7 (char 6); put it "
-                          "back, or move it away to start a new log"),
+                          "log.jsonl, line 1: is not valid JSON: Extra data: line 1 column 7 (char 6); restore it,"
+                          " or move it away to start a new log"),
     "line of no step": ("MID", ("train",), lines("log.jsonl", lambda rows: ['{"kind": "train"}\n', *rows[1:]]),
-                        "log.jsonl, line 1: step is missing; put it back"),
+                        "log.jsonl, line 1: step is missing; restore it"),
     "a loss of the log": ("MID", ("train",), lines("log.jsonl", lambda rows: [rows[0].replace("5.", "4."), *rows[1:]]),
                           "log.jsonl: has other lines than those that the run wrote up to the checkpoint of step 16"),
     "log cut": ("RUN", ("train",), lines("log.jsonl", lambda rows: rows[:-1]), "log.jsonl: has "),
@@ -219,14 +219,14 @@ ERRORS = {
     "a blank cell filled": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
                             "results.csv: loss_curation_corpus at step 24 is '7', but '' in "),
     "a row that is lost": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
-                           "results.csv: has no row of step 8, but "),
+                           "results.csv: the row of step 8, which "),
     "a row twice": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows, rows[-1]]),
                     "results.csv: has 4 rows, but "),
     "a cut row": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
                   "results.csv, row 3: has 7 cells; "),
     # validation_windows.csv
     "windows": ("RUN", ("train", "report"), flip("validation_windows.csv"),
-                "validation_windows.csv: was changed after the run wrote it; put it back, or delete it"),
+                "validation_windows.csv: was changed after the run wrote it; restore it, or delete it"),
     # record.json
     "record edited": ("RUN", READS, edit("record.json", '"24"', '"23"'),
                       "record.json: was changed after the run wrote it" + PUT_BACK),
@@ -237,10 +237,10 @@ ERRORS = {
     "all but them exchanged": ("RUN", ("evaluate",), both(exchange("config.json"), exchange("record.json")),
                                "config.json: seed is 2, but 1" + IN_24),
     "checkpoints gone": ("RUN", ("train",), remove("checkpoints"),
-                         ": was trained up to step 24 and has no checkpoint; put its checkpoints back, or delete the"),
+                         ": was trained up to step 24 but has no checkpoint; restore its checkpoints, or delete the"),
     # a run of an earlier version
     "old, experts": ("OLD", ("evaluate", "generate"), edit("config.json", '"experts": 4', '"experts": 8'),
-                     "checkpoints: no checkpoint is of the model that config.json describes; put config.json back"),
+                     "checkpoints: no checkpoint matches the model in config.json; restore config.json"),
     "old, tokenizer": ("OLD", ("generate",), cut("tokenizer.model", 100),
                        "tokenizer.model: is not a SentencePiece model"),
     "old, a loss": ("OLD", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
@@ -304,9 +304,9 @@ USED = {
     "record gone": ("RUN", remove("record.json"), ""),
     "config gone": ("RUN", remove("config.json"), ""),
     "tokenizer and table gone": ("RUN", remove("tokenizer.model", "hash_table.npy"), ""),
-    "rows gone": ("RUN", remove("results.csv"), "results.csv: has 0 of the 3 rows of the checkpoint of step 24, and"),
+    "rows gone": ("RUN", remove("results.csv"), "results.csv: has 0 of the 3 rows of the checkpoint of step 24; the"),
     "the last row gone": ("RUN", lines("results.csv", lambda rows: rows[:-1]), "results.csv: has 2 of the 3 rows of "),
-    "log gone": ("RUN", remove("log.jsonl"), "log.jsonl: is gone; a new log begins at step 24"),
+    "log gone": ("RUN", remove("log.jsonl"), "log.jsonl: is missing; a new log begins at step 24"),
     "windows gone": ("RUN", remove("validation_windows.csv"), ""),
     "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
     "old": ("OLD", lambda folder, runs: None, "has no record (an earlier version wrote it), so changes of its"),
@@ -348,8 +348,8 @@ def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, d
     finally:
         path.write_bytes(before)
     found = re.fullmatch(
-        rf"routelaws: {folder}: the text {path} is not the training text of the run: its digest is (\w+), and "
-        rf"was {known}; put the old text back, or (evaluate on another with --corpus|choose another --out .*)",
+        rf"routelaws: {folder}: the text {path} is not the training text of the run: its digest is (\w+), but "
+        rf"was {known}; restore the old text, or (evaluate on another with --corpus|choose another --out .*)",
         said[-1],
     )
     assert code == 2 and found and found[1] != known
@@ -399,14 +399,14 @@ PREDICTED = (
 )
 
 SWEEPS = [
-    ("sessions.json", fill, "null", "its content is null; a list is needed; put it back, or delete it: only the times"),
-    ("sessions.json", fill, '[{"started": "x", "last": 1}]', "[0].started is 'x'; a number is needed; put it back"),
+    ("sessions.json", fill, "null", "its content is null; a list is needed; restore it, or delete it: only the times"),
+    ("sessions.json", fill, '[{"started": "x", "last": 1}]', "[0].started is 'x'; a number is needed; restore it"),
     ("sweep.json", fill, '{"name": "x"}', "runs is missing"),
     (
         "sweep.json",
         edit,
         ("0.05", "0.5"),
-        f"warmup of run 1 is 0.5, but 0.05 in SWEEP/{SECOND}/config.json; put sweep.json",
+        f"warmup of run 1 is 0.5, but 0.05 in SWEEP/{SECOND}/config.json; restore sweep.json",
     ),
     (
         "sweep.json",
@@ -418,11 +418,11 @@ SWEEPS = [
         "results.csv",
         edit,
         ("3.125", "2.125"),
-        f"the rows of run 1 are not those of SWEEP/{SECOND}/results.csv; delete it",
+        f"the rows of run 1 differ from SWEEP/{SECOND}/results.csv; delete it",
     ),
     (f"{SECOND}/results.csv", edit, ("3.125", "x"), "row 1: loss_validation is 'x'; a finite number is needed"),
-    (f"{FIRST}/log.jsonl", fill, "5\n", "line 1: its content is 5; an object is needed; put it back"),
-    (f"{FIRST}/validation_windows.csv", fill, "x", "is not a table of window losses; put it back"),
+    (f"{FIRST}/log.jsonl", fill, "5\n", "line 1: its content is 5; an object is needed; restore it"),
+    (f"{FIRST}/validation_windows.csv", fill, "x", "is not a table of window losses; restore it"),
     ("predictions.json", fill, PREDICTED, "predictions[0].loss is '1'; a number or null is needed"),
 ]
 """A file of the folder of a sweep, what was done to it, and what `report` says of it."""
@@ -444,8 +444,11 @@ def test_a_damaged_sweep_is_one_line_and_nothing_is_lost(sweep, name, how, more,
     ("change", "line"),
     [
         (edit("sweep.json", '"gelu"', '"relu"'), "another sweep: activation of run 1 is 'relu' there, and 'gelu' here"),
-        (fill("sweep.json", '{"name": "x", "runs": []}'), "another sweep, of 0 runs and not 2; choose another folder"),
-        (edit("results.csv", "3.125", "2.125"), "results.csv: the rows of run 1 are not those of "),
+        (
+            fill("sweep.json", '{"name": "x", "runs": []}'),
+            "another sweep, with 0 runs instead of 2; choose another folder",
+        ),
+        (edit("results.csv", "3.125", "2.125"), "results.csv: the rows of run 1 differ from "),
     ],
 )
 def test_a_sweep_whose_folder_was_changed_trains_nothing(sweep, grid, change, line, capsys):

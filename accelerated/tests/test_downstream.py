@@ -39,7 +39,7 @@ RATES = {"power": 0.25, "flat": 0.25}
     [
         ({"cut": 1e10}, "0 runs at or below 1e.10 FLOPs and 14 above"),
         ({"loss": "c4"}, "loss 'c4' is not in the table"),
-        ({"ratio": 100.0}, "--ratio 100: no run is within a tenth of it; there: 20 to 20"),
+        ({"ratio": 100.0}, "--ratio 100: no run is within 10 % of it; available: 20 to 20"),
         ({"ratio": 0.0}, "--ratio 0: needed: a finite number above 0"),
     ],
 )  # fmt: skip
@@ -58,7 +58,7 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     assert study.errors["rate"] == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
     assert findings.rate_remarks(table) == []
     strange = table._replace(accuracies=dict.fromkeys(("mmlu_generative", "arc_easy", "quiz"), np.zeros(14)))
-    said = "the rate of guessing is not known and taken as 0: mmlu_generative (--tasks)"
+    said = "the guess rate is not known and taken as 0: mmlu_generative (set it with --tasks)"
     assert findings.rate_remarks(strange, {"quiz": 0.2}) == [said]
 
 
@@ -81,7 +81,7 @@ def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing
     ["direct", "two-stage linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ceiling", "ratio"))],
 )
 def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
-    """Of a task in which guessing is right in a quarter; -ln Q' is a sum of powers, or Q a line in the loss."""
+    """Of a task in which guessing scores a quarter; -ln Q' is a sum of powers, or Q a line in the loss."""
     size, tokens = np.geomspace(1e7, 1e9, 12), np.geomspace(2e8, 2e10, 12)[[3, 1, 0, 2, 6, 4, 7, 5, 9, 8, 11, 10]]
     flops = 6 * size * tokens
     loss = 60 * flops**-0.07
@@ -93,7 +93,7 @@ def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
     }[name]
     runs, order = Rows(size, tokens, flops, loss, known), np.argsort(flops)
     below, above = (Rows(*(column[part] for column in runs)) for part in (order[:8], order[8:]))
-    # What is to be predicted is not at hand: only size, tokens and FLOPs of the runs above the cut are.
+    # What is to be predicted is not available: only size, tokens and FLOPs of the runs above the cut are.
     found = _laws(0.0)[name](below, above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan)), 0.25)
     assert found == pytest.approx(known[order[8:]], rel=1e-6)
 
@@ -167,7 +167,7 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["remarks"] == ["flops: 6 · params · tokens"] and set(said["left_out"]["direct"]) == {"flat", "small"}
     assert cli.main(written(table, tmp_path, ("small",))) == 2
-    assert "no task has accuracies at or below 3e+19 FLOPs and above" in capsys.readouterr().err
+    assert "no task has accuracies both at or below 3e+19 FLOPs and above" in capsys.readouterr().err
 
 
 @pytest.mark.released

@@ -69,7 +69,7 @@ def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_pa
     assert not linear["determined"] and not linear["derived"]["N_cutoff"]["determined"]
     assert linear["coefficients"]["E_max"]["low"] == 1.0 and linear["coefficients"]["E_max"]["high"] == "inf"
     printed = shown(fits)
-    for words in ("not determined", "-∞ to", "these rows do not determine the law as a whole"):
+    for words in ("not determined", "-∞ to", "these rows do not determine the whole law"):
         assert words in " ".join(printed.split())
 
 
@@ -96,7 +96,7 @@ def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsy
     path = with_others(tmp_path, ("none", 1), ("mine", 8))
     assert main(["fit", str(path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "warning (none): not fitted, and left out here: " in printed and "Top-K: 18 rows" in printed
+    assert "warning (none): not fitted: " in printed and "Top-K: 18 rows" in printed
     assert "if they are dense, router_type has to be Dense (routelaws convert --map router_type:none=Dense)" in printed
     found = read(path).fit("bilinear").to_dict()
     fitted, left = [fit["router"] for fit in found["fits"]], {each["router"] for each in found["not_fitted"]}
@@ -127,7 +127,7 @@ def test_runs_are_called_by_their_names(tmp_path):
     [({}, {"law": "chinchilla"}, "law 'chinchilla' is not known; allowed: dense, .*routed-bounded"),
      ({}, {"rows": "num_experts < 3"}, "router Top-K: 6 rows; .*at least 7"),
      ({"experts": (1, 2, 4)}, {}, "router Top-K: 3 different num_experts"),
-     ({}, {"rows": "dense_parameter_count < 2e7 or hyper_id < 2"}, "router Top-K: .* cannot be told apart in these"),
+     ({}, {"rows": "dense_parameter_count < 2e7 or hyper_id < 2"}, "router Top-K: .* cannot be distinguished in these"),
      ({}, {"loss_column": "loss_c4"}, "loss column loss_c4 is not in the table"),
      ({}, {"rows": "clark"}, "rows clark: column routing_frequency is missing")],
 )  # fmt: skip
@@ -198,4 +198,4 @@ def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
         assert all(slope["low"] < 10 * slope["high"] < 0 for slope in fit["derived"]["slopes"])
     assert not fits["Hash"]["coefficients"]["b"]["determined"]  # its interval is closed, and goes from -31 to -0.09
     printed = shown(read(path).where("clark").of_loss("loss_curation_corpus").fit())
-    assert " ".join(printed.split()).count("these rows do not determine the law as a whole") == 3
+    assert " ".join(printed.split()).count("these rows do not determine the whole law") == 3

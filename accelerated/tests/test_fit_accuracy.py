@@ -67,7 +67,7 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert ["flops = 1e+22 is 10 times the largest of the runs (1e+21): an extrapolation"] == fit["cautions"]
     assert found["at"] == {"flops": 1e22} and found["level"] == 0.95
     assert cli.main(["predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22"]) == 0
-    assert "law direct, of accuracy" in capsys.readouterr().out
+    assert "law direct, for accuracy" in capsys.readouterr().out
 
 
 def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
@@ -112,9 +112,9 @@ def pro_like(tmp_path, task: str) -> str:
     ("task", "flags", "rate", "warned"),
     [
         ("mmlu_pro", (), 0.1, []),
-        ("mmlu", (), 0.25, ["6 of 18 accuracies are more than 0.05 below the rate of guessing, 0.25, the least 0.1"]),
+        ("mmlu", (), 0.25, ["6 of 18 accuracies are more than 0.05 below the guess rate 0.25 (lowest: 0.1"]),
         ("mmlu_pro", ("--guess-rate", "0.25"), 0.25, ["6 of 18 accuracies are more than 0.05 below"]),
-        ("mmlu_generative", (), 0, ["the rate of guessing is not known and taken as 0 (--guess-rate)"]),
+        ("mmlu_generative", (), 0, ["the guess rate is not known and taken as 0 (set it with --guess-rate)"]),
     ],
 )
 def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags, rate, warned):
@@ -124,7 +124,7 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
         words = ("predict", path, "--law", "direct", "--task", task, "--at", f"flops={flops}", *flags)
         [fit] = said(capsys, *words)["predictions"]
         assert fit["options"] == {"guess_rate": rate}
-        found = [text for text in fit["cautions"] if "guessing" in text]
+        found = [text for text in fit["cautions"] if "guess rate" in text]
         assert [text[: len(start)] for text, start in zip(found, warned, strict=True)] == warned
         assert (abs(fit["value"] - wanted) < 0.002) == (rate == 0.1)
 
@@ -132,11 +132,11 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--law direct --task quizz", "--task quizz: no such task in the table; there: quiz, code pass@1"),
-        ("--law two-stage-linear --loss c4", "loss 'c4' is not in the table; there: text"),
-        ("--law two-stage-linear --guess-rate 0.5", "the law two-stage-linear takes no guess_rate"),
+        ("--law direct --task quizz", "--task quizz: no such task in the table; available: quiz, code pass@1"),
+        ("--law two-stage-linear --loss c4", "loss 'c4' is not in the table; available: text"),
+        ("--law two-stage-linear --guess-rate 0.5", "the law two-stage-linear has no option guess_rate"),
         ("--law direct --guess-rate 1", "guess_rate is 1.0; needed: at least 0 and below 1"),
-        ("--law direct --floor 1", "the law direct takes no floor; its options: guess_rate, least_gain"),
+        ("--law direct --floor 1", "the law direct has no option floor; its options: guess_rate, least_gain"),
         ("--law direct --rows flops>1e30", "no row matches; the table has 9 rows"),
         ("--law direct --rows flops<2e18", "needs at least 3 rows"),
         ("--law hoffmann --task quiz", "--task quiz: it is for laws of accuracy; hoffmann is of loss"),
@@ -152,7 +152,7 @@ def test_what_cannot_be_is_one_sentence(table, flags, sentence, capsys):
 @pytest.mark.parametrize("command", [["plan", "--flops", "1e21"], ["plan", "--next", "slope"]])
 def test_a_plan_takes_laws_of_the_loss(command, capsys):
     assert cli.main([*command, "--law", "direct"]) == 2
-    assert "the law direct is of accuracy; plan" in capsys.readouterr().err
+    assert "the law direct is for accuracy; plan" in capsys.readouterr().err
 
 
 def test_a_table_of_leverages(tmp_path, capsys):
@@ -163,7 +163,7 @@ def test_a_table_of_leverages(tmp_path, capsys):
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
     assert fit["coefficients"]["A_start"]["value"] == pytest.approx(1.63e-2, rel=1e-6)
     assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
-    assert "the law leverage takes no floor" in capsys.readouterr().err
+    assert "the law leverage has no option floor" in capsys.readouterr().err
     path.write_text("activation,tian_granularity,leverage\n0.1,2,3\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "flops" in capsys.readouterr().err
@@ -198,10 +198,10 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "or a column leverage; left out: hyper_id 0, 1: loss_validation is blank" in capsys.readouterr().err
     assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
-    assert "the law leverage takes no floor" in capsys.readouterr().err
+    assert "the law leverage has no option floor" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
-    assert "1 dense run; a leverage needs at least 3 of 2 budgets" in capsys.readouterr().err
+    assert "1 dense run; a leverage needs at least 3 dense runs of 2 budgets" in capsys.readouterr().err
 
 
 def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):

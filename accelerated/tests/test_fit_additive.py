@@ -72,7 +72,7 @@ def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():
     assert (fine.router, fine.frame["num_experts"].tolist()) == ("Top-K", [8, 8, 8])
     assert (other.router, other.frame["num_experts"].tolist()) == ("Hash", [2])
     assert [each["reason"] for each in fine.left_out] == [
-        "dense, and the law holds for one number of experts", *["num_experts is not the most common of Top-K, 8"] * 2
+        "dense, but the law is for one number of experts", *["num_experts is not the most common of Top-K, 8"] * 2
     ]  # fmt: skip
     named = select_rows(frame, "num_experts in (1, 4)", axes=axes)
     assert [each.frame["num_experts"].tolist() for each in named] == [[1, 4, 4]]

@@ -459,12 +459,12 @@ IDLE = {
     "--router Hash: published coefficients": PRINTED + ("--router", "Hash"),
     "--huber 0.001: published coefficients": PRINTED + ("--huber", "1e-3"),
     "--floor 1.5: published coefficients": PRINTED + ("--floor", "1.5"),
-    "--resamples 7: --next does not take it": (*NEXT.split(), "--resamples", "7"),
-    "--dtype fp8: --next does not take it": (*NEXT.split(), "--dtype", "fp8"),
-    "--out x: --next does not take it": (*NEXT.split(), "--out", "x"),
+    "--resamples 7: cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
+    "--dtype fp8: cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
+    "--out x: cannot be used with --next": (*NEXT.split(), "--out", "x"),
     "--no-published: --next uses only the table; leave it out": (*NEXT.split(), "--no-published"),
     "--n 1e9: it works only with --next": (*PLAN.split(), "--n", "1e9"),
-    "--loss books: the law direct goes through no loss": "fit accuracies.csv --law direct --loss books".split(),
+    "--loss books: the law direct does not use a loss": "fit accuracies.csv --law direct --loss books".split(),
     "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
 }
 """Flags that another flag makes idle: refused, not passed over."""

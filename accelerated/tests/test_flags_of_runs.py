@@ -482,7 +482,7 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, 
     question = {"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}
     (tmp_path / "quiz.jsonl").write_text(json.dumps(question))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
-    assert "would see each other; use --group-size 1" in told(*words)
+    assert "would affect each other; use --group-size 1" in told(*words)
     found = object_of(*words, "--group-size", "1", "--table", tmp_path / "table.csv")
     with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
         [row] = csv.DictReader(file)
@@ -559,10 +559,10 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
         np.savez(tmp_path / "b.npz", token=stored["token"], expert=(stored["expert"] + 1) % 4)
         np.savez(tmp_path / "c.npz", token=stored["token"], expert=stored["expert"] + 1)
     said = told("evaluate", run, "--routing", tmp_path / "b.npz")
-    assert "with the experts of" in said and "has experts and no gates" in said
+    assert "with the experts of" in said and "has experts but no gates" in said
     for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
         assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
-    assert "give it alone" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
+    assert "cannot be combined" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
 

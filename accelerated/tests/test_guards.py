@@ -254,7 +254,7 @@ def test_a_run_that_another_process_trains_is_refused(train, tmp_path, monkeypat
     (tmp_path / "run").mkdir()
     with files.locked(tmp_path / "run", wait=False, holder="test"):
         code, said = train(tmp_path / "run")
-    line = "another training of this run is running there; wait for it or choose another --out"
+    line = "another training of this run is running there; wait until it ends or choose another --out"
     assert (code, said) == (2, [f"routelaws: {tmp_path / 'run'}: {line}"])
 
 
@@ -276,7 +276,7 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
 
     monkeypatch.setattr("routelaws.accelerated.training.runs.result_rows.write_atomically", write)
     code, said = train(out)
-    line = f"{out}/results.csv: {os.strerror(number)}; complete files are kept: {remedy} and repeat the command"
+    line = f"{out}/results.csv: {os.strerror(number)}; {remedy} and repeat the command (complete files are kept)"
     assert (code, said) == (2, [f"routelaws: {line}"])
     assert len(table(out)) == 1
     monkeypatch.undo()
@@ -316,7 +316,7 @@ def grid(text_file, tmp_path):
         (["--index", "-1"], "--index -1: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
         (["--index", "2", "--of", "2"], "--index 2: there are 2 tasks; allowed: 0 to 1 (a job array 0-1)"),
         (["--index", "0", "--of", "4"], "--of 4 is out of range: the grid has 3 runs; use 1 to 3"),
-        (["--of", "2"], "--of 2: --index is missing; add the number of this task"),
+        (["--of", "2"], "--of 2: --index is missing; add the index of this task"),
         (["--index", "0", "--hold-out", "largest"],
          "--hold-out: cannot be used with --index, because the largest runs wait for all others"),
     ],

@@ -32,10 +32,10 @@ REFUSED = [
     (N, "params_m", "20000", "'params_m': its unit is not clear: would 20000 be 20000 or 2e+10?"),
     (N, "params (10e6)", "2", "its unit is not clear: would 2 be 2 or 2e+06 or 2e+07?"),
     (D, "tokens (B), in millions", "2", "its unit is not clear: would 2 be 2e+06 or 2e+09?"),
-    (N, "params (MB)", "20", "says a rate, a time or bytes, but dense_parameter_count is a count; needed"),
-    (RUN, "PFLOP/s", "20", "says a rate, a time or bytes"),
-    (RUN, "flops_per_sec", "20", "says a rate, a time or bytes"),
-    (RUN, "TFLOP-hours", "20", "says a rate, a time or bytes"),
+    (N, "params (MB)", "20", "is a rate, a time or bytes, but dense_parameter_count is a count; needed"),
+    (RUN, "PFLOP/s", "20", "is a rate, a time or bytes"),
+    (RUN, "flops_per_sec", "20", "is a rate, a time or bytes"),
+    (RUN, "TFLOP-hours", "20", "is a rate, a time or bytes"),
 ]  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def test_who_started_this_process(environment, name):
     if name is None:
         reason = "SLURM, Open MPI or a TPU pod did not start this process"
         if environment is OPEN_MPI_5:
-            reason = "Open MPI 5 does not say where process 0 is"
+            reason = "Open MPI 5 does not report the address of process 0"
         with pytest.raises(InputError, match=f"--distributed auto: {reason}.*; give --coordinator HOST:PORT"):
             hosts_of("auto", None, None, None, environment)
     else:

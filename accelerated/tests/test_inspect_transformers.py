@@ -256,7 +256,7 @@ class TestFolder:
         self.change(auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"})
         trace_transformers(folder, self.text, tokens=20)
         self.change(model_type="unknown")
-        self.fails("has no model for it without code of the folder, which is not run .*; update transformers")
+        self.fails("has no model for it, and code of the folder is not run .*; update transformers")
         assert not (tmp_path / "ran").exists()
 
     def test_pickled_weights(self, folder):
@@ -264,7 +264,7 @@ class TestFolder:
             path.unlink()
         self.fails("has no safetensors file; save the model")
         (folder / "pytorch_model.bin").write_bytes(b"")
-        self.fails("has pickled weights alone, which can run code and are not read; save the model")
+        self.fails("has only pickled weights, which can run code and are not read; save the model")
 
     def test_quantised_weights(self, folder):
         self.change(quantization_config={"quant_method": "fp8"})
@@ -277,12 +277,12 @@ class TestFolder:
         index.write_text(json.dumps(names))
         self.fails(r"names files that are not in the folder: \.\./other.safetensors; copy them there")
         index.write_text("[]")
-        self.fails("is no index of safetensors files; save the model again")
+        self.fails("is not an index of safetensors files; save the model again")
 
     def test_a_file_that_is_cut(self, folder):
         path = sorted(folder.glob("*.safetensors"))[1]
         path.write_bytes(path.read_bytes()[:-9])
-        self.fails("is no whole safetensors file .*; copy it again")
+        self.fails("is not a complete safetensors file .*; copy it again")
 
     def test_weights_of_another_size(self, folder):
         self.change(intermediate_size=32)
@@ -292,7 +292,7 @@ class TestFolder:
         self.change(model_type="llama")
         self.fails("LlamaModel has no router that can be read; inspect another model")
         self.change(model_type="t5")
-        self.fails("has an encoder and a decoder; inspect one with a decoder alone")
+        self.fails("has an encoder and a decoder; inspect a decoder-only model")
         (folder / "config.json").unlink()
         self.fails("has no config.json; name a folder")
 
@@ -302,7 +302,7 @@ class TestFolder:
         path.write_text(re.sub(rf'"{word}": ?\d+', f'"{word}": 700', path.read_text()))
         self.fails("gives id 700, and the model has 48; use the tokenizer of the model")
         path.write_text("{}")
-        self.fails("is no tokenizer .*; save a fast tokenizer")
+        self.fails("is not a tokenizer .*; save a fast tokenizer")
         path.unlink()
         self.fails("has no tokenizer.json; save a fast tokenizer")
 

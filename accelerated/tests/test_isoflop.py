@@ -103,7 +103,7 @@ def test_a_planted_law_leaves_its_shape_alone(tmp_path):
 
 def test_why_says_what_is_so(tmp_path):
     whys = {each.why for each in profiles_of(table(lean=100.0), tmp_path / "t.csv")}
-    assert whys == {"the law's profile is no parabola"}
+    assert whys == {"the law's profile is not a parabola"}
     frame = table(lean=1.0)
     assert {each.why for each in profiles_of(frame, tmp_path / "t.csv")} == {"they agree"}
     middle = frame["training_flops"] == BUDGETS[1]
@@ -111,7 +111,7 @@ def test_why_says_what_is_so(tmp_path):
     assert [each.why for each in profiles_of(frame, tmp_path / "t.csv")][1] == "the runs miss the law"
     frame.loc[middle, "loss_validation"] += np.linspace(0.5, -1, 7)
     why = [each.why for each in profiles_of(frame, tmp_path / "t.csv")][1]
-    assert why in ("the parabola's minimum is outside the runs", "no minimum: the losses do not bend upwards")
+    assert why in ("the parabola's minimum is outside the runs", "no minimum: the parabola opens downwards")
 
 
 def test_how_the_best_size_grows(tmp_path):

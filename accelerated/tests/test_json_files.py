@@ -39,7 +39,7 @@ def test_a_value_of_another_form_is_named_by_its_place(text, wrong):
         ("", "Expecting value"),
         ("[" * 10**5, "it is nested too deeply"),
         ('{"a":' * 10**5, "it is nested too deeply"),
-        ('{"a": 1, "b": 2, "a": 1}', "the key 'a' is there twice"),
+        ('{"a": 1, "b": 2, "a": 1}', "the key 'a' appears twice"),
         *((f"[{number}]", f"{number} is not a finite number") for number in ("NaN", "-Infinity", "1e999")),
         (f"[{'9' * 5000}]", "Exceeds the limit"),
         ("\ufeff{}", "BOM"),

@@ -136,7 +136,7 @@ def test_a_law_is_of_runs_that_can_be_chosen():
 def test_a_name_is_given_once(twin):
     dense = twin.LAWS["dense"]
     assert twin.register(dense) is dense  # the same law again changes nothing
-    with pytest.raises(ValueError, match="a law named 'dense' is there already"):
+    with pytest.raises(ValueError, match="a law named 'dense' exists already"):
         twin.register(dense._replace(formula="L = 1"))
     assert twin.LAWS["dense"] is dense
     own = twin.register(dense._replace(name="another"))
@@ -148,7 +148,7 @@ def test_a_name_is_given_once(twin):
     [
         ("nothing.py:data", "no such file; needed: a Python file that registers a law"),
         ("{own}x", "law 'datax' is not known after"),
-        ("clash.py:dense", "clash.py: InputError: a law named 'dense' is there already"),
+        ("clash.py:dense", "clash.py: InputError: a law named 'dense' exists already"),
         ("broken.py:data", "broken.py: SyntaxError"),
     ],
 )
@@ -182,13 +182,13 @@ def test_a_fit_without_the_fields_that_are_asked_for_is_named(own, table):
 @pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=many"])
 def test_a_column_has_a_number(own, table, text, capsys):
     assert main(["predict", str(table), "--law", own, "--at", text]) == 2
-    assert f"--at {text}: needed: the name of a column and a number, as tokens=1e9" in capsys.readouterr().err
+    assert f"--at {text}: needed: the name of a column and a number, such as tokens=1e9" in capsys.readouterr().err
 
 
 def test_another_law_does_not_take_the_column(own, table, capsys):
     assert main(["predict", str(table), "--law", "dense", "--at", "tokens=1e9"]) == 2
     assert "--n is missing" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", "dense", "--n", "1e8", "--at", "tokens=1e9"]) == 2
-    assert "tokens=1e+09: the law dense does not take it; needed: --n" in capsys.readouterr().err
+    assert "tokens=1e+09: the law dense does not use it; needed: --n" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", own]) == 2
     assert "--at tokens= is missing: the law data needs tokens" in capsys.readouterr().err

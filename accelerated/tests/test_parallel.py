@@ -59,12 +59,12 @@ _ragged = jax.jit(parallel.ragged_all_to_all)
 
 def test_bad_sizes_are_named():
     x, sizes, zero = np.zeros((2, 3)), np.array([[1, 2], [0, 1]]), np.zeros((2, 2), int)
-    with pytest.raises(ValueError, match="waits for rows that no device sends"):
+    with pytest.raises(ValueError, match="would wait for rows that no device sends"):
         reference.ragged_all_to_all(x, x, zero, sizes, zero, sizes)
     with pytest.raises(ValueError, match="past row 3"):
         reference.ragged_all_to_all(x, x, zero + 2, sizes, zero, sizes.T)
     for twin in (reference, parallel):
-        with pytest.raises(ValueError, match="cut into 2 equal parts"):
+        with pytest.raises(ValueError, match="divided into 2 equal parts"):
             twin.part(np.zeros((3, 1)), 0, 2)
         with pytest.raises(ValueError, match="group is 'all'"):
             twin.routed_ffn_on_devices(**layer(0, 1), group="all")

@@ -110,9 +110,7 @@ def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
 
 
 def test_tokens_that_a_law_does_not_know_of_are_refused(path):
-    with pytest.raises(
-        InputError, match="3e\\+09 training tokens are asked for; the runs had 3.277e\\+07, and the law"
-    ):
+    with pytest.raises(InputError, match="3e\\+09 training tokens do not match the runs' 3.277e\\+07; the law"):
         planned(path, Budget(1e18), tokens=3e9)
     assert planned(path, Budget(1e18), tokens=3.3e7).rankings[0].lines[0].choice.tokens == 3.3e7
 
@@ -137,7 +135,7 @@ def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path
         assert line.choice.flops == pytest.approx(6 * line.dense_parameters * line.choice.tokens, rel=1e-9)
         assert line.choice.flops <= 1e17 * (1 + 1e-9)
     said = " ".join(notes(ranking))
-    assert "6 N for each token of training" in said and "524,288 are taken" in said
+    assert "6 N per training token" in said and "524,288 are assumed" in said
 
 
 def test_costs_are_those_of_the_formulas():
@@ -216,7 +214,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
         ends = best["intervals"][name]
         assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
     ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
-    assert any(f"the first option has {ends}" in note for note in said["notes"])
+    assert any(f"at a time gives {ends}" in note for note in said["notes"])
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
@@ -258,7 +256,7 @@ def test_a_resample_without_the_least_used_models_keeps_their_share():
 
 @pytest.mark.parametrize("limit", [{"memory": 1e9}, {"inference_tokens": 1e8}])
 def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
-    """Among its FLOPs are those of the budget: the least loss of each router is then that of the ranking."""
+    """Among its FLOPs are those of the budget: the lowest loss of each router is then that of the ranking."""
     budget = Budget(1e18, **limit)
     for ranking in planned(path, budget).rankings + published_rankings(budget):
         found = frontier(ranking, budget, 4)
@@ -295,8 +293,8 @@ def test_beyond_the_runs_is_flagged_and_ends(path):
 def test_what_is_too_far_from_all_runs_is_left_out():
     """At 1e11 FLOPs Hoffmann's law has too few tokens by far, and the joint law says more than a guess."""
     for law, reason in (
-        ("hoffmann", "is too far from the smallest of the runs"),
-        ("joint", "a guess that knows nothing"),
+        ("hoffmann", "is too far beyond the smallest of the runs"),
+        ("joint", "worse than a uniform guess"),
     ):
         small, large = (next(r for r in published_rankings(Budget(flops)) if r.law == law) for flops in (1e11, 1e19))
         assert not small.lines and all(reason in said for said in small.left_out.values())
@@ -317,14 +315,14 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--next=b"], "--router is missing: there are several; there: Hash, S-Base"),
-        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type in the table; there: Hash, S-Base"),
+        (["--next=b"], "--router is missing; the table has several: Hash, S-Base"),
+        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type in the table; available: Hash, S-Base"),
         (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
-        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: --next b does not take it"),
+        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: cannot be used with --next b"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
         (["--next=c", "--router=Hash"], "c: the law separable has intervals of a, b, d"),
-        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: --next does not take it"),
-        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: no run costs so little; the cheapest takes"),
+        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: cannot be used with --next"),
+        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: too few for any run; the cheapest costs"),
         (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
         (["--flops=1e21", "--router=Hash"], "--router Hash: it works only with --next"),
     ],

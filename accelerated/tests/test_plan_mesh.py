@@ -217,7 +217,7 @@ def test_the_largest_model_of_the_paper(capsys):
     assert "1.309B dense parameters, 207.1B in all" in text
     assert "No mesh of 128 devices of 16 GB is large enough." in text
     devices, mesh = re.search(
-        r"So would (\d+) devices of this kind, with --mesh (\S+) and --rematerialise\.", text
+        r"(\d+) devices of this kind also suffice, with --mesh (\S+) and --rematerialise\.", text
     ).groups()
     assert "Best: --mesh " + mesh in said(capsys, *LARGEST, "--devices", devices, "--memory", "16GB", "--mesh", mesh)
     memory, mesh = re.search(r"Devices of ([\d.]+ GB) suffice, with --mesh (\S+) and", text).groups()

@@ -84,10 +84,10 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
         (point(1e8), {}, "--experts is missing: the law routed-bounded needs E"),
         (point(1e8, 0.5), {}, "--experts 0.5: needed: a finite number at least 1"),
         (point(math.inf, 2.0), {}, "--n inf: needed: a finite number above 0"),
-        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not take it; needed: --n"),
+        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; needed: --n"),
         (point(1e8, 4.0), {"law": "cubic"}, "law 'cubic' is not known; allowed: dense"),
-        (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; there: Top-K"),
-        (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; there: 10000000, 100000000, 1000000000"),
+        (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; available: Top-K"),
+        (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; available: 10000000, 100000000, 1000000000"),
         (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
     ):
         with pytest.raises(InputError, match=message) as caught:
@@ -98,14 +98,14 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
 WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --level 3": "--level 3 is out of range; use a number between 0 and 1",
     "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
-    "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded takes no floor; its options: none",
+    "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded has no option floor; its options: none",
     "predict --law direct": "--at flops= is missing: the law direct needs flops",
     "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss; direct is of acc",
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
-    "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted by least squa",
+    "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted only by least",
     "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
-    "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted by least squares alone",
+    "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted only by least squares",
     "downstream --cut 0": "--cut 0: is less than 1; needed: FLOPs",
     "downstream --ratio nan": "--ratio nan: needed: a finite number above 0",
     "downstream --least-gain 1": "--least-gain 1 is out of range; use 0 or more and less than 1",
@@ -167,7 +167,7 @@ def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
     frame = pandas.read_csv(path)
     fall = 0.08 * np.log10(frame["dense_parameter_count"]) + 0.05 * frame["num_experts"] / 256
     straight = 10 ** (1.1 - fall + np.random.default_rng(1).normal(0, 3e-3, len(frame)))
-    said = "the runs do not determine the law's coefficients; inside the data it predicts all the same"
+    said = "the runs do not determine the law's coefficients; its predictions within the data are still valid"
     for losses in (frame["loss_validation"], straight):
         frame.assign(loss_validation=losses).to_csv(path, index=False)
         [found] = read(path).fit(huber=1e-3).predict(**at).predictions

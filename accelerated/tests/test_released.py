@@ -67,7 +67,7 @@ def test_downloaded_once_and_then_used_offline(server, table):
 
 def test_what_has_another_hash_is_not_kept(server, table):
     path = table(f"{server[0]}/table.csv", b"what was meant")
-    with pytest.raises(InputError, match="gave a file with another SHA-256, which was not kept") as caught:
+    with pytest.raises(InputError, match="sent a file with another SHA-256, which was deleted") as caught:
         released_table()
     assert "\n" not in str(caught.value) and list(path.parent.iterdir()) == []
 

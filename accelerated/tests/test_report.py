@@ -153,14 +153,14 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
         return evaluation_words(evaluation([run]))
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
-    assert words() == "Evaluation routes greedily, sees no later token and drops nothing."
+    assert words() == "Evaluation routes greedily, uses no later token and drops nothing."
     assert words(**mixture).endswith(
-        "MoT: experts see one position of a group of sequences, in evaluation too. The loss of a sequence then depends"
-        " on the others of its group, though on no later position of any."
+        "MoT: experts see one position of a group of sequences, also in evaluation. The loss of a sequence depends"
+        " on the other sequences of its group, but not on any later position."
     )
     masked = words(objective="masked", mask_rate=0.2)
     assert "hidden tokens, 20 % of each sequence" in masked and "no later token" not in masked
-    assert words(**mixture, objective="masked").endswith("depends on the others of its group.")
+    assert words(**mixture, objective="masked").endswith("depends on the other sequences of its group.")
     assert "depends" not in words(**mixture, objective="masked", grouping="sequence")
 
 
@@ -225,7 +225,7 @@ def test_errors_over_documents_stand_beside_the_spread(whole):
 @pytest.mark.parametrize(
     ("difference", "spread", "error", "said"),
     [(-0.3, 0.1, 0.1, "yes"), (-0.3, None, 0.1, "lower, spread not measured"), (0.3, None, None, "not lower"),
-     (-0.3, 0.3, 0.0, "no, within the spread"), (-0.3, 0.1, 0.16, "no, other documents could turn it round"),
+     (-0.3, 0.3, 0.0, "no, within the spread"), (-0.3, 0.1, 0.16, "no, other documents could reverse it"),
      (-0.3, 0.1, None, "yes"), (0.3, 0.1, 0.1, "no, routing hurts")],
 )  # fmt: skip
 def test_a_gain_is_one_beyond_the_spread_of_seeds_and_the_error_over_documents(difference, spread, error, said):
@@ -243,7 +243,7 @@ def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_
     write_report(folder, full=True)
     assert {entry["error"] for entry in numbers(folder)["does_routing_help"]} == {None}
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "| not known |" in text and "these runs kept no losses window by window" in text
+    assert "| not known |" in text and "these runs did not save their losses window by window" in text
 
 
 def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
@@ -265,7 +265,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     result = numbers(folder)
     assert result["seed_spread"] == []
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
-    assert "How much of that is chance is not known" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "Chance alone might cause this" in (folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
@@ -283,8 +283,8 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
 
 def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     ends = [(-0.3, -0.2, -0.1), (-0.3, -0.2, 0.1), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (-math.inf, -math.inf, -0.1)]
-    unsure = "no, the interval reaches past 0"
-    expected = ["yes", unsure, unsure, "no, it is positive", "yes in sign, no finite value"]
+    unsure = "no, the interval includes 0"
+    expected = ["yes", unsure, unsure, "no, it is positive", "negative, but no finite value"]
     assert [negative({"low": low, "value": slope, "high": high}) for low, slope, high in ends] == expected
 
 
@@ -324,7 +324,7 @@ def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figu
     folder = make_sweep(tmp_path / "sweep", runs=grid(experts=(4, 16), more_seeds=()))
     write_report(folder, full=True)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
-    assert all("cannot be told apart with fewer than 4" in law["missing"] for law in result["laws"])
+    assert all("cannot be determined with fewer than 4" in law["missing"] for law in result["laws"])
     reason = result["laws"][0]["missing"]
     assert text.count(reason) == 1 and f"no law for HASH and S-BASE: {reason}." in text  # said once, for both
     assert "dotted lines join them" in text
@@ -357,9 +357,9 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
     write_report(folder, full=True)
     law, text = numbers(folder)["laws"][0], (folder / "report.md").read_text(encoding="utf-8")
     assert law["status"] == "linear limit" and {each["value"] for each in law["coefficients"].values()} == {None}
-    assert {slope["negative"] for slope in law["derived"]["slopes"]} == {"yes in sign, no finite value"}
+    assert {slope["negative"] for slope in law["derived"]["slopes"]} == {"negative, but no finite value"}
     assert law["gains"][0]["percent"][0] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
-    assert "The best fit is the linear limit" in text and "| yes in sign, no finite value |" in text
+    assert "The best fit is the linear limit" in text and "| negative, but no finite value |" in text
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     scored = registered.score(read_sweep(full))
     assert scored["scored"] == len(held) and scored["hits"] >= 0.7 * len(held)
     text = section_on(scored)
-    assert f"{scored['hits']} of {scored['scored']} measured losses lie within their 95 % interval" in text
+    assert f"{scored['hits']} of {scored['scored']} measured losses lie within the 95 % interval" in text
     off = scored["predictions"][-1]
     low, high = off["run_interval"]
     inside = sum(low <= loss <= high for loss in off["measured"])
@@ -440,7 +440,7 @@ def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):
     held = registered.held_out(runs)
     entries = registered.predictions(read_sweep(make_sweep(tmp_path / "sweep", noise=1e-4, runs=runs)), held)
     (other,) = [entry for entry in entries if runs[entry["runs"][0]].model.k == 2]
-    assert other["loss"] is None and other["reason"] == "k is 2, and the law is of runs with 1"
+    assert other["loss"] is None and other["reason"] == "k is 2, but the law was fitted with 1"
     assert sorted(i for entry in entries for i in entry["runs"]) == held
     for entry in entries:  # two seeds each
         assert len({dataclasses.replace(runs[i], seed=0) for i in entry["runs"]}) == 1 and len(entry["runs"]) == 2
@@ -472,7 +472,7 @@ def test_each_prediction_stands_beside_what_was_measured():
     ]
     said = {"fitted_to": [0, 1, 2], "written": "today", "scored": 3, "hits": 1, "level": 0.8, "predictions": entries}
     text = section_on(said)
-    assert "1 of 3 measured losses lie within their 80 % interval of one more run" in text
+    assert "1 of 3 measured losses lie within the 80 % interval of one more run" in text
     lines = [line[2:-1].replace(" ", "") for line in text.splitlines() if "1,234,567" in line]
     assert lines == [
         "S-BASE|1,234,567|16|bilinear|2.5000|2.4500to2.5500|2.52002.5800|+2.0%",
@@ -484,7 +484,7 @@ def test_each_prediction_stands_beside_what_was_measured():
 
 def test_a_prediction_after_the_fact_is_refused(tmp_path):
     runs = grid(widths=(16, 24, 32), experts=(2, 8), more_seeds=())
-    with pytest.raises(InputError, match="has results already, so that nothing said"):
+    with pytest.raises(InputError, match="already has results, so it"):
         registered.register(make_sweep(tmp_path / "done", runs=runs))
     assert not (tmp_path / "done" / registered.FILE).exists()
     with pytest.raises(InputError, match="the grid has 2 sizes; needed: at least 3"):

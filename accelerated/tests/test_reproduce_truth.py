@@ -350,15 +350,15 @@ def coarse(results, *laws):
     [
         (coarse, ["by at most 1,204 % (root mean square)", "scatter by 132 %", "1,103 times the largest model"]),
         (mixed, ["Routing lowers the loss at 5 of 6 points", "Whether it helps less as models grow is not settled.",
-                 "The law fits badly.", "misses the losses by at most 6 %", "so most of the miss is the law's",
+                 "The law fits badly.", "misses the losses by at most 6 %", "so the law causes most of the error",
                  "Whether the two routers differ is not settled.",
                  "HASH against S-BASE: 2.00 % lower in the mean (-1.00 to 5.00), not settled."]),
         (turned, ["No gain from routing is certain.", "It helps more as models grow.",
-                  "The law is good, not exact.", "so most of the miss is the law's",
-                  "The misses of S-BASE bend with log N", "The routers differ.",
+                  "The law fits well, not exactly.", "so the law causes most of the error",
+                  "The residuals of S-BASE bend with log N", "The routers differ.",
                   "HASH against S-BASE: 2.00 % lower in the mean (1.00 to 3.00)."]),
         (quiet, ["Routing lowers the loss at every size trained.", "Whether it helps less as models grow is",
-                 "The law fits exactly.", "how much of that is chance is not known"]),
+                 "The law fits exactly.", "the part due to chance is not known"]),
     ],
 )  # fmt: skip
 def test_what_came_out_turns_round_with_the_results(results, change, says):
@@ -367,7 +367,7 @@ def test_what_came_out_turns_round_with_the_results(results, change, says):
     assert missing == [], text
     heads = re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE)
     assert len(heads) == len(set(heads)) and sum("as models grow" in head for head in heads) == 1
-    assert ("bend with log N" in text) == (change is turned) and ("most of the miss" in text) == (change is not quiet)
+    assert ("bend with log N" in text) == (change is turned) and ("most of the error" in text) == (change is not quiet)
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):

@@ -57,7 +57,7 @@ def test_a_notebook_shows_tables(table):
     ranked = runs.plan(results.Budget(flops=1e17, memory=8e11), law="separable", resamples=0, published=False)
     for shown in (fits, found, ranked, runs.next_run("prediction", 1e9, 64, "Hash", law="separable", flops=1e18)):
         assert shown._repr_html_().count("<table>") >= 1 and "Hash" in repr(shown)
-    assert "<li>the law separable does not know of tokens" in ranked._repr_html_()
+    assert "<li>the law separable ignores tokens" in ranked._repr_html_()
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
     assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
     assert fits["Hash"].predict(n=370e6, experts=64).value == value
@@ -69,7 +69,7 @@ def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
     assert both.rows == "(k == 1) and (num_experts < 100)" and len(runs) == 37
     assert both.fit("separable", router="hash")["Hash"].best.rows == 16
     assert len(runs.fit("separable").fits) == 2 and "37 runs of table.csv" in repr(runs)
-    with pytest.raises(KeyError, match="there: A-router-with-a-long-name, Hash"):
+    with pytest.raises(KeyError, match="available: A-router-with-a-long-name, Hash"):
         runs.fit("separable")["hash"]
     with pytest.raises(InputError, match="E, experts"):
         runs.fit("separable").predict(n=1e8)

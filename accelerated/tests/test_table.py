@@ -175,8 +175,8 @@ def test_a_query_is_applied_before_the_last_evaluation():
     ("rows", "loss", "message"),
     [("seed == 7", "loss_c4", "rows 'seed == 7': no row matches; the table has 32 rows"),
      ("router_type == 'hash'", "loss_c4", "the table has 32 rows; router_type is Dense, S-Base"),
-     ("num_experts == 1", "loss_c4", "no routed run is left .*; a routed law needs some, --law dense none"),
-     (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
+     ("num_experts == 1", "loss_c4", "no routed run is left .*; a routed law needs one; --law dense does not"),
+     (None, "loss_pile", "loss_pile is not in the table; available: loss_validation, loss_c4")],
 )  # fmt: skip
 def test_a_choice_that_cannot_be_made(rows, loss, message):
     with pytest.raises(InputError, match=message) as caught:
@@ -224,5 +224,5 @@ def test_without_a_dense_run_the_routers_that_are_there_are_named(tmp_path):
     path = tmp_path / "table.csv"
     header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation\n"
     path.write_text(header + "0,1,none,1,100,3.0\n1,1,Hash,2,100,2.9\n")
-    with pytest.raises(InputError, match=r"there: Hash, none\).* --map router_type:NAME=Dense"):
+    with pytest.raises(InputError, match=r"the table has: Hash, none\).* --map router_type:NAME=Dense"):
         select_rows(read_table(path), axes="dense")

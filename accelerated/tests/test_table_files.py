@@ -48,7 +48,7 @@ def test_cells_are_those_that_were_written(tmp_path_factory, rows, chunk, end):
 
 def test_blank_lines_have_no_number(tmp_path):
     (tmp_path / "t.csv").write_text("\n\nx,y\n\n1,2\n\n\n3,4\n\n5\n", encoding="utf-8")
-    with pytest.raises(InputError, match="row 3: 1 cell; needed: 2, as many as the header has"):
+    with pytest.raises(InputError, match="row 3: 1 cell; needed: 2, as in the header"):
         read(tmp_path / "t.csv")
 
 

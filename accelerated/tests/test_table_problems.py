@@ -229,8 +229,8 @@ def test_rows_with_other_numbers_of_cells_and_headers_within(folder):
     rows[3], rows[7], rows[9] = rows[3][:-1], [*rows[7], "more"], HEADER
     rows[11][HEADER.index("loss_c4")] = "x"
     assert problems(write(folder / "ragged.csv", rows)) == [
-        "row 4: 12 cells; needed: 13, as many as the header has",
-        "row 8: 14 cells; needed: 13, as many as the header has",
+        "row 4: 12 cells; needed: 13, as in the header",
+        "row 8: 14 cells; needed: 13, as in the header",
         "row 10: the header once more; needed: a row of values",
         "row 12, column loss_c4: 'x'; needed: a number",
     ]
@@ -242,8 +242,8 @@ def test_a_short_row_is_not_made_up_for_by_a_long_one(folder):
         rows[short], rows[long] = rows[short][:-1], [*rows[long], "1"]
         assert sorted(problems(write(folder / "uneven.csv", rows))) == sorted(
             [
-                f"row {short + 1}: 12 cells; needed: 13, as many as the header has",
-                f"row {long + 1}: 14 cells; needed: 13, as many as the header has",
+                f"row {short + 1}: 12 cells; needed: 13, as in the header",
+                f"row {long + 1}: 14 cells; needed: 13, as in the header",
             ]
         )
 
@@ -381,7 +381,7 @@ def bad_tables(folder):
         ("num_experts", "0", "36 problems"),
         ("num_experts", "", "36 problems"),
         ("step", "last", "36 problems"),
-        ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; needed: losses that differ"),
+        ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; needed: different losses"),
         ("dense_parameter_count", "1e7", "router S-Base: "),
         ("router_type", "Dense", "30 problems"),
         ("hyper_id", "0", "problems"),

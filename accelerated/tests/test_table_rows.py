@@ -214,10 +214,10 @@ def test_a_table_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("sede == 42", "'sede': no column of the table; close: seed"),
-        ("router_type == Hash", "no column of the table; text of column router_type stands in quotes: \"Hash\""),
-        ("clrk", "no column of the table; there: k, seed, flop_increase, router_type, objective; or: clark"),
-        ("ｋ == 1", "'ｋ': no column of the table; close: k"),  # Python itself reads the wide letter as k
+        ("sede == 42", "'sede': no column of the table; did you mean seed?"),
+        ("router_type == Hash", "no column of the table; put text of column router_type in quotes: \"Hash\""),
+        ("clrk", "no column of the table; available: k, seed, flop_increase, router_type, objective; or: clark"),
+        ("ｋ == 1", "'ｋ': no column of the table; did you mean k?"),  # Python itself reads the wide letter as k
         ("k == 'one'", "column k holds numbers, \"'one'\" is text; allowed: a number with a number"),
         ("router_type > 3", "column router_type holds text, '3' is a number; allowed: a number with a number"),
         ("k in [1, 'a']", "column k holds numbers, \"'a'\" is text; allowed: numbers in a list of numbers"),
@@ -230,8 +230,8 @@ def test_a_table_from_a_file(tmp_path):
         ("k == 1 & seed == 42", "'1 & seed': '1' is a number, and `&` takes conditions; needed: such as (k == 1) & ("),
         ("~k == 1", "'~k': column k holds numbers, and `~` takes conditions"),
         ("k == 1 and seed", "column seed holds numbers, and `and` takes conditions; needed: such as k == 1 and seed"),
-        ("(k == 1) & (seed == 7) or k == 2", "mixes signs and words, which bind differently"),
-        ("not (k == 1) | (k == 2)", "mixes signs and words, which bind differently"),
+        ("(k == 1) & (seed == 7) or k == 2", "mixes signs and words, which have different precedence"),
+        ("not (k == 1) | (k == 2)", "mixes signs and words, which have different precedence"),
         ("(k == 1) == (seed == 42)", "'k == 1' is a condition, 'seed == 42' is a condition; allowed: a number with"),
         ("router_type + 'x' == 'y'", "column router_type holds text; allowed in arithmetic: numbers"),
         ("seed = 42", "'= 42'; allowed: columns, numbers, \"text\""), ("k ==", "rows 'k ==': "),

@@ -126,7 +126,7 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     assert kept.tokens.tolist() == [100, 4 * 4 * 16] and kept.losses["validation"].tolist() == [3.5, 5.25]
     assert kept.flops[1] == 3 * config.accounting().flops_per_token * 4 * 4 * 16
     assert "words: accuracy" in printed and "the last word" in printed
-    assert "2 questions, guessing is right in 0.0000" in printed
+    assert "2 questions, guessing scores 0.0000" in printed
 
 
 def test_what_just_fills_the_window_is_not_cut():
@@ -226,16 +226,16 @@ def test_a_last_word_is_right_if_all_of_its_tokens_are(likely, right):
 
 
 BAD = {
-    "json": ('{"text": "a b"', "line 2: is no JSON"),
-    "object": ("[1]", "line 2: is no JSON object"),
-    "one word": ('{"text": "alone"}', "line 2: text is 'alone'; needed: a text of at least two words"),
+    "json": ('{"text": "a b"', "line 2: is not valid JSON"),
+    "object": ("[1]", "line 2: is not a JSON object"),
+    "one word": ('{"text": "alone"}', "line 2: text is 'alone'; needed: text of at least two words"),
     "no answer": ('{"context": "a", "choices": ["b", "c"]}', "line 2: has no answer; needed: context, choices"),
     "one choice": ('{"context": "a", "choices": ["b"], "answer": 0}', "line 2: choices are .*at least two texts"),
     "blank": ('{"context": "a", "choices": ["b", " "], "answer": 0}', "line 2: choices are .*not blank"),
     "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
     "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is true"),
-    "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: a text"),
-    "layout": ('{"text": "a b"}', "line 2: has another layout than line 1"),
+    "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: text"),
+    "layout": ('{"text": "a b"}', "line 2: its layout differs from line 1"),
 }  # fmt: skip
 
 

@@ -108,11 +108,11 @@ def test_long_lines_without_spaces():
 @pytest.mark.parametrize(
     ("text", "vocab_size", "words"),
     [
-        (TEXT, 200, "at least 264"),
+        (TEXT, 200, "use 264 or more"),
         (TEXT, 50_000, "supports at most"),
         ("a b c", 500, "supports at most"),
-        ("\n\n\n", 300, "no characters but line ends"),
-        ("", 300, "no characters but line ends"),
+        ("\n\n\n", 300, "has only line ends"),
+        ("", 300, "has only line ends"),
     ],
 )
 def test_vocabulary_that_the_text_does_not_support(text, vocab_size, words):

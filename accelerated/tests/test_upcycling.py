@@ -87,7 +87,7 @@ def test_the_dense_blocks_are_those_that_stay_dense():
     with pytest.raises(InputError, match="redrawn is 0.5; .*needs uniforms"):
         upcycle(before, fresh, routed, redrawn=0.5)
     wider = transformer.init(np.random.default_rng(0), dataclasses.replace(dense, d_model=16))
-    with pytest.raises(InputError, match="the experts need down of shape .* those of the dense model give"):
+    with pytest.raises(InputError, match="the experts need down of shape .* the dense model gives"):
         upcycle(wider, fresh, routed)
 
 
@@ -139,10 +139,13 @@ def _is_tree(node) -> bool:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"d_model": 16}, "has other shapes; the first: .* needed"),
+        ({"d_model": 16}, "has different shapes; the first: .* needed"),
         ({"init_from": None, "init_noise": 0.5}, "init_noise is 0.5, which needs init_from"),
         ({"init_redraw": 1.5}, "init_redraw is 1.5; it has to be between 0 and 1"),
-        ({"router": "dense", "experts": 1, "init_noise": 0.5}, "init_noise is 0.5; .*dense has no dense FFNs to make"),
+        (
+            {"router": "dense", "experts": 1, "init_noise": 0.5},
+            "init_noise is 0.5, but .*dense has no dense FFNs to copy",
+        ),
     ],
 )
 def test_a_lender_that_does_not_fit_is_one_clear_line(small_fields, lender, tmp_path, changes, message):

@@ -1,4 +1,4 @@
-"""What one training run is: a model and how it is trained. The fields of both are the flags of `routelaws train`.
+"""The configuration of one training run: model and training. Its fields are the flags of `routelaws train`.
 
 A run is fixed by its configuration, the machine and its thread count: the same three give the same losses bit for bit.
 Files (config.json, sweep.json, TOML) hold the fields of the model and those of the run side by side, in one mapping.
@@ -23,10 +23,10 @@ from ..wording import LONGEST_NAME
 from .mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
-"""Fields with another value of which a run may go on: no row that is there would be another."""
+"""Fields that may change when a run resumes, because they affect no existing row."""
 
 PLACES = ("corpus", "eval", "hash_embeddings", "init_from", "routing")
-"""Fields that say where something lies: with the same content elsewhere a run is the same one."""
+"""Fields that hold paths: a run is the same if the content at another path is the same."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -35,14 +35,14 @@ DTYPES = ("float32", "bfloat16")
 """What matrix products may be computed in; parameters, norms, routing and the loss are float32 always."""
 
 ATTENTION = ("auto", "own", "tokamax")
-"""By what attention may be computed, see `attention_kernels`."""
+"""Implementations of attention, see `attention_kernels`."""
 
 
 LARGEST = 2**31 - 1
-"""The largest whole number in a field, but for a seed: steps and shapes are 32-bit numbers in what is compiled."""
+"""The largest whole number in a field other than seed: compiled programs use 32 bits for steps and shapes."""
 
 MOST_PARAMETERS = 2**53
-"""Parameters of a model at most, some thousand times those of the largest ones there are."""
+"""The largest number of parameters, some thousand times the largest existing models."""
 
 LARGEST_SEED = 2**32 - 1
 """The largest seed: JAX takes its last 32 bits, so larger ones would repeat smaller ones."""
@@ -54,7 +54,7 @@ def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
     Our choice, tuned at two sizes (N of 6.8 and 42 thousand, 1.6 million tokens of Python source, batches of 1,024
     tokens), dense and with 16 experts by HASH and by S-BASE: in each of the six cases the loss at this rate was below
     that at half of it and at twice, in two of them (dense and HASH at the larger size) by no more than the error over
-    documents. So the rule does not depend on E. Far above these sizes it is a guess; it gives 3e-4 at 1.3 billion. The
+    documents. So the rule does not depend on E. Far above these sizes it is a guess: 3e-4 at 1.3 billion. The
     preset `rates` repeats the tuning.
     """
     del num_experts
@@ -137,22 +137,22 @@ class TrainConfig:
     """On a mesh, a router balances over the tokens of one data x expert shard (shard) or of the whole batch (global)."""  # noqa: E501
 
     def fields(self) -> dict:
-        """Return the fields of the model, as they are given, and of the run in one mapping; see `from_mapping`."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return self.model.given() | {name: value for name, value in own.items() if name != "model"}
+        """Return the given fields of the model and the fields of the run in one mapping; see `from_mapping`."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return self.model.given() | {name: value for name, value in fields.items() if name != "model"}
 
     def accounting(self) -> Accounting:
         """Return N, P, F and B of the model at this run's sequence length."""
         return self.model.accounting(self.sequence_length)
 
     def peak_learning_rate(self) -> float:
-        """Return the learning rate that was given, or that of the rule."""
+        """Return the given learning rate, or else the rule's."""
         if self.learning_rate is not None:
             return self.learning_rate
         return learning_rate_rule(self.accounting().dense_parameters, self.model.experts)
 
     def stable_steps(self) -> int:
-        """Return after how many steps the learning rate, once it is up, begins to fall."""
+        """Return the step at which the learning rate begins to fall after the warm-up."""
         if self.schedule == "constant":
             return self.steps
         return decay_start(self.steps, self.decay) if self.schedule == "wsd" else 0
@@ -181,7 +181,7 @@ class TrainConfig:
         return "-".join([*parts, f"d{model.d_model}", f"L{model.blocks}", f"s{self.seed}"])
 
     def check(self) -> None:
-        """Raise `InputError` where a field, or a combination of fields, cannot be used."""
+        """Raise `InputError` if a field or a combination of fields is invalid."""
         model = self.model
         check_sizes(self.fields())
         self.check_parameters()
@@ -191,8 +191,9 @@ class TrainConfig:
         by_sequence = model.router == "expert_choice" and model.grouping == "sequence"
         if by_sequence and model.k * self.sequence_length % model.experts:
             raise InputError(
-                f"k {model.k} times sequence_length {self.sequence_length} over experts {model.experts} is the number "
-                "of tokens of an expert; it has to be whole"
+                f"k {model.k} times sequence_length {self.sequence_length} divided by experts {model.experts} is the "
+                "number "
+                "of tokens per expert; it has to be whole"
             )
         if "router_scale" not in model.record.options and self.router_rate != TrainConfig.router_rate:
             raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights")
@@ -213,13 +214,13 @@ class TrainConfig:
         self.evaluation_sets()
 
     def check_parameters(self) -> None:
-        """Raise `InputError` where the model has more parameters than any machine could hold."""
+        """Raise `InputError` if the model has more parameters than any machine can hold."""
         parameters = self.accounting().total_parameters
         if parameters > MOST_PARAMETERS:
             raise InputError(f"the model has {parameters:.3g} parameters; it can have {MOST_PARAMETERS:.3g} at most")
 
     def _check_counts(self) -> None:
-        """Raise `InputError` where a field that counts something is no whole number, or too small."""
+        """Raise `InputError` if a count is not a whole number, or too small."""
         for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
@@ -234,7 +235,7 @@ class TrainConfig:
             _check_whole("keep_every", self.keep_every, 1)
 
     def _check_rates(self) -> None:
-        """Raise `InputError` where a rate, a limit or a share is out of its range."""
+        """Raise `InputError` if a rate, a limit or a share is out of range."""
         if not 1 < self.loss_limit:
             raise InputError(f"loss_limit is {self.loss_limit}; it has to be above 1")
         for name in ("learning_rate", "router_rate", "gradient_clip"):
@@ -252,7 +253,7 @@ class TrainConfig:
             raise InputError(f"routing {self.routing} is for one device; leave out mesh {self.mesh}")
 
     def _check_init(self) -> None:
-        """Raise `InputError` where a field on the weights of another run is out of range, or there is no such run."""
+        """Raise `InputError` if a field for the weights of another run is out of range or needs such a run."""
         if not 0 <= self.init_noise < math.inf:
             raise InputError(f"init_noise is {self.init_noise}; it has to be at least 0 and finite")
         if not 0 <= self.init_redraw <= 1:
@@ -262,7 +263,7 @@ class TrainConfig:
                 raise InputError(f"{name} is {getattr(self, name)}, which needs init_from")
 
     def _check_schedule(self) -> None:
-        """Raise `InputError` where the schedule is unknown, or a field beside it has no meaning for it."""
+        """Raise `InputError` if the schedule is unknown, or does not use a field that is set."""
         for name, allowed in (("schedule", SCHEDULES), ("decay_shape", SHAPES)):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -277,7 +278,7 @@ class TrainConfig:
             )
 
     def _check_groups(self) -> None:
-        """Raise `InputError` where the groups of the router do not make up a batch, in training or in evaluation."""
+        """Raise `InputError` if a batch of training or evaluation cannot be divided into the router's groups."""
         model = self.model
         if not model.record.grouped:
             return
@@ -308,18 +309,18 @@ class TrainConfig:
         return sets
 
     def changeable(self, before: "TrainConfig") -> tuple[str, ...]:
-        """Return the fields that a run may change when it resumes: the steps, too, if a stable phase becomes longer."""
+        """Return the fields that may change when a run resumes; also the steps, if a stable phase becomes longer."""
         grows = self.schedule != "cosine" and self.steps > before.steps
         return (*CHANGEABLE, "steps") if grows else CHANGEABLE
 
     def difference(self, other: "TrainConfig", besides: tuple[str, ...] = CHANGEABLE) -> tuple | None:
-        """Return (name, value here, value there) of the first field that differs, None if none does but `besides`."""
+        """Return (name, value here, value there) of the first field that differs outside `besides`, or None."""
         theirs = other.fields()
         pairs = ((name, value, theirs[name]) for name, value in self.fields().items() if name not in besides)
         return next((pair for pair in pairs if pair[1] != pair[2]), None)
 
     def plain(self) -> dict:
-        """Return the fields as JSON holds them, infinity as the text "inf"; `from_mapping` reads them back."""
+        """Return the fields as JSON values, infinity as "inf"; `from_mapping` reads them back."""
         return {name: "inf" if value == math.inf else value for name, value in self.fields().items()}
 
     def to_json(self) -> str:
@@ -335,7 +336,7 @@ RUN_FIELDS = {field.name: field.type for field in dataclasses.fields(TrainConfig
 
 
 def check_sizes(values: dict) -> None:
-    """Raise `InputError` where a whole number among the fields is too large."""
+    """Raise `InputError` if a whole number is too large."""
     for name, value in values.items():
         largest = LARGEST_SEED if name == "seed" else LARGEST
         if isinstance(value, int) and value > largest:
@@ -369,7 +370,7 @@ def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
 
 
 def read_fields(values: dict, where: str) -> dict:
-    """Return fields of a model and of a run with the types that they have there; see `from_mapping`."""
+    """Return the fields of a model and of a run, converted to their types; see `from_mapping`."""
     kinds = RUN_FIELDS | MODEL_FIELDS
     for name in values:
         if name not in kinds:
@@ -385,7 +386,7 @@ def read_fields(values: dict, where: str) -> dict:
 
 
 def _convert(name: str, value, kind: type, where: str):
-    """Return `value` as the type of its field: whole numbers become floats where floats are meant, lists tuples."""
+    """Return `value` as the type of its field: whole numbers become floats if needed, lists become tuples."""
     kind = kind.__name__ if isinstance(kind, type) else str(kind)
     if value is None and "None" in kind:
         return None
@@ -413,7 +414,7 @@ def read_config_file(design_or_file: str) -> dict:
     """Return the fields of a design (a name of `designs`, unless there is a file of that name) or of a TOML file.
 
     Raises:
-        InputError: no such design or file, not TOML, or an unknown field; the message says what there is.
+        InputError: no such design or file, not TOML, or an unknown field; the message lists the valid ones.
     """
     path, known = Path(design_or_file), designs()
     if not path.suffix and not path.exists():

@@ -1,8 +1,8 @@
-"""Which layer first gave something that is not finite: the failing batch once more, block by block.
+"""Find the layer that first gave a value that is not finite, by running the failing batch block by block.
 
 Beyond the first m blocks all weights are set to 0, so that the residual stream passes them unchanged and the logits
 are those of a model of m blocks. The first m whose logits are not finite names the block. If there is none, the
-gradient is looked at, whose blocks are met from the last to the first.
+gradient is checked from the last block to the first.
 """
 
 import functools
@@ -22,7 +22,7 @@ from .step import RunInputs, compute_dtype, drawn, highest_loss, run_inputs
 
 
 def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, windows: np.ndarray, number: int) -> str:
-    """Return in words which part of the model is the first whose activations or gradients are not finite.
+    """Describe the first part of the model whose activations or gradients are not finite.
 
     Args:
         config: the run.
@@ -39,7 +39,7 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
 
 
 def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str | None:
-    """Return in words the first block whose activations are not finite; None where all are."""
+    """Describe the first block whose activations are not finite; None if all are finite."""
 
     @jax.jit
     def finite(params, blocks):
@@ -52,7 +52,7 @@ def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str
 
 
 def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
-    """Return in words what is not finite where all activations are: a router's loss, or going back a gradient."""
+    """Describe what is not finite if all activations are: a router loss or a gradient."""
 
     def total_and_result(params):
         result = forward(params)
@@ -94,7 +94,7 @@ def special_blocks(model: ModelConfig) -> np.ndarray:
 
 
 def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
-    """Return, for each part of the parameter tree whose leaves are stacked by block, the block of each entry."""
+    """Return the block of each entry, for each part of the parameter tree that is stacked by block."""
     special, everyone = special_blocks(model), np.arange(model.blocks)
     parts = {"blocks": everyone, "routed_ffn": special, "wide_ffn": special}
     return parts | {"dense_ffn": np.setdiff1d(everyone, special)}
@@ -102,7 +102,7 @@ def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
 
 def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
     """Return the parameters with 0 for all weights beyond the first `blocks` blocks, which may be traced."""
-    found = dict(params)
+    cut = dict(params)
     for name, of in _blocks_of(model).items():
         if name in params:
             kept = jnp.asarray(of) < blocks
@@ -110,8 +110,8 @@ def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
             def put(leaf, kept=kept):
                 return jnp.where(kept.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
 
-            found[name] = jax.tree.map(put, params[name])
-    return found
+            cut[name] = jax.tree.map(put, params[name])
+    return cut
 
 
 def _norms_of_blocks(gradient: dict, model: ModelConfig) -> np.ndarray:
@@ -136,12 +136,12 @@ def _first_bad(tree: dict) -> str | None:
 
 
 def _name(block: int, model: ModelConfig) -> str:
-    """Return what the first `block` blocks end with, in words."""
+    """Describe the output of the first `block` blocks."""
     return f"block {block} of {model.blocks}" if block else "the embedding"
 
 
 def what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:
-    """Return in words what makes the batch of a step bad."""
+    """Describe why the batch of a step is bad."""
     at = f"at step {number:,}"
     if not math.isfinite(loss):
         return f"the training loss is {loss} {at}"

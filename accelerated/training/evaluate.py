@@ -1,7 +1,7 @@
-"""The losses of a trained model again, also with the groups of its router changed.
+"""The losses of a trained model, also with other router groups.
 
 A Mixture of Tokens is evaluated in groups of g sequences, as it was trained; `group_size` 1 leaves every token alone,
-and `one_hot` gives each expert one token. Such a model has not met that in training, and the loss says what it costs.
+and `one_hot` gives each expert one token. The model was not trained so; the loss shows the cost of the change.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ def evaluate_run(
     corpus: Sequence[str] = (),
     tell=print,
 ) -> dict:
-    """Return the losses of the last checkpoint of a run, on the texts that it was evaluated on, or on others.
+    """Return the losses of the last checkpoint of a run, on its own evaluation texts or on others.
 
     Args:
         folder: a run folder.
         group_size: sequences in a group, for expert_choice and mixture_of_tokens; the run's own if None.
         one_hot: mixtures of one token each, for mixture_of_tokens.
         tokens: evaluation tokens; the run's own number if None.
-        corpus: files, folders or patterns, each of them a text to evaluate on instead, whole and in the pieces of the
-            run's own tokenizer; a loss is called by the path as it stands here.
-        tell: called with a line on what is being done.
+        corpus: files, folders or patterns; each is one text to evaluate on instead, tokenised by the
+            run's tokenizer. The path as given is the name of the loss.
+        tell: called with one line per slow step.
 
     Returns:
         {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
@@ -61,8 +61,8 @@ def evaluate_run(
     evaluate = make_evaluate(config, run.table, model)
     results = {"router": config.model.router, "group_size": model.group_size, "one_hot": one_hot}
     for name, text in texts.items():
-        found = evaluate(run.params, text.tokens)
-        losses = window_losses(text, found.loss, found.counted, model.objective)
+        evaluation = evaluate(run.params, text.tokens)
+        losses = window_losses(text, evaluation.loss, evaluation.counted, model.objective)
         results |= {
             f"loss_{name}": mean_loss(losses),
             f"standard_error_{name}": standard_error(losses) if documents(losses) > 1 else None,
@@ -83,7 +83,7 @@ def _own(folder: Path, run: SavedRun, config, tell) -> dict:
 
 
 def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
-    """Return {path: windows} of other texts, in the pieces of the run's own tokenizer."""
+    """Return {path: windows} of other texts, tokenised by the run's tokenizer."""
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
     return {path: windows_of_text(path, run, **sizes, num_batches=wanted) for path in map(str, corpus)}

@@ -17,7 +17,7 @@ from .text.tokenizer import END_OF_DOCUMENT
 from .watch import Watch, silent
 
 MOST_TOKENS = 1_000_000
-"""Tokens at most of one text: each runs a whole window."""
+"""The largest number of tokens of one text; each token runs a whole window."""
 
 
 def generate(
@@ -31,16 +31,16 @@ def generate(
 ) -> str:
     """Continue a text with the model of a run.
 
-    The model is causal in evaluation, whatever its router, so one window of S tokens serves every position: what lies
-    after the last token read does not matter. Each new token runs the whole window again. A Mixture of Tokens is given
-    g copies of the window, the mixture of which is the window. Expert choice would treat g copies like nothing it has
-    met in training, and needs g different texts; it is refused.
+    With any router the model is causal in evaluation, so one window of S tokens serves every position: tokens
+    after the current one do not matter. Each new token runs the whole window again. A Mixture of Tokens gets
+    g copies of the window, whose mixture is the window. Expert choice would need g different texts, as in training, so
+    it is an error.
 
     Args:
         folder: a run folder; its last whole checkpoint is used.
         prompt: the text to continue; may be empty.
         tokens: how many to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
-        temperature: 0 takes the most likely token, 1 samples from the model as it is.
+        temperature: 0 takes the most likely token, 1 samples from the model's own distribution.
         seed: of the sampling.
         watch: as in `load_run`.
 

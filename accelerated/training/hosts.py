@@ -3,10 +3,10 @@
     process 0   devices 0 1 2 3   rows 0-3 of every batch    writes the log, the table and the other files
     process 1   devices 4 5 6 7   rows 4-7                   checkpoints: every process its own part of the arrays
 
-JAX's own runtime does the work (`jax.distributed`): one process for each host (for each GPU under SLURM and Open MPI,
-as JAX decides there), all of which run the same program on one mesh of all devices. Here is how a run is started on
-them, and the few places where a process has to know that it is not alone. A batch is the same one whatever the number
-of processes: each process reads those of its rows that its devices hold.
+JAX's runtime (`jax.distributed`) does the work: one process for each host (for each GPU under SLURM and Open MPI,
+as JAX decides there); all processes run the same program on one mesh of all devices. This file starts a run on
+them and has the few places where a process must know the others. A batch does not depend on the number
+of processes: each process reads the rows that its devices hold.
 
 How processes find each other:
 
@@ -34,16 +34,16 @@ TIMEOUT = 300
 
 
 TPU_NAMES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_COORDINATOR_ADDRESS", "TPU_ML_PLATFORM")
-"""What is in the environment of a process on a TPU VM: one of these at least."""
+"""Environment variables of a process on a TPU VM; at least one is set."""
 
 
 class Hosts(NamedTuple):
     """How the processes of a run find each other.
 
     Attributes:
-        coordinator: HOST:PORT of process 0; None where a launcher says it
-        processes: how many there are; None where a launcher says it
-        process_id: which of them this is, from 0; None where a launcher says it
+        coordinator: HOST:PORT of process 0; None if a launcher provides it
+        processes: their number; None if a launcher provides it
+        process_id: index of this process, from 0; None if a launcher provides it
     """
 
     coordinator: str | None = None
@@ -54,9 +54,9 @@ class Hosts(NamedTuple):
 def launcher(environment: Mapping[str, str]) -> str | None:
     """Return the launcher that started this process as one of several, by its environment variables; None without one.
 
-    These are the launchers that `jax.distributed.initialize()` asks by itself. Where JAX finds TPU chips it says so in
-    TPU_ML_PLATFORM when it is imported: a command that came to a TPU VM by ssh has nothing else in its environment, and
-    JAX asks the VM for the rest. Open MPI says where process 0 is up to its version 4.
+    `jax.distributed.initialize()` supports these launchers. If JAX finds TPU chips, it sets
+    TPU_ML_PLATFORM when it is imported. A command started by ssh on a TPU VM has no other variable, and
+    JAX asks the VM for the rest. Open MPI gives the address of process 0 up to version 4.
     """
     if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
         return "SLURM"
@@ -84,34 +84,34 @@ def hosts_of(
     Raises:
         InputError: flags that do not go together, that are out of range, or no launcher where one is needed.
     """
-    given = {"--coordinator": coordinator, "--processes": processes, "--process-id": process_id}
-    missing = [name for name, value in given.items() if value is None]
+    flags = {"--coordinator": coordinator, "--processes": processes, "--process-id": process_id}
+    missing = [name for name, value in flags.items() if value is None]
     if distributed not in (None, "auto"):
         raise InputError(f"--distributed is {distributed!r}; allowed: auto")
     if distributed == "auto":
         if len(missing) < 3:
-            raise InputError("--distributed auto finds the other processes itself; leave out " + _rest(given))
+            raise InputError("--distributed auto finds the other processes itself; leave out " + _rest(flags))
         _check_launcher(environment)
         return Hosts()
     if len(missing) == 3:
         return None
     if missing:
-        raise InputError(f"{', '.join(missing)}: missing; give all three: {', '.join(given)}")
+        raise InputError(f"{', '.join(missing)}: missing; give all three: {', '.join(flags)}")
     _check_place(coordinator, processes, process_id)
     return Hosts(coordinator, processes, process_id)
 
 
 def _check_launcher(environment: Mapping[str, str]) -> None:
-    """Raise InputError where nothing in the environment says which process of several this one is."""
+    """Raise InputError if the environment does not give the index of this process."""
     if launcher(environment) is None:
         who = "SLURM, Open MPI or a TPU pod did not start this process"
         if "OMPI_COMM_WORLD_SIZE" in environment:
-            who = "Open MPI 5 does not say where process 0 is, as Open MPI 4 did"
+            who = "Open MPI 5 does not report the address of process 0"
         raise InputError(f"--distributed auto: {who}; give --coordinator HOST:PORT, --processes N and --process-id I")
 
 
 def _check_place(coordinator: str, processes: int, process_id: int) -> None:
-    """Raise InputError where the flags give no address of process 0, or no place among the processes."""
+    """Raise InputError if the flags do not give the address of process 0 or the index of this process."""
     host, colon, port = coordinator.rpartition(":")
     if not host or not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
@@ -127,9 +127,9 @@ def _rest(given: dict) -> str:
 
 @contextlib.contextmanager
 def joined(hosts: Hosts | None) -> Iterator[None]:
-    """Be one of the processes of a run, from before JAX is first asked for a device until the end.
+    """Join the processes of a run; enter before JAX first looks for devices.
 
-    A process that ends with an error does not wait for the others, so that they learn of it: their next collective
+    A process that ends with an error does not wait for the others, so that they stop too: their next collective
     fails, or the launcher ends them.
 
     Args:
@@ -157,15 +157,15 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
 
 
 def is_writer() -> bool:
-    """Return whether this process writes what one process alone writes: log, table, configuration, tokenizer."""
+    """Return whether this process writes the files of the run: log, table, configuration, tokenizer."""
     return jax.process_index() == 0
 
 
 def wait_for_all(what: str) -> None:
-    """Return when every process has come here.
+    """Wait until every process has called this.
 
     Args:
-        what: a name of the place, the same for all.
+        what: a name for this point, the same in all processes.
     """
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
@@ -175,7 +175,7 @@ def wait_for_all(what: str) -> None:
 
 @contextlib.contextmanager
 def writer_first(what: str) -> Iterator[None]:
-    """Let process 0 do what is inside before the others do: what it leaves on the disk, they find.
+    """Let process 0 run the body before the others, so that they find its files on disk.
 
     Args:
         what: a name, the same for all.
@@ -188,7 +188,7 @@ def writer_first(what: str) -> Iterator[None]:
 
 
 def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1) -> np.ndarray:
-    """Return the places on one axis of a global array that the devices of this process hold, in order.
+    """Return the indices on one axis of a global array that this process's devices hold, in order.
 
     Args:
         sharding: of the array.
@@ -221,10 +221,10 @@ def batch_of_all(
 
 @contextlib.contextmanager
 def own_folder(folder: Path) -> Iterator[Path]:
-    """Give the folder of a run to the process that writes, and to every other one a copy of its small files.
+    """Give the folder of a run to the writing process, and a copy of its small files to each other process.
 
-    All processes then do the same, read the same, and what the others write is thrown away. Checkpoints, which all
-    processes write together, stay in the folder itself.
+    All processes then read and write the same files, and the copies are discarded. Checkpoints, which all
+    processes write together, stay in the folder.
 
     Args:
         folder: of the run, in a file system that all processes see.
@@ -242,7 +242,7 @@ def own_folder(folder: Path) -> Iterator[Path]:
 
 
 def asked_anywhere(here: bool) -> bool:
-    """Return whether something was asked of any process; all of them have to come here."""
+    """Return whether any process got the request; all processes must call this."""
     if jax.process_count() == 1:
         return here
     from jax.experimental import multihost_utils
@@ -251,7 +251,7 @@ def asked_anywhere(here: bool) -> bool:
 
 
 def whole(tree):
-    """Return arrays as NumPy arrays, whole, in every process; all processes have to ask for the same."""
+    """Return whole NumPy arrays in every process; all processes must call this with the same arrays."""
 
     def one(leaf):
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:

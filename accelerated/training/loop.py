@@ -10,11 +10,11 @@
         record.json        digests that tie these files together: see `record`
         checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
-Checkpoints are written while training goes on, and the last row when the last of them is whole. A run that was killed
-goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
-written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
-took; those before it have to be as they were written. A batch whose loss or gradient is not finite changes nothing: the
-run stops, or passes it over where it may.
+Checkpoints are written during training, and the last row after the last checkpoint is complete. A killed run
+resumes from its last complete checkpoint: weights, optimizer and position in the text. Rows and log lines that were
+written after that checkpoint are dropped and written again, so a resumed run differs from an uninterrupted one only
+in its times. Earlier rows and lines must be unchanged. If the loss or gradient of a batch is not finite, no weight
+changes: the run stops, or skips the batch if allowed.
 """
 
 import math
@@ -76,11 +76,11 @@ from .window_losses import WindowRows, as_csv, mean_loss
 ANOTHER_OUT = "choose another --out to train on the new one"
 
 GRACE = 5.0
-"""Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
+"""Seconds to wait for another process that trains the same run; a worker of a killed sweep ends sooner."""
 
 
 class DivergedError(InputError):
-    """A loss or gradient is not finite, or the loss exploded; the message says where and what to change."""
+    """A loss or gradient is not finite, or the loss exploded; the message names the layer and the remedy."""
 
 
 class Run:
@@ -88,13 +88,13 @@ class Run:
 
     Args:
         config: what to train.
-        folder: where it is kept; made if missing.
+        folder: of the run; made if missing.
         tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
         watch: told what happens.
-        checkpoints: where checkpoints are, if not in the folder: for one of several processes, see `hosts`.
-        trunk: where to begin, if not at step 0.
-        keep: steps whose checkpoints are written and kept for good, for runs that begin there.
+        checkpoints: the folder of checkpoints if several processes train the run, see `hosts`.
+        trunk: the start, if not step 0.
+        keep: steps whose checkpoints are kept permanently, for runs that begin there.
 
     Raises:
         InputError: the folder holds a run with another configuration, the text is too small, there are several
@@ -151,7 +151,7 @@ class Run:
         self.windows: list[str] = []  # digests, see `record`
         self.window_rows: dict[str, WindowRows] = {}
         self.seconds = 0.0
-        self.initial_tokens = 0  # of other runs, whose weights this one began with
+        self.initial_tokens = 0  # training tokens of the initial weights
         self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
@@ -162,7 +162,7 @@ class Run:
             DivergedError: a loss or gradient is not finite, or the loss exploded.
             InputError: every checkpoint is damaged, or another process trains this run.
             StorageError: the disk is full, the folder is read-only, or a file is gone.
-            Resumable: the process was asked to stop; what was done is in a checkpoint.
+            Resumable: the process was asked to stop and has saved a checkpoint.
         """
         running = locked(self.folder, wait=GRACE, holder="another training of this run")
         with storage_errors(self.folder), running:
@@ -180,7 +180,7 @@ class Run:
         return read_results(self.folder)[0]
 
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
-        """Return the step and the state to go on from, with log and table cut back to them."""
+        """Return the step and the state to resume from, after cutting log and table back to that step."""
         state = initial_state(self.config, self.layout)
         if self.config.init_from is not None and self.trunk is None:
             state, self.initial_tokens = lent(self.config, state, self.watch)
@@ -199,7 +199,7 @@ class Run:
         return step, state
 
     def _go_on(self, begun: Restored, how: str) -> None:
-        """Take over what a checkpoint counts beside its arrays, and say where the run begins."""
+        """Take over the counts of a checkpoint, and report where the run begins."""
         step, steps = begun.step, self.config.steps
         self._tell(
             f"{self.folder}: {how if step < steps else 'has its last checkpoint, of'} step {step:,} of {steps:,}"
@@ -212,35 +212,35 @@ class Run:
         self.initial_tokens = begun.extra.get("initial_tokens", self.initial_tokens)
 
     def _check_saved(self, step: int, extra: dict) -> None:
-        """Raise `InputError` where the files of the folder do not belong to a checkpoint."""
+        """Raise `InputError` if the files of the folder do not match a checkpoint."""
         check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
 
     def _nothing_kept(self, step: int) -> Kept:
-        """Return that a run without a checkpoint begins, at step 0 or at that of its trunk, with nothing."""
+        """Return the start of a run without a checkpoint: step 0 or the trunk's step, with empty log and table."""
         check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
         if (self.folder / "log.jsonl").exists():
             self._tell(f"{self.folder}: stopped before its first checkpoint was complete; starts from step {step:,}")
         return Kept([], [], b"")
 
     def _kept(self, record: Record | None, step: int) -> Kept:
-        """Return what a run goes on with from a checkpoint."""
+        """Return the log and table with which a run resumes from a checkpoint."""
         if record is None:
             self._tell(f"{self.folder}: {NO_RECORD}")
             return kept_files_of_older(self.folder, step, self.evaluation_steps)
         return kept_files(self.folder, record, step, self._tell)
 
     def _record(self) -> Record:
-        """Return what ties the files together, as they are now or are about to be written."""
+        """Return the record of the files, as they are now or are about to be written."""
         static = self.config.plain(), *self.digests, self.texts
         rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
         return Record(*static, rows, windows, self.log.mark())
 
     def _row_is_missing(self, step: int) -> bool:
-        """Whether this step is one to evaluate at, and the table has no row for it yet: after a kill, long ago."""
+        """Return whether this step needs an evaluation and has no row yet."""
         return step in self.evaluation_steps and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Train from a step to the end: in calls of several steps that end at each evaluation and each checkpoint."""
+        """Train from a step to the end; calls of several steps end at each evaluation and checkpoint."""
         config = self.config
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
@@ -264,11 +264,11 @@ class Run:
             self.seconds = before + time.perf_counter() - started
             if step in checkpoint_steps:
                 saved = self._save(step, state, checkpoints)
-        checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
+        checkpoints.wait()  # the last row marks the run as finished, so its weights must be complete
         self._publish()
 
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
-        """Return the state after n steps beyond `step`, which are taken in one compiled call, looked at and logged.
+        """Take n steps after `step` in one compiled call, check and log them, and return the state.
 
         Raises:
             DivergedError: as `_look_for_bad`.
@@ -279,7 +279,7 @@ class Run:
         left = self.config.skip_bad_batches - self.skipped
         state, metrics = train_steps(state, batches, step, left, *([] if held is None else [held]))
         if step + n < self.config.steps:
-            self.batches.read_ahead(self.config.steps_per_call)  # while devices are at work beside this thread
+            self.batches.read_ahead(self.config.steps_per_call)  # while the devices compute
         wait_for(metrics, started)
         self._look_for_bad(step, batches, metrics, state.params, checkpoints)
         self._record_steps(step + n, n, metrics, started)
@@ -291,7 +291,7 @@ class Run:
         return Checkpoints(self.checkpoints, self._tell, **kept)
 
     def _recorded_texts(self, folder: Path) -> dict[str, str]:
-        """Return the digests of the texts that the run in a folder began with; {} for a new one."""
+        """Return the recorded digests of the run's texts; {} for a new run."""
         saved = self._saved().beside()
         if saved is not None:
             return texts_in(saved)
@@ -322,10 +322,10 @@ class Run:
 
     def _batches(self, n: int):
         """Return the next n batches, of all processes."""
-        own = self.batches.stacked(n)
+        rows = self.batches.stacked(n)
         if self.own_rows is None:
-            return own
-        return hosts.batch_of_all(own, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
+            return rows
+        return hosts.batch_of_all(rows, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
 
     def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
         """Save what was done and raise `Resumable`."""
@@ -342,7 +342,7 @@ class Run:
         return step
 
     def _extra(self) -> dict:
-        """Return what a checkpoint has to hold beside the arrays."""
+        """Return the fields of a checkpoint other than arrays."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped, "trunk": self.branched_off}
         counted["initial_tokens"] = self.initial_tokens
@@ -351,7 +351,7 @@ class Run:
     def _look_for_bad(
         self, step: int, batches: np.ndarray, metrics: StepMetrics, params: dict, checkpoints: Checkpoints
     ) -> None:
-        """Count and say which batches were passed over.
+        """Count and report the skipped batches.
 
         Raises:
             DivergedError: there were too many; the message names the step, the layer and the last good checkpoint.
@@ -371,11 +371,11 @@ class Run:
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
         try:
             return failing_layer(self.config, self.table, params, windows, number)
-        except Exception as error:  # the memory may not do for a pass without the step's fusions, say
+        except Exception as error:  # for example, too little memory for a pass without the step's fusions
             return f"the layer could not be found ({type(error).__name__})"
 
     def _diverged(self, what: str, checkpoints: Checkpoints) -> str:
-        """Return the line on a run that cannot go on: what happened, what is left and what to change."""
+        """Return the error line of a diverged run: the event, the last good checkpoint and the remedy."""
         checkpoints.wait()
         left = next((f"the last good checkpoint is at step {step:,}" for step in checkpoints.steps()), None)
         rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: use a lower one"
@@ -403,14 +403,16 @@ class Run:
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
-        """Evaluate, and write down all but the row of the table, which `_publish` writes."""
-        found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
-        by_window = {name: self._rows_of(name, result.counted).sums(result.loss) for name, result in found.items()}
+        """Evaluate and log; `_publish` writes the row of the table."""
+        evaluations = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
+        by_window = {
+            name: self._rows_of(name, result.counted).sums(result.loss) for name, result in evaluations.items()
+        }
         losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
             what = f"the validation loss is {losses['validation']} at step {step:,}"
             raise DivergedError(self._diverged(what, checkpoints))
-        load = np.asarray(found["validation"].load, np.float64)
+        load = np.asarray(evaluations["validation"].load, np.float64)
         last = step == self.config.steps
         learned = self._report_routing(evaluate, params, losses["validation"]) if last else None
         more = {"learned": learned, "unique_tokens": self.unique_tokens, "trunk": self.branched_off}
@@ -426,9 +428,9 @@ class Run:
         write_atomically(self.folder / WINDOWS, windows)
 
     def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
-        """Return by column and log what the routers have learned, and say so where they have not.
+        """Return by column and log what the routers have learned, and report routers that have not.
 
-        None for a dense model, and on a mesh, where nothing is measured.
+        Return None for a dense model or on a mesh, where this is not measured.
         """
         if self.layout is not None or not self.config.model.num_routed:
             return None
@@ -451,7 +453,7 @@ class Run:
         self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))
 
     def _rows_of(self, name: str, counted: np.ndarray) -> WindowRows:
-        """Return the rows in which the losses of a text are summed, those of the evaluation before where they fit."""
+        """Return the rows that sum the losses of a text; reuse those of the previous evaluation if they match."""
         rows = self.window_rows.get(name)
         if rows is None or not rows.fit(counted):
             rows = self.window_rows[name] = WindowRows(self.evaluation_sets[name], counted, self.config.model.objective)
@@ -462,12 +464,12 @@ class Run:
 
 
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
-    """Return the steps after which to evaluate, and those after which to save; the last step is in both.
+    """Return the steps with an evaluation and the steps with a checkpoint; both include the last step.
 
     Evaluations fall on multiples of `steps_per_call`, so that every call but the last compiles to the same program.
     """
     call, steps = config.steps_per_call, config.steps
-    times = min(config.evaluations, steps)  # more of them are at the same steps
+    times = min(config.evaluations, steps)  # more evaluations fall on the same steps
     calls = (math.floor(i * steps / times / call + 0.5) for i in range(1, times))
     evaluations = {max(1, number) * call for number in calls}
     evaluations = {step for step in evaluations if step < steps} | {steps}

@@ -17,9 +17,9 @@ A mesh is written `data=2,expert=4`; an axis that is left out has size 1. A step
 Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). A weight whose moments cannot be cut into equal
 parts (`Layout`) is updated by all devices alike.
 
-What a router balances: the tokens of each device, or of all of them (`--balancing-group`). With "shard" a run on n
-devices is the run on one device whose batch is n groups; with "global" it is the same run whatever the mesh. A bias of
-the experts is one for all devices in both cases: see `routed_block.decide`.
+A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n
+devices equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. A bias of
+the experts is shared by all devices in both cases, see `routed_block.decide`.
 """
 
 import jax
@@ -38,7 +38,7 @@ P = jax.P
 
 
 def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch_size: int) -> None:
-    """Raise `InputError` where a model, or its batch, cannot be spread over a mesh.
+    """Raise `InputError` if a model or its batch cannot be divided over a mesh.
 
     Args:
         model: the model.
@@ -58,23 +58,24 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
 
 
 def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: int) -> None:
-    """Raise `InputError` where the sequences of a batch cannot be spread over a mesh."""
+    """Raise `InputError` if the sequences of a batch cannot be divided over a mesh."""
     if batch_size % shape.shards():
         raise InputError(
             f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts; use a multiple "
             f"of {shape.shards()}"
         )
-    own = batch_size // shape.shards()
+    sequences = batch_size // shape.shards()
     by_position = model.record.grouped and (model.groups_by_position(True) or model.groups_by_position(False))
-    if by_position and own % model.group_size:
+    if by_position and sequences % model.group_size:
         raise InputError(
-            f"group_size is {model.group_size}; mesh {mesh} leaves {own} sequences to each device, and {model.router} "
-            f"groups sequences of one device; use a divisor of {own}"
+            f"group_size is {model.group_size}; mesh {mesh} leaves {sequences} sequences to each device, and "
+            f"{model.router} "
+            f"groups sequences of one device; use a divisor of {sequences}"
         )
 
 
 def _check_weights(model: ModelConfig, mesh: str, shape: MeshShape) -> None:
-    """Raise `InputError` where the experts, the heads or the hidden units cannot be spread over a mesh."""
+    """Raise `InputError` if the experts, the heads or the hidden units cannot be divided over a mesh."""
     if model.num_routed and model.expert_count % shape.expert:
         raise InputError(
             f"mesh {mesh}: expert {shape.expert} does not divide the {model.expert_count} experts of a layer"
@@ -105,7 +106,7 @@ def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
 
 
 class Layout:
-    """Where the arrays of a run are on a mesh, and how gradients come about there.
+    """The placement of a run's arrays on a mesh, and the computation of gradients there.
 
     Args:
         model: the model.
@@ -117,8 +118,8 @@ class Layout:
         mesh: the mesh.
         spread: how the model is spread over devices.
         params: for each weight the axes that cut it, as a PartitionSpec.
-        moments: the same for what is updated in parts: the optimizer's moments, and gradients. To the cut of the weight
-            comes one of the largest dimension that can be cut by all batch axes which do not cut the weight yet.
+        moments: the same for the optimizer's moments and for gradients, which are updated in parts. Besides the cut of
+            the weight, the batch axes that do not cut it yet cut the largest dimension that they all divide.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.

@@ -15,10 +15,10 @@ BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
 
 EPSILON = 1e-8
-"""Added to the root of the second moment."""
+"""Epsilon, added to the root of the second moment."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias")
-"""Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
+"""Parameters without weight decay: all that are not matrices, including the last layer of RL-R's baseline."""
 
 
 def optimizer(
@@ -28,11 +28,11 @@ def optimizer(
 
     Args:
         config: the run.
-        rate: the learning rate of this step where it is an input of a compiled program; None for the run's schedule.
-        norm: of the gradient over all leaves, where it is known; None to compute it.
+        rate: the learning rate of this step if it is an input of a compiled program; None for the run's schedule.
+        norm: of the gradient over all leaves, if known; None to compute it.
 
-    Routers learn at a lower rate (our choice). At the full one, and at the high rates of small models, the raw logits
-    of one expert outgrow those of the others. The balanced plan hides that in training; the argmax of evaluation then
+    Routers learn at a lower rate (our choice). At the full rate of a small model, the raw logits
+    of one expert outgrow the others. The balanced plan hides this in training, but the argmax of evaluation then
     sends most tokens to that expert.
     """
     schedule = _schedule(config) if rate is None else lambda _: rate
@@ -94,7 +94,7 @@ def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.
 
 
 def check_memory(config: TrainConfig) -> None:
-    """Raise `InputError` where weights and moments of a model on one CPU do not fit into its memory."""
+    """Raise `InputError` if the weights and moments of a model on one CPU exceed its memory."""
     if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
         return
     needed = 3 * 4 * config.accounting().total_parameters  # AdamW has two moments of each weight

@@ -1,7 +1,7 @@
 """What the router of a trained model has learned, measured when a run ends.
 
-Part of the validation text is routed twice with the last weights: as in evaluation, and as in training. The answers are
-those of `routelaws.reference.diagnostics`, one for each routed block.
+Part of the validation text is routed twice with the last weights: as in evaluation, and as in training. The
+measures are defined in `routelaws.reference.diagnostics`, with one value per routed block.
 """
 
 import functools
@@ -21,13 +21,13 @@ from .configuration import TrainConfig
 from .step import EVALUATION_SEED, attention_of, compute_dtype, task_of
 
 TOKENS = 16384
-"""At most so many tokens are routed twice, and one batch at least."""
+"""Largest number of tokens that are routed twice (at least one batch)."""
 
 SHUFFLES = 4
-"""Of the labels, for the baseline of the information."""
+"""Shuffles of the labels, for the baseline of the information."""
 
 QUICK_COMPILE = {"xla_backend_optimization_level": 0}
-"""Options of XLA for a program that takes longer to compile than to run."""
+"""XLA options for a program that takes longer to compile than to run."""
 
 
 class RouterReport(NamedTuple):
@@ -41,7 +41,7 @@ class RouterReport(NamedTuple):
     exchange: float  # loss with experts exchanged at random, over the loss
 
     def columns(self) -> dict[str, float]:
-        """Return the cells of the results table: means over the blocks, of what was measured."""
+        """Return the cells of the results table: means of the measures over the blocks."""
         cells = {"router_agreement": self.agreement, "router_information": self.information}
         cells["router_entropy"] = [nats / math.log(self.experts) for nats in self.entropy]
         measured = {name: sum(values) / len(values) for name, values in cells.items() if values}
@@ -67,7 +67,7 @@ def report_routing(
         params: the weights.
         table: of a hash.
         windows: [n, b, S + 1], batches of the validation text.
-        loss_ratio: called with changed weights; returns the validation loss with them over that of the model.
+        loss_ratio: takes changed weights; returns their validation loss divided by the model's.
     """
     model = config.model
     batches = windows[: max(1, TOKENS // (config.batch_size * config.sequence_length))]
@@ -78,8 +78,8 @@ def report_routing(
     report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
     if model.record.grouped:  # experts choose, or there is no choice
         return report
-    found = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
-    token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in found)
+    routings = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
+    token, evaluated, trained, policy = (None if leaf is None else np.asarray(leaf) for leaf in routings)
     shuffles = np.stack([draw.permutation(token.size) for _ in range(SHUFFLES)])
     for block in range(routed):
         chosen = evaluated[:, block].reshape(token.size, -1)
@@ -104,9 +104,9 @@ def _compiled(model: ModelConfig, dtype, attention: str):
         tokens, hidden = task_of(windows, model, jax.random.fold_in(key, number))
         inputs = windows[:, :-1]
         noise = draw_noise(jax.random.fold_in(key, number + (1 << 20)), model, *inputs.shape)
-        given = {"table": table, "hidden": hidden, **options}
-        evaluated = loss(params, tokens, model, training=False, **given).output
-        trained = loss(params, tokens, model, training=True, noise=noise, **given).output
+        arguments = {"table": table, "hidden": hidden, **options}
+        evaluated = loss(params, tokens, model, training=False, **arguments).output
+        trained = loss(params, tokens, model, training=True, noise=noise, **arguments).output
         policy = None if evaluated.policy is None else jax.nn.softmax(evaluated.policy.logits)
         return inputs.reshape(-1), evaluated.routing.expert, trained.routing.expert, policy
 

@@ -22,27 +22,27 @@ from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
-"""After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.
-A share, since on a machine with other work both take longer."""
+"""Time after a call in which a thread of XLA frees its buffers: a share of the call's time, and a limit in seconds.
+It is a share because both take longer on a busy machine."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2
-"""Folded into the seed for what routers draw at random, and for which tokens the masked objective hides."""
+"""Folded into the seed for the routers' random draws, and for the tokens that the masked objective hides."""
 
 EVALUATION_SEED = 0
-"""Of the tokens that are hidden in evaluation: the same ones in every evaluation of every run."""
+"""Seed of the tokens hidden in evaluation, the same in every evaluation of every run."""
 
 
 class TrainState(NamedTuple):
-    """All that a training step reads and writes."""
+    """The state that a training step reads and writes."""
 
     params: dict
     optimizer: optax.OptState
 
 
 class StepMetrics(NamedTuple):
-    """What is logged of each step."""
+    """The logged numbers of each step."""
 
-    loss: jax.Array  # cross-entropy in training, nats per token; what a router adds is not in it
+    loss: jax.Array  # cross-entropy in training, nats per token, without router losses
     auxiliary: jax.Array  # what the routers add to it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
@@ -50,7 +50,7 @@ class StepMetrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What a model did on the windows of an evaluation, with routing as in evaluation."""
+    """The results of a model on the windows of an evaluation, with routing as in evaluation."""
 
     loss: jax.Array  # [n, b, S] cross-entropy of each predicted token, nats
     counted: jax.Array  # [n, b, S] bool, the predicted tokens: all of them, or the hidden ones
@@ -58,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 class BatchNumbers(NamedTuple):
-    """What the loss of a batch says beside its gradient."""
+    """The outputs of a batch's loss besides the gradient."""
 
     cross_entropy: jax.Array  # [] nats per token
     auxiliary: jax.Array  # [n_r] what each router adds
@@ -67,7 +67,7 @@ class BatchNumbers(NamedTuple):
 
 
 class RunInputs(NamedTuple):
-    """What tells runs of the same shapes apart: an input of their one compiled program, not a part of it."""
+    """The differences between runs of the same shapes: inputs of their shared compiled program."""
 
     rates: jax.Array  # [steps] learning rate of each step
     noise_key: jax.Array
@@ -80,7 +80,7 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
 
     Args:
         config: the run.
-        layout: on which devices they are; None for one.
+        layout: the placement on devices; None for one device.
     """
 
     def start(key):
@@ -99,7 +99,7 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
 
 
 def open_layout(config: TrainConfig) -> Layout | None:
-    """Return where the arrays of a run are on its mesh; None where the run has none.
+    """Return the placement of a run's arrays on its mesh; None if it has no mesh.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.
@@ -111,8 +111,8 @@ def open_layout(config: TrainConfig) -> Layout | None:
 
 
 def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
-    """Return the sharding of each array of a run's state: weights where they are used, moments in parts, and what is
-    neither everywhere."""
+    """Return the sharding of each array of a run's state: weights where they are used, moments in parts, all others
+    on every device."""
     state = jax.eval_shape(lambda: initial_state(config)).optimizer
     moments, everywhere = layout.sharding(layout.moments), jax.NamedSharding(layout.mesh, jax.P())
     state = optax.tree.map_params(
@@ -126,16 +126,16 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
     On one device it takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
 
-    The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
-    models from spending their time in the allocator. The state that goes in is given up (donated).
+    The n steps are scanned: one call from Python and one set of buffers serve all of them, so that small
+    models do not spend their time in the allocator. The input state is donated.
 
-    A bad batch changes nothing. `left` of them are passed over; from the next one on the state stays as it was before
-    it, so that what went wrong can be looked at.
+    A bad batch changes nothing. `left` bad batches are skipped; at the next one the state stops changing,
+    so that the error can be diagnosed.
 
     Args:
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
-        layout: on which devices the state is, and the batches are put; None for one.
+        layout: the placement of state and batches on devices; None for one device.
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
@@ -155,7 +155,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     """Return a jitted function (state, batches, first_step, left, `RunInputs`) -> (state, `StepMetrics`), see above.
 
     Args:
-        config: the run; what `run_inputs` returns for it has to be given to the function.
+        config: the run; pass the result of `run_inputs` for it to the function.
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         layout: see `make_train_steps`.
     """
@@ -164,14 +164,14 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     change = functools.partial(_changed, config=config, layout=layout, shardings=shardings)
 
     def guarded(carry, now, given: RunInputs):
-        state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
-        metrics, *found = _look(state, now, given, config, differentiate)
+        state, left = carry  # bad batches that may still be skipped; below 0 nothing changes any more
+        metrics, *operands = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
-        taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]], metrics.gradient_norm)
+        taken, operands = ~metrics.bad & (left >= 0), (state, *operands, given.rates[now[1]], metrics.gradient_norm)
         if layout is None:  # one copy of the state less than a choice between two
-            state = jax.lax.cond(taken, change, lambda state, *_: state, *found)
+            state = jax.lax.cond(taken, change, lambda state, *_: state, *operands)
         else:  # no collective waits inside a condition, where devices could part
-            state = jax.tree.map(functools.partial(jnp.where, taken), change(*found), state)
+            state = jax.tree.map(functools.partial(jnp.where, taken), change(*operands), state)
         return (state, left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
@@ -204,7 +204,7 @@ def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None)
 
 
 def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, differentiate: Callable) -> tuple:
-    """Return what a batch says at the weights of a state: (`StepMetrics`, `BatchNumbers`, gradient).
+    """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch at the weights of a state.
 
     Args:
         state: before the step.
@@ -238,12 +238,12 @@ def _changed(
 
 
 def wait_for(metrics: StepMetrics, begun: float) -> None:
-    """Wait for the end of a call that began at `begun` (`time.perf_counter`), and for its buffers to be freed.
+    """Wait until a call that began at `begun` (`time.perf_counter`) ends and its buffers are freed.
 
-    Where threads of XLA's own begin calls (see `workers.compute_where_called`), they say that the results are there,
-    and then free the temporary buffers. A call that begins in between takes a second set of them, which the process
-    keeps from then on. There is no event to wait for: this sleeps. Beside much other work that may be too short, which
-    costs memory and nothing else.
+    If XLA's own threads begin calls (see `workers.compute_where_called`), they first report the results
+    and then free the temporary buffers. A call that begins in between allocates a second set, which the process
+    keeps from then on. There is no event to wait for, so this sleeps. On a busy machine that may be too short, which
+    only costs memory.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu" and not computes_where_called():
@@ -251,19 +251,19 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
 
 def _put(tree, shardings):
-    """Return arrays where they are wanted; shapes alone, which `jax.eval_shape` gives, as they are."""
+    """Return arrays on their target devices; shapes of `jax.eval_shape` are returned unchanged."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.device_put(tree, shardings)
 
 
 def highest_loss(config: TrainConfig) -> float:
-    """Return the training loss above which it counts as exploded, nats per token."""
+    """Return the largest training loss that has not exploded, nats per token."""
     return config.loss_limit * math.log(config.model.vocab_size)
 
 
 def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
-    """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
+    """Return the rates, keys and table of a run. The keys are independent of the initial weights' key."""
     rates = rates_of_steps(config)
     keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
     return RunInputs(rates, *keys, None if table is None else jnp.asarray(table))
@@ -280,8 +280,8 @@ def make_evaluate(
     Args:
         config: the run.
         table: as in `make_train_steps`.
-        model: what the weights are run as, if not as the model of the run: with other groups, for instance.
-        layout: on which devices the weights are; None for one.
+        model: the model to run the weights in, if not the run's own, such as one with other groups.
+        layout: the placement of the weights on devices; None for one device.
     """
     model = model or config.model
     attention = attention_of(config).kernel
@@ -336,15 +336,15 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
 
 
 def attention_of(config: TrainConfig) -> Choice:
-    """Return by what this process computes the attention of a run: on a mesh by our own form.
+    """Return the attention implementation of this process for a run; on a mesh it is our own.
 
     Raises:
         InputError: see `attention_kernels.choose`.
     """
     model = config.model
     shape = (model.heads, model.kqv_size, config.sequence_length, model.objective == "causal")
-    asked = config.attention if config.mesh is None else "own"
-    return choose(asked, AttentionShape(*shape, model.positions == "relative", config.dtype))
+    attention = config.attention if config.mesh is None else "own"
+    return choose(attention, AttentionShape(*shape, model.positions == "relative", config.dtype))
 
 
 def compute_dtype(config: TrainConfig) -> jnp.dtype | None:
@@ -361,7 +361,7 @@ def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
 
 
 def _load(routing, model) -> jax.Array:
-    """Return [n_r, E G]. Where experts choose or work on mixtures, all of them have the same load by construction."""
+    """Return the load [n_r, E G]. If experts choose or process mixtures, all loads are equal by construction."""
     if routing is None or isinstance(routing, ExpertChoice):
         return jnp.full((model.num_routed, model.expert_count if model.num_routed else 0), 1 / model.expert_count)
     return routing.load

@@ -1,11 +1,11 @@
-"""Being asked to stop: SIGTERM or Ctrl-C ends a run after the call at hand, with a checkpoint.
+"""Requests to stop: SIGTERM or Ctrl-C ends a run after the current call, with a checkpoint.
 
-    stoppable   of a command: what the signals mean while it runs
-    held        of a training loop: it looks at `asked` itself, after each call
-    obey        of a worker of a sweep: the same, for its whole life
+    stoppable   for a command: handles the signals while it runs
+    held        for a training loop, which checks `asked` after each call
+    obey        for a worker of a sweep: the same, for its whole life
 
-Outside a loop there is nothing to save, so a signal ends the command at once. A second Ctrl-C always does; a second
-SIGTERM changes nothing, since schedulers send one to every process and wrappers pass it on.
+Outside a loop there is nothing to save, so a signal ends the command at once. So does a second Ctrl-C. A second
+SIGTERM changes nothing, because schedulers send one to every process and wrappers pass it on.
 """
 
 import signal
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 
 
 class Resumable(BaseException):
-    """What ends a command that was asked to stop; the message is one line. Exit code 0.
+    """Ends a command that was asked to stop; the message is one line. Exit code 0.
 
-    Not an `Exception`: whoever handles errors of a file, say, is not to take it for one.
+    Not an `Exception`, so that handlers of other errors do not catch it.
     """
 
 
@@ -38,15 +38,15 @@ def _hear(number: int, _frame) -> None:
     if number == signal.SIGINT:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not _State.holding:
-        raise Resumable("stopped with nothing new to save; resumable: repeat the command")
+        raise Resumable("stopped; nothing new to save; repeat the command to resume")
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Take SIGTERM and SIGINT as a wish to stop; does nothing outside the main thread, where no signal arrives.
+    """Treat SIGTERM and SIGINT as requests to stop; does nothing outside the main thread, which gets the signals.
 
     Raises:
-        Resumable: a signal arrived where nothing was `held`.
+        Resumable: a signal arrived outside `held`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -62,7 +62,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Keep a signal from ending what is inside, which looks at `asked` where it can stop."""
+    """Keep a signal from ending the body, which checks `asked` where it can stop."""
     _State.holding += 1
     try:
         yield
@@ -71,7 +71,7 @@ def held() -> Iterator[None]:
 
 
 def obey() -> None:
-    """Take SIGTERM as a wish to stop and leave SIGINT to the parent, in a worker, for as long as it lives."""
+    """In a worker, treat SIGTERM as a request to stop and leave SIGINT to the parent."""
     _State.holding += 1
     signal.signal(signal.SIGTERM, _hear)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

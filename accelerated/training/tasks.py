@@ -1,24 +1,24 @@
-"""Downstream tasks for a trained model: choices by their log-likelihood, and the last word of a text.
+"""Downstream tasks for a trained model: multiple choice by log-likelihood, and the last word of a text.
 
-A task is a file of JSON lines, one question a line, in one of two layouts. Entries besides these are passed over.
+A task is a file of JSON lines, one question per line, in one of two layouts. Other entries are ignored.
 
     {"context": "The sky is", "choices": [" blue", " square"], "answer": 0}      answer counts from 0
     {"text": "He opened the door with the key"}                                  its last word is to be predicted
 
-Context and choice are joined as they stand, so that a choice begins with the space that parts it from the context. A
-space at the end of a context is moved to the front of the choice: where a space belongs to the word behind it, a
-context that ends in one would be like nothing the model has read. Context and choice are encoded each by itself, so
+Context and choice are joined unchanged, so a choice begins with the space that separates it from the context. A
+space at the end of a context is moved to the front of the choice: if a space belongs to the next word's token, a
+context that ends in a space is unlike the training text. Context and choice are encoded separately, so
 that the tokens of a choice do not depend on the context (our choice).
 
-    choice      ln p(choice | context) is the sum over its tokens. The best choice is right, by three measures: the sum
-                itself, the sum for each token, the sum for each character (blanks at the ends not counted). Ties go to
+    choice      ln p(choice | context) is the sum over its tokens. Three measures rank the choices: the sum
+                itself, per token, and per character (without blanks at the ends). Ties go to
                 the first choice. Guessing is right at the mean of 1 over the number of choices.
-    last word   right if the most likely token is the right one at every token of the word, given those before it.
+    last word   right if, at every token of the word, the most likely token is the right one given those before.
                 Guessing is right at a rate of 0.
 
 The error of an accuracy a of n questions is √(a (1 - a)/(n - 1)). A document starts after the end of another, so that
-every sequence begins with that token. What does not fit into the S tokens of the model's window is cut at the beginning
-of the context; a choice has to fit whole.
+every sequence begins with that token. A sequence longer than the S tokens of the window is cut at the beginning
+of the context; a choice must fit.
 """
 
 import functools
@@ -43,27 +43,27 @@ from .text.tokenizer import END_OF_DOCUMENT
 from .watch import telling
 
 TRAINING = 3
-"""FLOPs of training over those of the forward pass alone."""
+"""FLOPs of a training step divided by FLOPs of its forward pass."""
 
 MEASURES = {
     "accuracy": "summed over its tokens",
     "accuracy_per_token": "for each token",
     "accuracy_per_character": "for each character",
 }
-"""What a choice is the best by, under the names that `evaluate_task` gives."""
+"""Measures that rank the choices, by the names in `evaluate_task`."""
 
 
 class Question(NamedTuple):
-    """One question: what is read, what may follow, and which of it is right."""
+    """One question: context, choices, and the right one."""
 
     context: str
-    choices: tuple[str, ...]  # one, the last word, where there is nothing to choose from
+    choices: tuple[str, ...]  # only the last word, without choices
     answer: int
     line: int  # of the file, from 1
 
 
 class Scores(NamedTuple):
-    """What a model says of one continuation."""
+    """A model's score of one continuation."""
 
     log_likelihood: float  # nats, summed over its tokens
     tokens: int
@@ -79,7 +79,7 @@ def evaluate_task(
     Args:
         folder: a run folder.
         task: JSON lines, see above.
-        group_size: as in `evaluate_run`; routers that look at groups of sequences need 1 here.
+        group_size: as in `evaluate_run`; routers that group sequences need 1 here.
         one_hot: as in `evaluate_run`.
         tell: called with a line on what is being done.
 
@@ -101,8 +101,8 @@ def evaluate_task(
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides; a task needs a causal model")
     if model.record.grouped and model.group_size != 1:
         raise InputError(
-            f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "
-            "question would see each other; use --group-size 1"
+            f"{folder}: its router {model.router} groups {model.group_size} sequences, so the choices of a "
+            "question would affect each other; use --group-size 1"
         )
     run = load_run(folder, telling(tell))
     score = jax.jit(functools.partial(_score, config=model, table=run.table, dtype=compute_dtype(config)))
@@ -120,7 +120,7 @@ def evaluate_task(
 
 
 def table_row(folder: Path, found: dict) -> dict:
-    """Return what `evaluate_task` found as a row for `tables.accuracies.add_run`."""
+    """Return the result of `evaluate_task` as a row for `tables.accuracies.add_run`."""
     kept = {name: value for name, value in found.items() if name in ("params", "tokens", "flops")}
     kept |= {name: value for name, value in found.items() if name.startswith("loss_")}
     scores = {f"acc_{found['task']}{m.removeprefix('accuracy')}": found[m] for m in MEASURES if m in found}
@@ -147,7 +147,7 @@ def read_task(path: Path) -> list[Question]:
     kinds = [_is_choice(question) for question in questions]
     if len(set(kinds)) > 1:
         other = questions[kinds.index(not kinds[0])]
-        raise InputError(f"{path}, line {other.line}: has another layout than line {questions[0].line}")
+        raise InputError(f"{path}, line {other.line}: its layout differs from line {questions[0].line}")
     return questions
 
 
@@ -170,8 +170,9 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
             end = encode(question.context[len(context) :] + choice)
             if not 0 < len(end) <= length:
                 raise InputError(
-                    f"{where}, line {question.line}: {choice!r} has {len(end)} tokens; needed: 1 to {length}, what the "
-                    "model reads at once"
+                    f"{where}, line {question.line}: {choice!r} has {len(end)} tokens; needed: 1 to {length}, the "
+                    "sequence "
+                    "length of the model"
                 )
             ids = [END_OF_DOCUMENT, *encode(context), *end]
             kept = ids[-(length + 1) :]
@@ -180,38 +181,42 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
     padded = np.array(windows + windows[:1] * (-len(windows) % batch), np.int32).reshape(-1, batch, length + 1)
     parts = [[np.asarray(part) for part in score(block)] for block in padded]
     likely, best = (np.concatenate(column) for column in zip(*parts, strict=True))
-    found = iter(
+    scores = iter(
         Scores(float(np.sum(row[start:stop], dtype=np.float64)), stop - start, bool(np.all(most[start:stop])), cut)
         for row, most, (start, stop, cut) in zip(likely, best, places, strict=False)
     )
-    return [[next(found) for _ in question.choices] for question in questions]
+    return [[next(scores) for _ in question.choices] for question in questions]
 
 
 def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
-    """Return what `evaluate_task` says of the questions."""
-    cut = sum(any(item.cut for item in given) for given in scores)
-    right = np.mean([given[q.answer].log_likelihood for q, given in zip(questions, scores, strict=True)])
-    said = {"kind": "choice" if _is_choice(questions[0]) else "last word", "questions": len(questions)}
+    """Return the result of `evaluate_task` for the questions."""
+    cut = sum(any(item.cut for item in question_scores) for question_scores in scores)
+    right = np.mean(
+        [question_scores[q.answer].log_likelihood for q, question_scores in zip(questions, scores, strict=True)]
+    )
+    entries = {"kind": "choice" if _is_choice(questions[0]) else "last word", "questions": len(questions)}
     if not _is_choice(questions[0]):
-        said |= {"guess_rate": 0.0} | _accuracy("accuracy", [given[0].greedy for given in scores])
-        return said | {"log_likelihood": float(right), "cut": cut}
-    said["guess_rate"] = float(np.mean([1 / len(question.choices) for question in questions]))
+        entries |= {"guess_rate": 0.0} | _accuracy(
+            "accuracy", [question_scores[0].greedy for question_scores in scores]
+        )
+        return entries | {"log_likelihood": float(right), "cut": cut}
+    entries["guess_rate"] = float(np.mean([1 / len(question.choices) for question in questions]))
     for measure in MEASURES:
         hits = []
-        for question, given in zip(questions, scores, strict=True):
+        for question, question_scores in zip(questions, scores, strict=True):
             sizes = {
-                "accuracy": [1] * len(given),
-                "accuracy_per_token": [item.tokens for item in given],
+                "accuracy": [1] * len(question_scores),
+                "accuracy_per_token": [item.tokens for item in question_scores],
                 "accuracy_per_character": [max(len(choice.strip()), 1) for choice in question.choices],
             }[measure]
-            values = [item.log_likelihood / size for item, size in zip(given, sizes, strict=True)]
+            values = [item.log_likelihood / size for item, size in zip(question_scores, sizes, strict=True)]
             hits.append(int(np.argmax(values)) == question.answer)
-        said |= _accuracy(measure, hits)
-    return said | {"log_likelihood": float(right), "cut": cut}
+        entries |= _accuracy(measure, hits)
+    return entries | {"log_likelihood": float(right), "cut": cut}
 
 
 def _training(folder: Path, config) -> dict:
-    """Return what a run was trained on and the losses that it ended with, by the last row of its table."""
+    """Return the training tokens and the last losses of a run, from the last row of its table."""
     counted = config.accounting()
     per_step, rows = config.batch_size * config.sequence_length, read_results(folder)[0]
     steps = int(rows[-1]["step"]) if rows else config.steps
@@ -231,27 +236,27 @@ def _is_choice(question: Question) -> bool:
 
 
 def _question(where: str, line: str, at: int) -> Question:
-    """Return the question of one line; InputError says what is wrong with it."""
+    """Return the question of one line; InputError describes an invalid line."""
     try:
-        found = parse_json(line)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")  # a lone surrogate is JSON, but no text
+        entry = parse_json(line)
+        json.dumps(entry, ensure_ascii=False).encode("utf-8")  # a lone surrogate is JSON, but no text
     except ValueError as error:
-        raise InputError(f"{where}: is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: is no JSON object")
-    if "text" in found and "choices" not in found:
-        text = found["text"]
+        raise InputError(f"{where}: is not valid JSON ({error})") from None
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: is not a JSON object")
+    if "text" in entry and "choices" not in entry:
+        text = entry["text"]
         if not isinstance(text, str) or len(text.split()) < 2:
-            raise InputError(f"{where}: text is {shown(text)}; needed: a text of at least two words")
+            raise InputError(f"{where}: text is {shown(text)}; needed: text of at least two words")
         text = text.rstrip()
         start = len(text) - len(text.split()[-1])
         return Question(text[:start], (text[start:],), 0, at)
-    missing = [name for name in ("context", "choices", "answer") if name not in found]
+    missing = [name for name in ("context", "choices", "answer") if name not in entry]
     if missing:
         raise InputError(f"{where}: has no {' and no '.join(missing)}; needed: context, choices and answer, or text")
-    context, choices, answer = found["context"], found["choices"], found["answer"]
+    context, choices, answer = entry["context"], entry["choices"], entry["answer"]
     if not isinstance(context, str):
-        raise InputError(f"{where}: context is {shown(context)}; needed: a text")
+        raise InputError(f"{where}: context is {shown(context)}; needed: text")
     if not (isinstance(choices, list) and len(choices) > 1 and all(isinstance(c, str) and c.strip() for c in choices)):
         raise InputError(
             f"{where}: choices are {shown(choices)}; needed: a list of at least two texts that are not blank"

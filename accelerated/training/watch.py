@@ -9,7 +9,7 @@ Watch = Callable[..., None]
     watch("step", step=, loss=, tokens_per_second=)    a compiled call is done
     watch("evaluation", step=, loss=)                  the validation text was evaluated
     watch("finished", run=), watch("failed", run=, line=)
-    watch("say", line=)                                something a person should read
+    watch("say", line=)                                a line for the user
 
 In a sweep every call has `run=hyper_id`.
 """
@@ -20,5 +20,5 @@ def silent(kind: str, **fields) -> None:
 
 
 def telling(tell: Callable[[str], None]) -> Watch:
-    """Return a `Watch` that hands on what a person should read, and nothing else."""
+    """Return a `Watch` that passes on only lines for the user."""
     return lambda kind, line="", **fields: tell(line) if kind == "say" else None

@@ -3,7 +3,7 @@
     one row      one window's tokens of one document: how many were predicted, and the sum of their losses
     L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
     error of L   how far L would lie from that of other documents of the same kind               `standard_error`
-    A less B     token by token on the same windows, with the error of that difference           `loss_difference`
+    A minus B    token by token on the same windows, with the error of that difference           `loss_difference`
 
 The tokens of a document are alike: a model that does badly on its first window does so on the next. So the standard
 error counts documents, not tokens. With lₔ the summed loss of document d, mₔ its predicted tokens, and M those of all
@@ -29,11 +29,11 @@ from ..errors import InputError
 from ..files import read_bytes, write_atomically
 
 FILE = "validation_windows.csv"
-"""Of a run folder: the window losses of its last evaluation."""
+"""File of a run folder with the window losses of its last evaluation."""
 
 
 class EvaluationText(NamedTuple):
-    """Windows of a text to evaluate on, and where in the text each lies."""
+    """Windows of an evaluation text, and their positions in the text."""
 
     tokens: np.ndarray  # [n, b, S+1] int32
     window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
@@ -51,10 +51,10 @@ class WindowLosses(NamedTuple):
 
 
 class WindowRows:
-    """Which predicted tokens of a text are summed in which row: the same at each evaluation, so found once.
+    """The row to which each predicted token belongs; computed once, because every evaluation has the same.
 
     Args:
-        text: what is evaluated on.
+        text: the evaluation text.
         counted: [n, b, S] bool, the tokens that are predicted.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
@@ -64,14 +64,14 @@ class WindowRows:
         document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
         window = np.broadcast_to(text.window[..., None], document.shape)
         pairs = np.stack([window[self._counted], document[self._counted]])
-        # The tokens of a document are neighbours: a thousand stretches of them are sorted and summed sooner than all.
+        # The tokens of a document are adjacent, so sorting and summing runs of tokens is faster than single tokens.
         self._begins = np.flatnonzero(np.diff(pairs, axis=1, prepend=-1).any(axis=0))
         (self._window, self._document), row = np.unique(pairs[:, self._begins], axis=1, return_inverse=True)
         self._row = row.reshape(-1)
         self._tokens = self._summed(np.ones(pairs.shape[1], np.int64)).astype(np.int64)
 
     def fit(self, counted: np.ndarray) -> bool:
-        """Return whether these are rows of an evaluation in which these tokens were predicted."""
+        """Return whether these rows match an evaluation that predicted these tokens."""
         return np.array_equal(self._counted, counted)
 
     def sums(self, loss: np.ndarray) -> WindowLosses:
@@ -119,7 +119,7 @@ def standard_error(losses: WindowLosses) -> float:
 
 
 def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
-    """Return the losses of the first models less those of the second, window by window; means where there are several.
+    """Return the losses of the first models minus those of the second, window by window; means of several models.
 
     Returns:
         Window losses whose mean and standard error are those of the difference; None where not all were evaluated on
@@ -127,27 +127,29 @@ def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses
     """
     everyone = [*first, *second]
     same = ("window", "document", "tokens")
-    one = everyone[0]
-    if not all(np.array_equal(getattr(one, name), getattr(other, name)) for other in everyone for name in same):
+    first_losses = everyone[0]
+    if not all(
+        np.array_equal(getattr(first_losses, name), getattr(other, name)) for other in everyone for name in same
+    ):
         return None
     ours, theirs = (np.mean([losses.loss for losses in models], axis=0) for models in (first, second))
-    return one._replace(loss=ours - theirs)
+    return first_losses._replace(loss=ours - theirs)
 
 
 def as_csv(losses: WindowLosses) -> str:
-    """Return window losses as the content of a file; numbers read back exactly."""
+    """Return window losses as text; numbers read back exactly."""
     rows = zip(*(column.tolist() for column in losses), strict=True)
     lines = [",".join(WindowLosses._fields), *(f"{w},{d},{tokens},{loss}" for w, d, tokens, loss in rows)]
     return "\n".join(lines) + "\n"
 
 
 def write_window_losses(folder: Path, losses: WindowLosses) -> None:
-    """Write the window losses of a run, whole or not at all."""
+    """Write the window losses of a run atomically."""
     write_atomically(Path(folder) / FILE, as_csv(losses))
 
 
 def read_window_losses(folder: Path) -> WindowLosses | None:
-    """Return what `write_window_losses` wrote, None where there is no such file.
+    """Return the window losses that `write_window_losses` wrote, None if there is no file.
 
     Raises:
         InputError: the file cannot be read, or holds something else.
@@ -163,6 +165,6 @@ def read_window_losses(folder: Path) -> WindowLosses | None:
     except (OSError, ValueError):
         whole = False
     if not whole:
-        raise InputError(f"{path}: is not a table of window losses; put it back, or delete it")
+        raise InputError(f"{path}: is not a table of window losses; restore it, or delete it")
     window, document, tokens = rows[:, :3].astype(np.int64).T
     return WindowLosses(window, document, tokens, rows[:, 3])

@@ -182,8 +182,12 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
 def _with_options(function, own, positional: int):
     """Return a function with the options of `own` in its signature, so the suite tests these and no others."""
     parameters = inspect.signature(function).parameters.values()
-    named = [one for one in parameters if one.kind is not one.VAR_KEYWORD]
+    named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     options = list(inspect.signature(own).parameters.values())[positional:]
-    options = [one.replace(kind=one.KEYWORD_ONLY) for one in options if one.kind is not one.VAR_KEYWORD]
+    options = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in options
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
     function.__signature__ = inspect.Signature(named + options)
     return function

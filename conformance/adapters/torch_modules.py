@@ -60,7 +60,9 @@ def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
     """Count the experts with a non-zero gradient: stacked parameters [E, ., .], or one module each."""
     stacked = [value.grad for value in layer.parameters() if value.ndim == 3 and len(value) == num_experts]
     if stacked:
-        moved = torch.stack([torch.zeros(num_experts) if one is None else one.abs().amax((1, 2)) for one in stacked])
+        moved = torch.stack(
+            [torch.zeros(num_experts) if gradient is None else gradient.abs().amax((1, 2)) for gradient in stacked]
+        )
         return int((moved > 0).any(0).sum())
     return sum(
         any(value.grad is not None and value.grad.any() for value in expert.parameters()) for expert in _single(layer)
@@ -69,8 +71,8 @@ def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
 
 def _single(layer: torch.nn.Module) -> list:
     """Return the experts that are one module each, in order; none if they are stacked."""
-    holders = (one for one in layer.modules() if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict))
-    return next((list(one.values() if hasattr(one, "values") else one) for one in holders), [])
+    holders = (module for module in layer.modules() if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict))
+    return next((list(module.values() if hasattr(module, "values") else module) for module in holders), [])
 
 
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
@@ -94,11 +96,11 @@ def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
     """Set experts that are modules with linear maps d -> f and f -> d; return whether there are any."""
     experts = _single(layer)
     for e, expert in enumerate(experts):
-        linear = [one for one in expert.modules() if isinstance(one, torch.nn.Linear)]
-        inner = [one for one in linear if one.in_features == d_model]
-        for one in inner:
-            one.weight[:, -1] = ANSWER
-        for one in linear:
-            if one.out_features == d_model:
-                one.weight[e, 0] = ANSWER ** -len(inner)
+        linear = [module for module in expert.modules() if isinstance(module, torch.nn.Linear)]
+        inner = [module for module in linear if module.in_features == d_model]
+        for module in inner:
+            module.weight[:, -1] = ANSWER
+        for module in linear:
+            if module.out_features == d_model:
+                module.weight[e, 0] = ANSWER ** -len(inner)
     return bool(experts)

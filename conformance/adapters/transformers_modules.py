@@ -52,9 +52,9 @@ OPTIONS = {
 _SELECTION = "correction_bias|expert_bias"
 """Biases that only the choice sees; GPT-OSS's `bias` is part of its logits."""
 _NOT_ASKABLE = {
-    "DbrxRouter": "it returns logits alone; the choice is made in DbrxFFN",
+    "DbrxRouter": "it returns only logits; DbrxFFN chooses the experts",
     "DeepseekV4HashRouter": "its experts come from a table of token ids, not from logits",
-    "Dots3NoteVisionTopKRouter": "its configuration has a number of experts for each layer, not one",
+    "Dots3NoteVisionTopKRouter": "its configuration has a different number of experts in each layer",
     "GraniteDoclingDensityRouter": "it returns one number, not a choice of experts",
     "ZayaRouter": "its logits come from a network of three layers, not from one matrix",
 }
@@ -171,9 +171,9 @@ def _router(library, kind, overrides: dict):
         _set_identity(router, size + normed, bias)
         x = _constant_norm(router, logits) if normed else logits
         extra = [name for name in list(inspect.signature(router.forward).parameters)[1:] if "bias" in name]
-        given = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
+        biases = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
         with torch.no_grad():
-            return _read(router.to(logits.dtype), x, given)
+            return _read(router.to(logits.dtype), x, biases)
 
     names_of = [*built.state_dict(), *inspect.signature(built.forward).parameters]
     named = ["bias"] if re.search(_SELECTION, " ".join(names_of)) else []
@@ -207,8 +207,8 @@ def _set_identity(router, width: int, bias) -> None:
             if value.ndim == 2 and value.shape[1] == width and "weight" in name:
                 value.copy_(identity(*value.shape))
             elif "bias" in name:
-                given = bias is not None and re.search(_SELECTION, name)
-                value.copy_(bias.to(value.dtype).expand_as(value) if given else torch.zeros_like(value))
+                is_selection_bias = bias is not None and re.search(_SELECTION, name)
+                value.copy_(bias.to(value.dtype).expand_as(value) if is_selection_bias else torch.zeros_like(value))
 
 
 def _constant_norm(router, logits):
@@ -275,7 +275,9 @@ def _experts(library, overrides: dict) -> dict:
     They are gated, act(x V) (x W). To get GELU(x U), an extra coordinate is 1, and W reads only that.
     """
     kinds = [value for name, value in vars(library).items() if re.fullmatch(r"\w*Experts", name)]
-    kind = next((one for one in kinds if "top_k_index" in inspect.signature(one.forward).parameters), None)
+    kind = next(
+        (candidate for candidate in kinds if "top_k_index" in inspect.signature(candidate.forward).parameters), None
+    )
 
     @torch.no_grad()
     def routed_ffn(params, x, expert, gate):
@@ -318,10 +320,10 @@ def _loss(library, kind):
         if "top_k" not in inspect.signature(function).parameters:  # Switch: probabilities and experts
             blocks.decline(mask=mask)
             return function(logits.softmax(1)[None], experts[None])
-        k, own = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices
+        k, largest = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices
         real = slice(None) if mask is None else mask
-        if not torch.equal(own.sort().values[real], experts.sort().values[real]):
-            raise NotImplementedError("experts other than its own choice")
+        if not torch.equal(largest.sort().values[real], experts.sort().values[real]):
+            raise NotImplementedError("given experts instead of its own choice")
         padding = None if mask is None else mask[None].long()
         return function((logits,), logits.shape[1], k, padding)
 

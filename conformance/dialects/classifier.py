@@ -33,8 +33,8 @@ smallest input on which the function differs from ours. So a different result is
     >>> verdict.matches
     ('flaxformer',)
     >>> print(describe(verdict))
-    capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours is another: at num_tokens 1,
-    num_experts 1, k 1, capacity_factor 1.0 it gives 1, and this 4.
+    capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours differs: at num_tokens 1,
+    num_experts 1, k 1, capacity_factor 1.0 it gives 1, your function 4.
 
 Some dialects have several right answers: random drops, or `torch.topk`'s choice among equal scores. They are conditions
 on the answer, and are reported only if no definite dialect fits.
@@ -92,8 +92,8 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
         raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
     parameters, dialects, make_inputs, _, bare = SUBJECTS[subject]
     inputs = make_inputs(seed)
-    given = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
-    answers = [tuple(_call(function, values[:given], bare) for _ in range(2)) for values in inputs]
+    arguments = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
+    answers = [tuple(_call(function, values[:arguments], bare) for _ in range(2)) for values in inputs]
     offered = [place for place, (first, _) in enumerate(answers) if first is not None]
     if not offered:
         return Verdict(subject, (), 0, None)
@@ -107,15 +107,15 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
 
 
 CHANCES = 4
-"""Minimum inputs on which a dialect with several right answers must allow another answer, or it is not reported."""
+"""A dialect with several right answers is reported only if it allows another answer on this many inputs."""
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
     """Count the inputs on which a dialect with several right answers also accepts a different answer."""
     others = [dialect.function for dialect in dialects]
     return sum(
-        any(not _same(found, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)
-        for v, (found, _) in zip(inputs, answers, strict=True)
+        any(not _same(answer, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)
+        for v, (answer, _) in zip(inputs, answers, strict=True)
     )
 
 
@@ -162,8 +162,10 @@ def _one_routed(f: Callable) -> Callable:
     """Return the activation inside a routed layer of one such expert, for all tokens, with gates of 1."""
 
     def activation(x):
-        one = np.ones((1, 1, 1), x.dtype)
-        output = f({"up": one, "down": one}, x[:, None], np.zeros((len(x), 1), np.int64), np.ones((len(x), 1), x.dtype))
+        weight = np.ones((1, 1, 1), x.dtype)
+        output = f(
+            {"up": weight, "down": weight}, x[:, None], np.zeros((len(x), 1), np.int64), np.ones((len(x), 1), x.dtype)
+        )
         return _field(output, "output", 0)[:, 0]
 
     return activation
@@ -215,21 +217,21 @@ FUNCTIONS = {
     "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
     "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
 }  # fmt: skip
-"""Which function of a backend shows its dialect, and how to call it."""
+"""The function of a backend that shows its dialect, and how to call it."""
 
 
 def describe(verdict: Verdict) -> str:
     """Return the verdict as short text, in lines of at most 120 characters."""
     dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
     if verdict.matches:
-        found = dialects[verdict.matches[0]]
-        text = f"{verdict.subject}: {found.formula}; as in {speakers(found)}."
+        match = dialects[verdict.matches[0]]
+        text = f"{verdict.subject}: {match.formula}; as in {speakers(match)}."
     else:
         text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
     if verdict.counterexample is not None:
-        inputs, ours, found = verdict.counterexample
+        inputs, ours, match = verdict.counterexample
         where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())
-        text += f" Ours is another: at {where} it gives {_plain(ours)}, and this {_plain(found)}."
+        text += f" Ours differs: at {where} it gives {_plain(ours)}, your function {_plain(match)}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
@@ -266,17 +268,17 @@ def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool
     if dialect.repeats not in (None, stable) or any(isinstance(first, str) for first, _ in answers):
         return False
     try:
-        return all(dialect.accepts(*v, found) for v, pair in zip(inputs, answers, strict=True) for found in pair)
+        return all(dialect.accepts(*v, answer) for v, pair in zip(inputs, answers, strict=True) for answer in pair)
     except (IndexError, TypeError, ValueError):  # of another shape or kind
         return False
 
 
 def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
     """Return the first and smallest input on which an answer differs from ours."""
-    for values, (found, _) in zip(inputs, answers, strict=True):
+    for values, (answer, _) in zip(inputs, answers, strict=True):
         wanted = ours.function(*values)
-        if not _same(found, wanted):
-            return Counterexample(dict(zip(parameters, values, strict=True)), wanted, found)
+        if not _same(answer, wanted):
+            return Counterexample(dict(zip(parameters, values, strict=True)), wanted, answer)
     return None
 
 

@@ -39,7 +39,7 @@ NOT_RUN = (
     "Marin grug", "Megatron with the score function 'sqrtsoftplus'", "Megatron with Sinkhorn",
     "Megatron with 'quantile_balancing'", "DeepSpeed top-k", "transformers over layers",
 )  # fmt: skip
-"""How names of libraries begin that were read and not run."""
+"""First words of the names of libraries that were read but not run."""
 
 
 def speakers(dialect: Dialect) -> str:
@@ -155,7 +155,7 @@ DROP_ORDER = (
     Dialect("priority", "the largest priority first",
             ("Megatron", "DeepSpeed top-k", "routelaws with order 'priority'"),
             _in_order(lambda t, choice, priority: (-priority[t, choice], choice, t))),
-    Dialect("0/1 mask, later first", "the C largest entries of a 0/1 mask, of equal ones the last", ("torch.topk",),
+    Dialect("0/1 mask, later first", "the C largest entries of a 0/1 mask, the last ones of a tie", ("torch.topk",),
             _in_order(lambda t, choice, priority: (-t, choice))),
     Dialect("0/1 mask", "the C largest entries of a 0/1 mask, in an unstated order",
             ("llm-random", "Megatron with the policy 'position'"),
@@ -608,7 +608,7 @@ QUANTILE_STEP = (
     Dialect("middles", "the middle of each interval of best prices", ("routelaws",), _step(lambda a, b: (a + b) / 2)),
     Dialect(
         "ends",
-        "the lower end of each interval, the next score after the last that is taken",
+        "the lower end of each interval: the largest score that is not taken",
         ("Megatron with 'quantile_balancing'",),
         _step(lambda a, b: b),
     ),
@@ -668,4 +668,4 @@ SUBJECTS = {
     "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
     "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),
 }  # fmt: skip
-"""What libraries differ in, and how."""
+"""The subjects in which libraries differ, and their dialects."""

@@ -65,10 +65,10 @@ SLOW = (
 )
 """Functions of the reference that take minutes in one test: they search every shape of the law, by definition."""
 TIME_LIMIT = 60.0
-"""Seconds that one call may take where nothing else is asked."""
+"""Default time limit of one call, in seconds."""
 
 OBJECTS: dict[str, object] = {}
-"""Namespaces that were handed over as objects, by the name they go under."""
+"""Namespaces passed as objects, by name."""
 
 
 class Broken(AssertionError):
@@ -98,12 +98,12 @@ def load(name: str):
     if known is not None:
         return known
     module, _, attribute = name.partition(":")
-    found = _imported(name, module, functools.partial(importlib.import_module, module))
+    namespace = _imported(name, module, functools.partial(importlib.import_module, module))
     for part in filter(None, attribute.split(".")):
-        if not hasattr(found, part):
+        if not hasattr(namespace, part):
             raise BackendError(f"backend {name}: {module} has no attribute {attribute}")
-        found = getattr(found, part)
-    return found
+        namespace = getattr(namespace, part)
+    return namespace
 
 
 def _adapted(name: str):
@@ -113,7 +113,7 @@ def _adapted(name: str):
     except LookupError as error:
         raise BackendError(f"backend {name}: {error}") from error
     except ImportError as error:
-        raise BackendError(f"backend {name}: {error}; install it with pip, and torch") from error
+        raise BackendError(f"backend {name}: {error}; install it and torch with pip") from error
 
 
 def _imported(name: str, module: str, importing):
@@ -137,11 +137,11 @@ def _dtypes_of(name: str, named) -> tuple[str, ...]:
     Raises:
         BackendError: not a tuple of strings, or a precision is unknown.
     """
-    found = () if isinstance(named, str) else tuple(named)
-    if not found or not set(found) <= {*DTYPES, "bfloat16"}:
+    precisions = () if isinstance(named, str) else tuple(named)
+    if not precisions or not set(precisions) <= {*DTYPES, "bfloat16"}:
         allowed = "a tuple of one or more of 'float64', 'float32', 'bfloat16'"
         raise BackendError(f"backend {name}: dtypes are {named!r}; allowed: {allowed}")
-    return found
+    return precisions
 
 
 class _Room:
@@ -185,14 +185,17 @@ class Backend:
         named = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
         if not set(named) <= {"jit", "grad", "torch"}:
             raise BackendError(f"backend {name}: capabilities are {named}; allowed: jit, grad, torch")
-        self.autograd, self.capabilities = "torch" in named, tuple(one for one in named if one != "torch")
+        self.autograd, self.capabilities = (
+            "torch" in named,
+            tuple(capability for capability in named if capability != "torch"),
+        )
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
         self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken, self._stances = {}, set(), {}, {}
-        found = {path: self._find(path) for path in public_functions()}
-        self.functions = [path for path, function in found.items() if callable(function)]
-        self.borrowed = [path for path in self.functions if found[path] is public_functions()[path]]
+        functions = {path: self._find(path) for path in public_functions()}
+        self.functions = [path for path, function in functions.items() if callable(function)]
+        self.borrowed = [path for path in self.functions if functions[path] is public_functions()[path]]
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -204,15 +207,15 @@ class Backend:
         functions, classes, rooms = reference_names()
         if path in rooms:
             return _Room(self, path)
-        found = self._find(path)
-        if path in classes and (found is None or hasattr(classes[path], "_replace")):
+        entry = self._find(path)
+        if path in classes and (entry is None or hasattr(classes[path], "_replace")):
             return classes[path]  # a record: `_given` converts it for a call
-        if found is None:
+        if entry is None:
             room, _, name = path.rpartition(".")
             if name.startswith("_") or room not in rooms or not hasattr(reference_part(room), name):
                 raise AttributeError(f"the reference has no {path}")
             self._missing(path)
-        return self._wrap(path, found) if path in functions else found
+        return self._wrap(path, entry) if path in functions else entry
 
     def _find(self, path: str):
         """Return the namespace's entry at a path or, for a function, under its last name; None if missing."""
@@ -232,8 +235,8 @@ class Backend:
 
     def _missing(self, path: str):
         if path in self.require:
-            raise Broken(path, "missing", "is not there, and it is required")
-        pytest.skip(f"{path} is not there")
+            raise Broken(path, "missing", "is required but missing")
+        pytest.skip(f"{path} is missing")
 
     def _leave_out(self, reason: str):
         """Skip this example, or this test if it has no examples."""
@@ -249,8 +252,8 @@ class Backend:
             return None
         if path not in self._stances:
             self._stances[path] = None
-            self._stances[path] = found = stances.stance_of(self, path)
-            self.ledger.findings[self.name, path] = stances.as_row(self, path, found)
+            self._stances[path] = stance = stances.stance_of(self, path)
+            self.ledger.findings[self.name, path] = stances.as_row(self, path, stance)
         return self._stances[path]
 
     def ask(self, path: str, *arrays, precision: str, **options):
@@ -274,15 +277,15 @@ class Backend:
         options = {name: value for name, value in options.items() if name not in lacking}
         if self.capabilities:
             with jax.enable_x64(precision == "float64"), jax.ensure_compile_time_eval():
-                own = cast(arrays, precision), cast({k: v for k, v in options.items() if arrays_of(v)}, precision)
-                own = own[0], options | own[1]
-                result = self._within_limit(path, function, *own)
+                inputs = cast(arrays, precision), cast({k: v for k, v in options.items() if arrays_of(v)}, precision)
+                inputs = inputs[0], options | inputs[1]
+                result = self._within_limit(path, function, *inputs)
                 return self._returned(path, result)
-        own = self._given(arrays, precision), self._given(options, precision)
-        before = [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
-        result = self._within_limit(path, function, *own)
+        inputs = self._given(arrays, precision), self._given(options, precision)
+        before = [np.array(self._plain(leaf)) for leaf in arrays_of(inputs)]
+        result = self._within_limit(path, function, *inputs)
         if any(
-            a.tobytes() != np.asarray(self._plain(b)).tobytes() for a, b in zip(before, arrays_of(own), strict=True)
+            a.tobytes() != np.asarray(self._plain(b)).tobytes() for a, b in zip(before, arrays_of(inputs), strict=True)
         ):
             raise stances.Fault("mutates", "changed an array that it was given")
         self.ledger.examples[self.name, path] = self.ledger.examples.get((self.name, path), 0) + 1
@@ -293,7 +296,7 @@ class Backend:
         return getattr(self.namespace, "from_numpy", lambda array, dtype: array)(np.array(array, dtype), dtype)
 
     def torch_gradient(self, function, point: np.ndarray, precision: str) -> np.ndarray:
-        """Return the gradient of function(point) -> number through torch's autograd; 0 where no graph leads there."""
+        """Return the gradient of function(point) -> number by torch's autograd; 0 without a graph."""
         leaf = self.convert(point, precision).requires_grad_(True)
         value = function(leaf)
         if getattr(value, "requires_grad", False):
@@ -316,7 +319,7 @@ class Backend:
             raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
 
     def other_defaults(self, path: str) -> str:
-        """List the defaults of a function that differ from the reference's, None apart; "" if none."""
+        """List the defaults of a function that differ from the reference's, except None; "" if none."""
         if path not in public_functions():
             return ""
         ours = inspect.signature(public_functions()[path]).parameters
@@ -326,9 +329,9 @@ class Backend:
             return ""
         pairs = [(name, theirs[name].default, ours[name].default) for name in ours if name in theirs]
         return ", ".join(
-            f"{name} {own!r}, the reference's {wanted!r}"
-            for name, own, wanted in pairs
-            if wanted is not inspect.Parameter.empty and own not in (wanted, None, inspect.Parameter.empty)
+            f"{name} {default!r}, the reference's {wanted!r}"
+            for name, default, wanted in pairs
+            if wanted is not inspect.Parameter.empty and default not in (wanted, None, inspect.Parameter.empty)
         )
 
     def leave_out_precision(self, precision: str):
@@ -356,11 +359,11 @@ class Backend:
             extra = dict(zip(list(defaults)[places : len(arguments)], arguments[places:], strict=False))
             if set(extra) <= set(options):  # by name, where the function has them at all
                 arguments, keywords = arguments[:places], extra | keywords
-        given = dict(zip(defaults, arguments, strict=False)) | keywords
+        values = dict(zip(defaults, arguments, strict=False)) | keywords
         stance = self.stance(path)
         if stance and stance.finding.verdict == "defect":
             raise Broken(path, stance.finding.kind, stance.finding.detail)
-        wanted, named = stances.lacking(stance, path, function, given)
+        wanted, named = stances.lacking(stance, path, function, values)
         if wanted:
             self._not_offered(path, f"option {', '.join(wanted)}", wanted)
         taken = keywords_of(function)
@@ -385,13 +388,13 @@ class Backend:
         def call(*arguments, **keywords):
             if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays_of((arguments, keywords))):
                 if not self.capabilities:
-                    pytest.skip(f"{path} is traced by JAX here; {self.name} names no capability for that")
+                    pytest.skip(f"JAX traces {path} in this test; {self.name} does not list the capability")
                 self.ledger.called(self.name, path)
                 chosen = chosen_options(path, arguments, keywords)
                 arguments, keywords = self._offered(path, function, arguments, keywords)
-                own = self._given(arguments, None), self._given(keywords, None)
+                inputs = self._given(arguments, None), self._given(keywords, None)
                 try:
-                    result = self._returned(path, function(*own[0], **own[1]))
+                    result = self._returned(path, function(*inputs[0], **inputs[1]))
                     self.ledger.answered(self.name, path, chosen)
                     return result
                 except NotImplementedError as error:
@@ -411,15 +414,15 @@ class Backend:
         if type(value) in (list, tuple):
             return type(value)(self._given(part, precision) for part in value)
         if type(value) in path_of_class() and hasattr(value, "_replace"):
-            own = self._find(path_of_class()[type(value)])
-            return (own or type(value))(*(self._given(part, precision) for part in value))
+            record = self._find(path_of_class()[type(value)])
+            return (record or type(value))(*(self._given(part, precision) for part in value))
         lone = precision and isinstance(value, np.floating)  # in a record, an array like the others
         if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
             return value
         array = np.array(value)
         if array.dtype.kind in "fV":
-            own = array.dtype.name == "bfloat16"  # from the test: passed on unchanged
-            dtype = array.dtype.name if own or not precision else precision
+            record = array.dtype.name == "bfloat16"  # from the test: passed on unchanged
+            dtype = array.dtype.name if record or not precision else precision
             if dtype not in self.dtypes:
                 self.leave_out_precision(dtype)
             array = array.astype(dtype)
@@ -447,8 +450,12 @@ class Backend:
             return type(value)(self._returned(path, part, object) for part in value)
         if self.capabilities:
             return value
-        own = getattr(self.namespace, "to_numpy", None)
-        return as_numpy(value) if own is None or isinstance(value, np.ndarray | int | float | str) else own(value)
+        to_numpy = getattr(self.namespace, "to_numpy", None)
+        return (
+            as_numpy(value)
+            if to_numpy is None or isinstance(value, np.ndarray | int | float | str)
+            else to_numpy(value)
+        )
 
     def _record(self, path: str, value, record):
         """Convert an object with the record's attributes, a dict with its keys, or a tuple in its order."""
@@ -493,13 +500,13 @@ class Backend:
 
         def once():
             # A compiled function holds its constants, and its guard drops options that the backend lacks.
-            own = (arguments, keywords) if through else tuple(self._given(part, precision) for part in offered)
-            before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
-            value = self._timed(path, through or function, *own, chosen)
-            after = [] if self.capabilities else map(self._plain, arrays_of(own))
+            inputs = (arguments, keywords) if through else tuple(self._given(part, precision) for part in offered)
+            before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(inputs)]
+            value = self._timed(path, through or function, *inputs, chosen)
+            arrays_after = [] if self.capabilities else map(self._plain, arrays_of(inputs))
             if path not in self._broken and not all(
                 a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
-                for a, b in zip(before, after, strict=True)
+                for a, b in zip(before, arrays_after, strict=True)
             ):
                 self._break(path, "mutates", "changed an array that it was given")
             return self._returned(path, value)
@@ -531,8 +538,8 @@ class Backend:
             return result
 
     def _plain(self, leaf):
-        own = getattr(self.namespace, "to_numpy", None)
-        return as_numpy(leaf) if own is None or isinstance(leaf, np.ndarray) else own(leaf)
+        to_numpy = getattr(self.namespace, "to_numpy", None)
+        return as_numpy(leaf) if to_numpy is None or isinstance(leaf, np.ndarray) else to_numpy(leaf)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
         """Fail unless shapes and number types equal the reference's for the same input.
@@ -542,8 +549,8 @@ class Backend:
         if path in SLOW or self._find(path) is public_functions()[path]:
             return
         try:
-            given = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))
-            wanted = public_functions()[path](*given[0], **given[1])
+            inputs = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))
+            wanted = public_functions()[path](*inputs[0], **inputs[1])
         except Exception:  # input for which the reference has no answer: the tests decide
             return
         problem = difference(result, wanted, "")
@@ -554,8 +561,8 @@ class Backend:
         """Fail if results have less precision than the inputs."""
         for leaf in arrays_of(result) if precision and not self.capabilities else ():
             if leaf.dtype.kind == "f" and leaf.dtype.itemsize < np.dtype(precision).itemsize:
-                said = f"returned dtype {leaf.dtype} where {precision} was asked for; `dtypes` says what there is"
-                self._break(path, "form", said)
+                message = f"returned dtype {leaf.dtype} instead of {precision}; list supported types in `dtypes`"
+                self._break(path, "form", message)
 
     def _timed(self, path: str, function, arguments, keywords, chosen):
         """Call, and fail if it does not return in time or tries to end the process."""
@@ -598,7 +605,7 @@ def _alarm(seconds: float):
 
 
 PADDING = 100.0
-"""The padded tokens of other libraries: only our own twin promises that NaN in the padding does not matter."""
+"""Padding for other libraries; only our twin promises to ignore NaN in the padding."""
 
 
 def _filled(leaf):

@@ -48,7 +48,7 @@ def canonical(path: str, result, wanted, given: dict, precision: str):
         return np.where(bad[:, None], result, wanted).astype(result.dtype)
     if path not in (TOP_K, SWITCH, GSHARD) or given.get("held") is not None:
         return result
-    form = next(one for one in designs.FORMS if one.name == given.get("score", "softmax"))
+    form = next(candidate for candidate in designs.FORMS if candidate.name == given.get("score", "softmax"))
     bias, mask = given.get("bias"), given.get("mask")
     key = designs.scores_of(form, given["logits"]) + (0 if bias is None else bias)
     if given.get("expert_mask") is not None:
@@ -68,9 +68,9 @@ def _in_order(result, wanted, bad):
     expert, gate = np.array(result.expert), np.array(result.gate)
     for t in np.flatnonzero(~bad):
         left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}
-        own = [left.pop(e, None) for e in wanted.expert[t].tolist()]
+        gates = [left.pop(e, None) for e in wanted.expert[t].tolist()]
         rest = iter(sorted(left.values(), reverse=True))
-        expert[t], gate[t] = wanted.expert[t], [next(rest) if g is None else g for g in own]
+        expert[t], gate[t] = wanted.expert[t], [next(rest) if g is None else g for g in gates]
     fields = {"expert": expert.astype(result.expert.dtype), "gate": gate}
     if not np.array_equal(expert, result.expert) and _is_counted(result):
         fields |= {name: np.asarray(getattr(wanted, name)).astype(np.asarray(getattr(result, name)).dtype)

@@ -13,8 +13,8 @@ def released_file(name: str) -> Path:
     """
     folder = os.environ.get("ROUTELAWS_DATA")
     if not folder:
-        pytest.skip(f"ROUTELAWS_DATA is not set; it has to name the folder of {name}")
+        pytest.skip(f"ROUTELAWS_DATA is not set; set it to the folder of {name}")
     path = Path(folder) / name
     if not path.is_file():
-        pytest.fail(f"ROUTELAWS_DATA is {folder}, and there is no {name} in it")
+        pytest.fail(f"ROUTELAWS_DATA is {folder}, which has no {name}")
     return path

@@ -1,4 +1,4 @@
-"""Writes the call of a failed test as an `.npz` that NumPy alone opens: `--export-failing FOLDER`.
+"""Write the call of a failed test as an `.npz` for NumPy: `--export-failing FOLDER`.
 
     >>> file = np.load("failing/my_moe--notation.softmax--test_softmax.npz")  # doctest: +SKIP
     >>> print(file["call"])  # doctest: +SKIP
@@ -61,10 +61,10 @@ def named(tree: dict) -> dict[str, np.ndarray]:
 
 def given_to(call: Call) -> dict:
     """Return the arguments of a call by the reference's names, floats in its precision."""
-    given = dict(zip(defaults_of(call.function), call.arguments, strict=False)) | call.keywords
+    values = dict(zip(defaults_of(call.function), call.arguments, strict=False)) | call.keywords
     dtype = jax.numpy.dtype(call.precision or "float64")
     return _on_arrays(
-        lambda _, array: array.astype(dtype) if call.precision and array.dtype.kind == "f" else array, given
+        lambda _, array: array.astype(dtype) if call.precision and array.dtype.kind == "f" else array, values
     )
 
 
@@ -79,9 +79,9 @@ def expected_of(call: Call) -> dict[str, np.ndarray]:
 
 def _differs(call: Call) -> bool:
     """Return whether a result differs from the reference's in the first half of the digits."""
-    found, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
+    values, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
     for name, wanted in expected_of(call).items():
-        ours = found.get(name.replace("expected", "found", 1))
+        ours = values.get(name.replace("expected", "found", 1))
         if ours is None or ours.shape != wanted.shape:
             return True
         if wanted.dtype.kind == "f":
@@ -100,13 +100,15 @@ FEW = 64
 def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble:
     """Return the ledger's newest fault, with its call in decimal numbers."""
     call = _at_fault(ledger, trouble)
-    given = named(_beside_defaults(call)) if call else {}
-    if not given or sum(value.size for value in given.values()) > FEW or "logits [" in trouble.detail:
+    inputs = named(_beside_defaults(call)) if call else {}
+    if not inputs or sum(value.size for value in inputs.values()) > FEW or "logits [" in trouble.detail:
         return trouble
-    words = ", ".join(f"{name} {value.tolist()}" for name, value in given.items())
+    words = ", ".join(f"{name} {value.tolist()}" for name, value in inputs.items())
     taken = keywords_of(function)
-    given = {name: value for name, value in given.items() if taken is None or name in taken}
-    script = program(namespace, trouble.backend, trouble.function, given) if set(given) <= set(call_names(call)) else ""
+    inputs = {name: value for name, value in inputs.items() if taken is None or name in taken}
+    script = (
+        program(namespace, trouble.backend, trouble.function, inputs) if set(inputs) <= set(call_names(call)) else ""
+    )
     return trouble._replace(detail=f"{trouble.detail}; at {words}", script=script)
 
 
@@ -152,19 +154,19 @@ def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]
     calls = next((calls for failed, calls in reversed(ledger.failed) if _holds(error, failed)), ledger.calls)
-    own = [call for call in calls if call.function == path]
-    return next((call for call in own if call.returned and _differs(call)), own[-1] if own else None)
+    own_calls = [call for call in calls if call.function == path]
+    return next((call for call in own_calls if call.returned and _differs(call)), own_calls[-1] if own_calls else None)
 
 
 def _holds(error, part) -> bool:
-    return error is part or any(_holds(one, part) for one in getattr(error, "exceptions", ()))
+    return error is part or any(_holds(inner, part) for inner in getattr(error, "exceptions", ()))
 
 
 def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: str) -> str:
     """Write the ledger's newest failure, and return the file's name.
 
     Args:
-        folder: where to, as an absolute path; `shown` is the same as the user wrote it.
+        folder: absolute path of the target; `shown` is the path as the user wrote it.
         ledger: with `keeps` on, after `blame`.
         trouble: what `blame` returned.
         profile: of the run.
@@ -178,9 +180,9 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: s
         "again": again + f" --export-failing {shown}" * (profile == "nightly"),
     }  # fmt: skip
     if call:
-        given = given_to(call)
-        words = [f"{name}={value!r}" for name, value in _on_arrays(lambda place, _: _Name(place), given).items()]
-        content |= {"call": f"{path}({', '.join(words)})"} | named(given | {"found": call.result}) | expected_of(call)
+        inputs = given_to(call)
+        words = [f"{name}={value!r}" for name, value in _on_arrays(lambda place, _: _Name(place), inputs).items()]
+        content |= {"call": f"{path}({', '.join(words)})"} | named(inputs | {"found": call.result}) | expected_of(call)
     written = io.BytesIO()
     np.savez(written, **content)
     test = trouble.test.replace(".py::", ".").replace(f"[{backend}]", "").replace(f"[{backend}-", "[")

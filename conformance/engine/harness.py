@@ -20,10 +20,10 @@ CAPABILITIES = ("jit", "grad")
 
 def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ...]:
     """Return the precisions of `among` that a backend has; skip the test if there are none."""
-    found = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))
-    if not found:
+    precisions = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))
+    if not precisions:
         pytest.skip(f"none of {', '.join(among)} is among the dtypes of {backend.name}")
-    return found
+    return precisions
 
 
 def _has_precision(precision: str, function, *trees) -> None:
@@ -61,7 +61,7 @@ QUICK = {
     "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }  # fmt: skip
-"""LLVM optimises nothing; fused loops are written by the older, plainer code; each program is compiled in one piece."""
+"""No LLVM optimisation, the older emitter of fused loops, and one compilation unit per program."""
 
 
 def compile_quickly(quickly: bool) -> None:
@@ -76,7 +76,7 @@ def compile_quickly(quickly: bool) -> None:
 
 
 def multiply_in_full() -> None:
-    """Make JAX multiply float32 with all bits of the factors.
+    """Make JAX multiply float32 in full precision.
 
     By default a GPU keeps 10 of 23 bits and a TPU 7, so every product would exceed the float32 bounds.
     """
@@ -103,7 +103,7 @@ def _jit(function):
 
 
 MOST_MAPS = 30_000
-"""Memory maps of this process beyond which compiled programs are dropped; Linux ends a process beyond 65,530."""
+"""Drop compiled programs above this number of memory maps; Linux kills a process above 65,530."""
 
 
 def make_room() -> None:
@@ -179,8 +179,8 @@ def _compiles(precision: str, *functions) -> bool:
 
 @functools.cache
 def _gradient(scalar, static, compiles=True):
-    found = jax.grad(functools.partial(scalar, **dict(static)))
-    return _jit(found) if compiles else found
+    function = jax.grad(functools.partial(scalar, **dict(static)))
+    return _jit(function) if compiles else function
 
 
 def gradient(scalar, point, *arrays, precision: str = "float64", **static):
@@ -191,14 +191,14 @@ def gradient(scalar, point, *arrays, precision: str = "float64", **static):
     compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
         function = _gradient(scalar, tuple(sorted(static.items())), compiles)
-        found = function(cast(point, precision), *cast(arrays, precision))
-        return jax.tree.map(np.asarray, found)
+        result = function(cast(point, precision), *cast(arrays, precision))
+        return jax.tree.map(np.asarray, result)
 
 
 @functools.cache
 def _value_and_gradient(scalar, static, compiles=True):
-    found = jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True)
-    return _jit(found) if compiles else found
+    function = jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True)
+    return _jit(function) if compiles else function
 
 
 def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
@@ -206,8 +206,8 @@ def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **sta
     compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
         function = _value_and_gradient(scalar, tuple(sorted(static.items())), compiles)
-        (_, aux), found = function(cast(point, precision), *cast(arrays, precision))
-        return aux, jax.tree.map(np.asarray, found)
+        (_, aux), result = function(cast(point, precision), *cast(arrays, precision))
+        return aux, jax.tree.map(np.asarray, result)
 
 
 def random_direction(point, seed: int):

@@ -42,7 +42,7 @@ NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
 """The message of a comparison for a non-finite number instead of a finite one."""
 
 KEPT = 200
-"""Calls of one example that are kept; a test that makes more is a loop, and its last calls are as good as any."""
+"""Largest number of stored calls of one example; a test with more is a loop, and its last calls suffice."""
 
 
 MERGED = {
@@ -54,11 +54,11 @@ MERGED = {
     "findings": lambda ours, theirs: ours,
     "bounds": lambda ours, theirs: (ours[0] + theirs[0], max(ours[1], theirs[1])),
 }
-"""How the records of two processes become one, by field of `Ledger`."""
+"""Functions that merge the records of two processes, by field of `Ledger`."""
 
 
 class Slack(NamedTuple):
-    """A bound that is looser than the errors need."""
+    """A bound that is too loose."""
 
     bound: str
     share: float  # the worst that was used of it
@@ -103,8 +103,8 @@ class Ledger:
         def now(value):
             return copy.deepcopy(value) if type(value).__name__ == "Generator" else value
 
-        given = tuple(map(now, arguments)), {name: now(value) for name, value in keywords.items()}
-        self.calls.append(Call(function, *given, precision))
+        inputs = tuple(map(now, arguments)), {name: now(value) for name, value in keywords.items()}
+        self.calls.append(Call(function, *inputs, precision))
         return self.calls[-1]
 
     def broke(self, backend: str, function: str) -> None:
@@ -149,7 +149,7 @@ class Ledger:
         With `--only`, a test runs only for its marked functions, so it also blames only these.
         """
         while isinstance(error, BaseExceptionGroup):
-            named = [one for one in error.exceptions if hasattr(one, "kind")]
+            named = [inner for inner in error.exceptions if hasattr(inner, "kind")]
             if "Flaky" in type(error).__name__ and not named:
                 break
             error, *others = named or error.exceptions
@@ -160,7 +160,7 @@ class Ledger:
         called = [path for _, path in self.recent]
         called = [path for path in called if path in asked] or called
         places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for path in called}
-        named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
+        named = min((match.start(), path) for path, match in places.items() if match) if any(places.values()) else None
         function = named[1] if named else called[-1] if called else ""
         kind, detail = "not finite" if NOT_FINITE.search(text) else "wrong", _plain(str(error)) or text
         if hasattr(error, "kind"):
@@ -189,12 +189,12 @@ class Ledger:
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
         """Return the bounds of which a backend never used much, the loosest first; unused bounds separately."""
-        found = [
+        bounds_used = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()
             if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS
         ]
-        return tuple(sorted(found, key=lambda one: (one.share, one.bound)))
+        return tuple(sorted(bounds_used, key=lambda one: (one.share, one.bound)))
 
 
 def _plain(text: str) -> str:
@@ -208,12 +208,12 @@ def _plain(text: str) -> str:
         words = f"{words}: asserted {compared}"
     names, kept = {}, []
     for line in words.splitlines():
-        found = re.fullmatch(r"\s*\+\s+where (<.+ at 0x[0-9a-f]+>) = <.+ at 0x[0-9a-f]+>\.(\w+)", line)
-        if found:
-            names[found[1]] = found[2]
+        text_line = re.fullmatch(r"\s*\+\s+where (<.+ at 0x[0-9a-f]+>) = <.+ at 0x[0-9a-f]+>\.(\w+)", line)
+        if text_line:
+            names[text_line[1]] = text_line[2]
         else:
             kept.append(line)
-    found = " ".join(" ".join(kept).split())
+    text_line = " ".join(" ".join(kept).split())
     for address, name in names.items():
-        found = found.replace(address, name)
-    return re.sub(r" at 0x[0-9a-f]+", "", found)
+        text_line = text_line.replace(address, name)
+    return re.sub(r" at 0x[0-9a-f]+", "", text_line)

@@ -60,14 +60,14 @@ def path_of_class() -> dict:
 @functools.cache
 def record_called(name: str):
     """Return the reference's record of this name, None if there is none."""
-    return next((one for one in path_of_class() if one.__name__ == name and hasattr(one, "_replace")), None)
+    return next((record for record in path_of_class() if record.__name__ == name and hasattr(record, "_replace")), None)
 
 
 @functools.cache
 def defaults_of(path: str) -> dict:
     """Return {name: default} of a function of the reference; a parameter without a default has `Parameter.empty`."""
     parameters = inspect.signature(public_functions()[path]).parameters.values()
-    return {one.name: one.default for one in parameters}
+    return {parameter.name: parameter.default for parameter in parameters}
 
 
 @functools.cache
@@ -95,22 +95,22 @@ def stands_at(value, default) -> bool:
 
 def shapes_of_call(path: str, arguments, keywords) -> str:
     """Return the shapes of a call's arrays by the reference's names; "" without arrays."""
-    given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
-    return ", ".join(f"{name} {list(value.shape)}" for name, value in given.items() if hasattr(value, "shape"))
+    values = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
+    return ", ".join(f"{name} {list(value.shape)}" for name, value in values.items() if hasattr(value, "shape"))
 
 
 def chosen_options(path: str, arguments, keywords) -> frozenset:
     """Return the options of a call that differ from the reference's defaults."""
-    given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
+    values = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
     return frozenset(
-        name for name in options_of(path) if name in given and not stands_at(given[name], defaults_of(path)[name])
+        name for name in options_of(path) if name in values and not stands_at(values[name], defaults_of(path)[name])
     )
 
 
 def places_of(function) -> float:
     """Return the number of positional arguments of a function; infinity if it is unknown or unlimited."""
     try:
-        kinds = [one.kind for one in inspect.signature(function).parameters.values()]
+        kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
         return math.inf
     parameter = inspect.Parameter
@@ -125,8 +125,12 @@ def keywords_of(function) -> frozenset | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    by_name = frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
-    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else by_name
+    by_name = frozenset(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
+    return None if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else by_name
 
 
 @functools.cache
@@ -141,7 +145,7 @@ def full_names(names) -> tuple[str, ...]:
     Raises:
         BackendError: a name is unknown or ambiguous.
     """
-    found = []
+    paths = []
     for name in names:
         fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
         if len(fitting) != 1:
@@ -149,6 +153,6 @@ def full_names(names) -> tuple[str, ...]:
             close = difflib.get_close_matches(name.rpartition(".")[2], names, 3, 0.7)
             known = f"close to it: {', '.join(close)}; --list shows all names" if close else "--list shows the names"
             known = f"it can be {', '.join(fitting)}" if fitting else known
-            raise BackendError(f"{name} is not the name of one public function of the reference; {known}")
-        found += fitting
-    return tuple(found)
+            raise BackendError(f"{name} does not name one public function of the reference; {known}")
+        paths += fitting
+    return tuple(paths)

@@ -106,22 +106,22 @@ def known_failures_of(file) -> dict[str, str]:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BackendError(f"known failures {file}: it cannot be read ({error})") from error
-    found = {}
+    reasons = {}
     for number, line in enumerate(lines, 1):
         name, _, reason = (part.strip() for part in line.partition("#")[0].partition(":"))
         if not name and not reason:
             continue
         where = f"known failures {file}, line {number}"
         if not name or not reason:
-            raise BackendError(f"{where}: {line.strip()!r}; a line is `path: reason`")
+            raise BackendError(f"{where}: {line.strip()!r}; write `path: reason`")
         try:
             (path,) = full_names([name])
         except BackendError as error:
             raise BackendError(f"{where}: {error}") from error
-        if path in found:
-            raise BackendError(f"{where}: {path} stands there twice")
-        found[path] = reason
-    return found
+        if path in reasons:
+            raise BackendError(f"{where}: {path} appears twice")
+        reasons[path] = reason
+    return reasons
 
 
 def folder_for(path) -> str:
@@ -135,9 +135,9 @@ def folder_for(path) -> str:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"--export-failing {path}: no folder can be made ({error.strerror})") from error
+        raise BackendError(f"--export-failing {path}: the folder cannot be created ({error.strerror})") from error
     if not os.access(path, os.W_OK):
-        raise BackendError(f"--export-failing {path}: nothing can be written there")
+        raise BackendError(f"--export-failing {path}: the folder is not writable")
     return os.path.abspath(path)
 
 
@@ -152,6 +152,6 @@ def check_report(file) -> None:
         why = "it is a folder" if path.is_dir() else f"there is no folder {Path(file).parent}"
         raise BackendError(f"report {file}: it cannot be written ({why})")
     if path.exists() and not path.is_file():
-        raise BackendError(f"report {file}: it cannot be written (it is no file)")
+        raise BackendError(f"report {file}: it cannot be written (it is not a regular file)")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise BackendError(f"report {file}: nothing can be written there")
+        raise BackendError(f"report {file}: the folder is not writable")

@@ -63,14 +63,14 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
     Returns:
         The fields of the reference's record.
     """
-    found = assignment.assign(scores if mask is None else scores[np.asarray(mask, bool)], k)
-    expert = found.expert
+    result = assignment.assign(scores if mask is None else scores[np.asarray(mask, bool)], k)
+    expert = result.expert
     if mask is not None:
         expert = np.tile(np.arange(k, dtype=np.int32), (len(scores), 1))
-        expert[np.asarray(mask, bool)] = found.expert
+        expert[np.asarray(mask, bool)] = result.expert
     # The sums are float64 for scores in float32, too.
-    objective, gap = np.float64(found.objective), np.float64(found.gap)
-    return {"expert": expert, "objective": objective, "prices": found.prices, "gap": gap}
+    objective, gap = np.float64(result.objective), np.float64(result.gap)
+    return {"expert": expert, "objective": objective, "prices": result.prices, "gap": gap}
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64:

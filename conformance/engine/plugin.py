@@ -49,7 +49,7 @@ settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
 )
 SELDOM = (200_000, 20, 100)
-"""Thresholds of Python's garbage collector in the quick profile: it else takes a thirtieth of the time."""
+"""Thresholds of Python's garbage collector in the quick profile; by default it takes 3 % of the time."""
 
 OFTEN = 25
 """Tests after which compiled programs are dropped if there are too many."""
@@ -67,7 +67,7 @@ class Suite:
             name: backends.Backend(name, backends.load(name), self.ledger, require=require, time_limit=limit)
             for name in options.backends
         }
-        self.ledger.keeps = bool(self.folder) or any(not one.is_ours for one in self.backends.values())
+        self.ledger.keeps = bool(self.folder) or any(not each.is_ours for each in self.backends.values())
         for name, backend in self.backends.items():
             if not backend.functions and not require:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
@@ -75,7 +75,7 @@ class Suite:
     def header(self, backend) -> dict[str, str]:
         """Return the header of a run's report."""
         if backend.named_capabilities is None and not backend.capabilities:
-            capabilities = "none, since it names none: neither jit nor gradients are tested"
+            capabilities = "none listed: neither jit nor gradients are tested"
         else:
             capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
         profile, slow = self.options.profile, sorted(self.left_out(backend))
@@ -116,11 +116,11 @@ class Suite:
         ]
 
     def slack(self, name: str, module: str) -> tuple[Slack, ...]:
-        """Return the loose bounds, after enough examples, and only for the twin that they were measured on."""
+        """Return the loose bounds, after enough examples, and only for our twin, on which they were measured."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 
-BORROWED = "{} functions are the reference's own, so their agreement with it shows nothing"
+BORROWED = "{} functions are the reference's own, so their agreement is no evidence"
 
 SUITE = pytest.StashKey[Suite]()
 OPTIONS = pytest.StashKey[Options]()
@@ -140,14 +140,18 @@ def pytest_addoption(parser):
     add = group.addoption
     add("--routelaws-backend", action="append", metavar="NAME", help="module[:attribute] or entry point; repeatable")
     add("--routelaws-require", action="append", metavar="FUNCTION", help="fail if this function is missing")
-    add("--routelaws-only", action="append", metavar="FUNCTION", help="run only the tests that ask for this function")
-    add("--routelaws-time-limit", type=float, metavar="SECONDS", help="for one call")
-    add("--routelaws-profile", choices=PROFILES, help="how many examples")
+    add("--routelaws-only", action="append", metavar="FUNCTION", help="run only the tests of this function")
+    add("--routelaws-time-limit", type=float, metavar="SECONDS", help="time limit of one call")
+    add("--routelaws-profile", choices=PROFILES, help="number of examples")
     add("--routelaws-json", metavar="FILE", help="write the report as JSON")
     add("--routelaws-html", metavar="FILE", help="write the report as a page")
     add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
-    add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
-    add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in an order drawn from this number")
+    add(
+        "--routelaws-known-failures",
+        metavar="FILE",
+        help="text file of functions that may fail, one `path: reason` per line",
+    )
+    add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in a random order with this seed")
     add("--routelaws-strict", action="store_true", help="fail if a known failure is right")
 
 
@@ -165,11 +169,13 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
     config.addinivalue_line(
         "markers",
-        "asks(path, ..., because=): functions that the test asks a backend for, *.NAME: all called so; or why none",
+        "asks(path, ..., because=): functions that the test calls; *.NAME: all of that name; because: why none",
     )
-    config.addinivalue_line("markers", "long: many fits; left out, if quick, for a backend with slow functions")
-    config.addinivalue_line("markers", "slow: left out of the quick profile")
-    config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
+    config.addinivalue_line(
+        "markers", "long: many fits; skipped in the quick profile for a backend with slow functions"
+    )
+    config.addinivalue_line("markers", "slow: skipped in the quick profile")
+    config.addinivalue_line("markers", "twin: promises of our own twin only, such as error messages")
     try:
         suite = config.stash[SUITE] = Suite(options_of(config))
         settings.load_profile(suite.options.profile)
@@ -336,7 +342,7 @@ def pytest_sessionfinish(session):
         shares = {name: float(share) for name, share in bounds.worst_share.items()}
         session.config.workeroutput["worst_share"] = shares
         session.config.workeroutput["ledger"] = suite.ledger.as_lists()
-    elif session.exitstatus in (0, 5) and any(found.exit_code for found in suite.reports()):
+    elif session.exitstatus in (0, 5) and any(report.exit_code for report in suite.reports()):
         session.exitstatus = 1
 
 
@@ -354,14 +360,14 @@ def pytest_terminal_summary(terminalreporter, config):
     """Print the table of each backend, or the worst share of each bound without a chosen backend."""
     suite = config.stash[SUITE]
     if suite.backends:
-        found = suite.reports()
-        for one in found:
-            terminalreporter.section(f"conformance of {one.backend}")
-            for line in one.lines():
+        reports = suite.reports()
+        for each in reports:
+            terminalreporter.section(f"conformance of {each.backend}")
+            for line in each.lines():
                 terminalreporter.write_line(line)
         for path, write in ((suite.options.json, report.write_json), (suite.options.html, page.write_html)):
             if path:
-                write(found, path)
+                write(reports, path)
                 terminalreporter.write_line(f"written: {path}")
     elif bounds.worst_share:
         terminalreporter.section("share of each bound used (1 = the limit)")

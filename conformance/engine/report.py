@@ -11,7 +11,7 @@ Verdicts of a function:
     expected            it fails, as the list of known failures expects
     unexpectedly right  the list of known failures expects a failure, but it passes; a failure with `--strict`
 
-Exit codes of a report: 0 nothing differs, 3 something differs and nothing is a defect, 1 something is a defect.
+Exit codes of a report: 0 all right, 3 differences but no defect, 1 a defect.
 """
 
 import json
@@ -39,15 +39,15 @@ DEFECTS = {
     "not deterministic": "the same input gives two results in evaluation",
     "state": "a call in training changes a later call in evaluation",
     "not finite": "finite input gives NaN or infinity",
-    "out of range": "an index names no expert, or one expert twice",
+    "out of range": "an index is not an expert, or an expert is chosen twice",
     "idle": "an expert never runs, or never gets a gradient",
     "padding": "padded tokens take slots or change the result of real tokens",
     "no gradient": "a required gradient is zero or missing",
-    "documentation": "it computes another design than it documents",
-    "form": "the shape or the kind of numbers of a result is wrong",
-    "wrong": "the value contradicts the only definition",
+    "documentation": "the computed design differs from the documented one",
+    "form": "the shape or dtype of a result is wrong",
+    "wrong": "the value contradicts the definition",
 }
-"""Kinds of defects, from the one that explains most to the one that explains least."""
+"""Kinds of defects; a fault of an earlier kind explains more."""
 KINDS = (*DEFECTS, "dialect")
 DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
 """Functions with several legitimate designs: another value than ours differs, but is not a defect."""
@@ -64,7 +64,7 @@ def slack_lines(slack) -> list[str]:
     if not slack:
         return []
     head = f"slack bounds: {len(slack)}; every check used at most {SLACK_SHARE:g} of its bound"
-    return [head, *(f"    {one.bound:40} worst share {one.share:.1e} in {one.checks} checks" for one in slack)]
+    return [head, *(f"    {bound.bound:40} worst share {bound.share:.1e} in {bound.checks} checks" for bound in slack)]
 
 
 def verdict_of(kind: str, path: str) -> str:
@@ -120,7 +120,7 @@ class Report(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing differs, 3 when something differs and nothing is a defect, 1 when something is a defect."""
+        """0 if all is right, 3 with differences but no defect, 1 with a defect."""
         bad = any(row.verdict == "defect" or row.verdict in STRICT and row.failed for row in self.rows)
         differs = any(row.verdict == "differs" for row in self.rows)
         return 1 if bad or self.outside else 3 if differs else 0
@@ -137,16 +137,16 @@ class Report(NamedTuple):
         """
         if not isinstance(name, str):
             return tuple.__getitem__(self, name)
-        found = [row for row in self.rows if name in (row.function, row.function.rpartition(".")[2])]
-        if len(found) != 1:
-            several = "can be " + ", ".join(row.function for row in found)
-            raise KeyError(f"{name} {several if found else 'is no function of this report'}")
-        return found[0]
+        rows = [row for row in self.rows if name in (row.function, row.function.rpartition(".")[2])]
+        if len(rows) != 1:
+            several = "can be " + ", ".join(row.function for row in rows)
+            raise KeyError(f"{name} {several if rows else 'is no function of this report'}")
+        return rows[0]
 
     def counts(self) -> dict[str, int]:
         """Return the number of functions with each verdict, without zeros."""
-        found = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
-        return {verdict: count for verdict, count in found.items() if count}
+        counts = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
+        return {verdict: count for verdict, count in counts.items() if count}
 
     def rooms(self) -> list[str]:
         """Return the number of functions present in each file or folder; files without any are listed separately."""
@@ -241,12 +241,12 @@ def build(
         strict: an expected failure that is right counts as a failure.
         slack: bounds to warn of.
     """
-    own = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
-    functions = list(dict.fromkeys([*functions, *(trouble.function for trouble in own if trouble.function)]))
-    rows = [_row(path, backend, ledger, [t for t in own if t.function == path], expected) for path in functions]
+    troubles = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
+    functions = list(dict.fromkeys([*functions, *(trouble.function for trouble in troubles if trouble.function)]))
+    rows = [_row(path, backend, ledger, [t for t in troubles if t.function == path], expected) for path in functions]
     if strict:
         rows = [row._replace(failed=1) if row.verdict == "unexpectedly right" else row for row in rows]
-    outside = tuple(trouble for trouble in own if not trouble.function)
+    outside = tuple(trouble for trouble in troubles if not trouble.function)
     return Report(backend.name, header, tuple(rows), outside, slack, _facts(ledger, backend.name))
 
 
@@ -340,8 +340,8 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
 
 def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
     """Return one line for each new fault: its test and the difference."""
-    found = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
-    return tuple(found[detail] for detail in reversed(found) if detail not in known)
+    lines = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
+    return tuple(lines[detail] for detail in reversed(lines) if detail not in known)
 
 
 def _unchecked(ledger: Ledger, backend, path: str) -> str:
@@ -354,7 +354,7 @@ def _unchecked(ledger: Ledger, backend, path: str) -> str:
     never = [name for name in backend.options(path) if name not in seen and name not in without]
     never = never if (backend.name, path) in ledger.compared else []  # else it broke down before they had their turn
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
-    return "; ".join(parts + ([f"offered, never checked: {', '.join(never)}"] if never else []))
+    return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:

@@ -35,7 +35,7 @@ def _texts() -> dict[str, str]:
 def check_version(wanted: str | None) -> None:
     """Raise a BackendError if another version of the suite is installed."""
     if wanted and wanted != routelaws.__version__:
-        raise backends.BackendError(f"suite version {wanted} was asked for, {routelaws.__version__} is installed")
+        raise backends.BackendError(f"--suite-version {wanted}: version {routelaws.__version__} is installed")
 
 
 class _Run:
@@ -67,8 +67,8 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
         verbose: show failed tests as pytest does.
 
     Returns:
-        The exit code, and a report for each backend: 0 when nothing differs, 3 when something differs and nothing is a
-        defect, 1 when something is a defect, 2 when the suite cannot run.
+        The exit code, and a report for each backend: 0 all right, 3 differences but no defect, 1 a defect, 2 the suite
+        cannot run.
     """
     arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q"]
     arguments += ["-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -78,14 +78,14 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     _forget_other_examples(options.profile)
     run = _Run(options)
     code = int(pytest.main([*arguments, *suite_files(options.only)], plugins=[run]))
-    codes = {one.exit_code for one in run.reports}
+    codes = {report.exit_code for report in run.reports}
     if codes and code in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         code = 1 if 1 in codes else max(codes) or code % 5  # a failed test that blames no backend is a failure
     return {0: 0, 3: 3, int(pytest.ExitCode.USAGE_ERROR): 2}.get(int(code), 1), run.reports
 
 
 _drawn_for: list[str] = []
-"""The profile for which this process has imported the files of tests: a property counts its examples when imported."""
+"""The profile of the imported test files; the number of examples of a property is set on import."""
 
 
 def _forget_other_examples(profile: str) -> None:
@@ -148,5 +148,5 @@ def check_backend(
     finally:
         backends.OBJECTS.pop(name, None)
     if not reports:
-        raise backends.BackendError(f"backend {name} could not be run; pytest says why")
+        raise backends.BackendError(f"backend {name} could not be run; see pytest's output above")
     return reports[0]

@@ -29,7 +29,7 @@ FIXED = {
     SWITCH: {"score": ("softmax",), "normalisation": ("none",)},
     GSHARD: {"score": ("softmax",), "normalisation": ("sum", "softmax")},
 }
-"""Designs that these routers are, in the options of `top_k_router`."""
+"""The designs of these routers, as options of `top_k_router`."""
 
 SUBJECTS = {
     "experts.expert_capacity": ("capacity", {"ours": {}}),
@@ -39,7 +39,7 @@ SUBJECTS = {
         for name in ("assignments", "tokens", "first_choice", "gshard")
     } | {"sigmoid": {"dialect": ("assignments",), "score": ("sigmoid",)}}),
 }  # fmt: skip
-"""Functions whose dialect `classify` finds: the subject, and the reference's options for each dialect that it has."""
+"""Functions that `classify` can classify: the subject, and the reference's options for each of its dialects."""
 
 JUDGED = (TOP_K, SWITCH, GSHARD, TIES, *SUBJECTS)
 
@@ -113,13 +113,15 @@ class _Ask:
     def __call__(self, probe, precision: str = ""):
         if probe.k != ONLY_K.get(self.path, probe.k):
             raise NotImplementedError(f"k {probe.k}")
-        found = self.backend.ask(self.path, probe.logits, precision=precision or self.precision, **self._options(probe))
-        return np.asarray(found.expert), np.asarray(found.gate, np.float64)
+        answer = self.backend.ask(
+            self.path, probe.logits, precision=precision or self.precision, **self._options(probe)
+        )
+        return np.asarray(answer.expert), np.asarray(answer.gate, np.float64)
 
     def _gradient(self, probe, weights):
         def total(logits):
-            found = self.backend._find(self.path)(logits, **self._options(probe))
-            gate = found["gate"] if isinstance(found, dict) else found.gate
+            answer = self.backend._find(self.path)(logits, **self._options(probe))
+            gate = answer["gate"] if isinstance(answer, dict) else answer.gate
             return (gate * self.backend.convert(weights, self.precision)).sum()
 
         return self.backend.torch_gradient(total, probe.logits, self.precision)
@@ -163,30 +165,30 @@ def _of_subject(backend, path: str) -> Stance:
         return Stance(Finding("not askable", detail=f"it declined every input: {next(iter(reasons), '')}"))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
-        fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"
+        fits = f"the {verdict.examples} inputs it answered fit several dialects: {', '.join(verdict.matches)}"
         return Stance(Finding("not askable", detail=fits))
     name = verdict.matches[0] if verdict.matches else verdict.nearest
-    found = Finding("right", dialect=name, inputs=verdict.examples)
+    finding = Finding("right", dialect=name, inputs=verdict.examples)
     if name in in_oracle and verdict.matches:
-        return Stance(found, in_oracle[name])
-    return Stance(found._replace(verdict="differs", kind="dialect", detail=words))
+        return Stance(finding, in_oracle[name])
+    return Stance(finding._replace(verdict="differs", kind="dialect", detail=words))
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
     """Return a fault if the gradient of a balance loss by the logits is not that of its dialect."""
-    dialect = next(one for one in classifier.SUBJECTS["balance loss"].dialects if one.name == name)
+    dialect = next(candidate for candidate in classifier.SUBJECTS["balance loss"].dialects if candidate.name == name)
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
         def total(z, expert=expert):
-            found = backend._find(path)(z, backend.convert(expert, "int64"))
-            return found["loss"] if isinstance(found, dict) else found.loss
+            loss = backend._find(path)(z, backend.convert(expert, "int64"))
+            return loss["loss"] if isinstance(loss, dict) else loss.loss
 
         wanted = derivative(lambda z, expert=expert: dialect.function(z, expert), logits)
         try:
-            found = backend.torch_gradient(total, logits, precision)
+            loss = backend.torch_gradient(total, logits, precision)
         except NotImplementedError:
             continue
-        fault = gradient_fault(found, wanted, designs.Probe("plain", logits, expert.shape[1]))
+        fault = gradient_fault(loss, wanted, designs.Probe("plain", logits, expert.shape[1]))
         if fault:
             return [fault]
     return []
@@ -199,20 +201,20 @@ def _of_ties(backend) -> Stance:
     for probe in designs.probes():
         if probe.kind in ("plain", "tie"):
             try:
-                found = np.asarray(backend.ask(TIES, probe.logits, precision=precision, k=probe.k))
+                choice = np.asarray(backend.ask(TIES, probe.logits, precision=precision, k=probe.k))
             except NotImplementedError:
                 continue
             except Fault as fault:
                 return Stance(Finding("defect", fault.kind, fault.detail, probe=probe))
-            fault = _choice_fault(found, probe)
+            fault = _choice_fault(choice, probe)
             if fault:
                 return Stance(fault)
             inputs += 1
-            kept = np.take_along_axis(probe.logits, found, axis=1)
+            kept = np.take_along_axis(probe.logits, choice, axis=1)
             sorted_ &= bool(np.all(np.diff(kept, axis=1) <= 0))
             if probe.kind == "tie":
                 ties &= {
-                    name for name, sign in (("lower index", 1), ("higher index", -1)) if _takes(found, probe, sign)
+                    name for name, sign in (("lower index", 1), ("higher index", -1)) if _takes(choice, probe, sign)
                 }
     facts = {"choice": "sorted" if sorted_ else "unsorted", "ties": next(iter(sorted(ties)), "arbitrary")}
     return Stance(Finding("right", dialect=f"ties: {facts['ties']}", inputs=inputs, facts=tuple(facts.items())), {})
@@ -227,7 +229,7 @@ def _choice_fault(found, probe) -> Finding | None:
     if designs.wrong_rows(found, probe.logits, np.zeros((num_tokens, 1))).any():
         wanted = top_k_indices(probe.logits, probe.k).tolist()
         return Finding(
-            "differs", "dialect", f"returned {found.tolist()}, the k largest are {wanted}; at {where}", probe=probe
+            "differs", "dialect", f"returned {found.tolist()}, but the k largest are {wanted}; at {where}", probe=probe
         )
     return None
 
@@ -260,7 +262,7 @@ def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[li
         if taken is not None and name not in taken:
             allowed = values.get(name, (defaults[name],))
             if name != "allow_constant_gate" or stance is None:
-                wanted += [] if any(stands_at(value, one) for one in allowed) else [name]
+                wanted += [] if any(stands_at(value, allowed_value) for allowed_value in allowed) else [name]
         elif stance is not None and name not in given and name in values:
             named[name] = value
     return sorted(wanted), named
@@ -303,9 +305,9 @@ def as_row(backend, path: str, stance: Stance) -> dict:
 
 
 def _script(backend, path: str, probe) -> str:
-    given = {"logits" if path != TIES else "scores": probe.logits.astype(np.float32), "k": probe.k}
-    given |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
+    inputs = {"logits" if path != TIES else "scores": probe.logits.astype(np.float32), "k": probe.k}
+    inputs |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
     return failing_calls.program(backend.namespace, backend.name, path, {
-        name: value.astype(np.float32) if name == "bias" else value for name, value in given.items()
+        name: value.astype(np.float32) if name == "bias" else value for name, value in inputs.items()
         if name != "k" or path not in ONLY_K
     })  # fmt: skip

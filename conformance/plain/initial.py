@@ -16,7 +16,7 @@ def weights(config) -> dict:
     width, swiglu = (3 * d, True) if config.activation == "swiglu" else (4 * d, False)
     projections = ("query", "key", "value", "relative_key")[: 3 if config.positions == "rotary" else 4]
     smaller = math.sqrt(2 * blocks)
-    found = {
+    shapes = {
         "embedding": ((config.vocab_size, d), 1 / math.sqrt(d)),
         "blocks": {
             "attention_norm": norm(blocks, d),
@@ -27,13 +27,13 @@ def weights(config) -> dict:
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
     if blocks > special:
-        found["dense_ffn"] = ffn((blocks - special,), d, width, width, smaller, swiglu)
+        shapes["dense_ffn"] = ffn((blocks - special,), d, width, width, smaller, swiglu)
     if special and config.router == "dense":
         wide = width * config.flop_increase
-        found["wide_ffn"] = ffn((special,), d, wide, wide, smaller, swiglu)
+        shapes["wide_ffn"] = ffn((special,), d, wide, wide, smaller, swiglu)
     if special and config.router != "dense":
-        found["routed_ffn"] = routed(config, special, width, smaller)
-    return found
+        shapes["routed_ffn"] = routed(config, special, width, smaller)
+    return shapes
 
 
 def norm(blocks: int, d: int) -> dict:
@@ -43,11 +43,11 @@ def norm(blocks: int, d: int) -> dict:
 
 def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu: bool) -> dict:
     """Return the two matrices of FFNs of one hidden width, or the three of SwiGLU."""
-    found = {
+    shapes = {
         "up": ((*leading, d, hidden), 1 / math.sqrt(d)),
         "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller),
     }
-    return found | ({"linear": found["up"]} if swiglu else {})
+    return shapes | ({"linear": shapes["up"]} if swiglu else {})
 
 
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
@@ -58,26 +58,26 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity
     ungated = config.router in ("hash", "reinforce")
-    found = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
+    shapes = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
     if config.router != "hash":
-        found["router"] = ((blocks, d, experts), config.router_scale / math.sqrt(d))
+        shapes["router"] = ((blocks, d, experts), config.router_scale / math.sqrt(d))
     if config.router_bias:
-        found["router_bias"] = ((blocks, experts), 0.0)
+        shapes["router_bias"] = ((blocks, experts), 0.0)
     if config.shared_experts:
         wide = config.shared_experts * hidden
-        found["shared"] = ffn((blocks,), d, wide, wide, smaller, config.activation == "swiglu")
+        shapes["shared"] = ffn((blocks,), d, wide, wide, smaller, config.activation == "swiglu")
     if config.router == "quantile" or config.bias_rate > 0:
-        found["bias"] = ((blocks, experts), 0.0)
+        shapes["bias"] = ((blocks, experts), 0.0)
     if config.output_norm:
-        found["output_norm"] = norm(blocks, d)
+        shapes["output_norm"] = norm(blocks, d)
     if config.learned_temperature:
-        found["log_temperature"] = ((blocks, 2), 0.0)
+        shapes["log_temperature"] = ((blocks, 2), 0.0)
     if config.router == "reinforce":
-        found["baseline"] = {
+        shapes["baseline"] = {
             "hidden": ((blocks, d, d // 8), 1 / math.sqrt(d)),
             "out": ((blocks, d // 8), 1 / math.sqrt(d // 8)),
         }
-    return found
+    return shapes
 
 
 def deviation_when_cut(limit: float = 2.0) -> float:

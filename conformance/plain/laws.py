@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 CHANCE = 1e-3
-"""Probability with which `count_limits` may turn a right count away."""
+"""Probability that `count_limits` rejects a correct count."""
 
 
 class Bounded(NamedTuple):
@@ -138,8 +138,8 @@ def quiet_interval(
         level: of the interval.
         more: number of row variances to add.
     """
-    found = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
-    value, low, high = found.interval(derivatives(quantity, truth), more)
+    line = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
+    value, low, high = line.interval(derivatives(quantity, truth), more)
     return tuple(float(quantity(truth)) + end for end in (value, low, high))
 
 

@@ -60,9 +60,13 @@ def policy_loss(decision, likelihood: list, real: list, config) -> float:
     """
     rewards = []
     for row, here in zip(likelihood, real, strict=True):
-        own = [reward if exists else 0.0 for reward, exists in zip(row, here, strict=True)]
+        rewards_of_sequence = [reward if exists else 0.0 for reward, exists in zip(row, here, strict=True)]
         to_the_end = config.reward_to_go
-        rewards += [sum(own[i:]) if to_the_end else own[i] for i in range(len(own)) if here[i]]
+        rewards += [
+            sum(rewards_of_sequence[i:]) if to_the_end else rewards_of_sequence[i]
+            for i in range(len(rewards_of_sequence))
+            if here[i]
+        ]
     advantages = [reward - value for reward, value in zip(rewards, decision.value, strict=True)]
     policy = -mean([a * chance for a, chance in zip(advantages, decision.log_probability, strict=True)])
     baseline = mean([a**2 for a in advantages])

@@ -25,7 +25,7 @@ from routelaws.conformance.plain.arithmetic import (
 )
 
 SWEEPS = 300
-"""Of the Sinkhorn plan: many times what logits of ordinary size take."""
+"""Sweeps of the Sinkhorn plan, many more than typical logits need."""
 
 
 class Decision(NamedTuple):
@@ -68,8 +68,8 @@ def ffn(weights: dict, x: list, config) -> list:
 
 def expert(weights: dict, e: int, x: list, config) -> list:
     """Return the output of expert e for the state x."""
-    own = {name: weights[name][e] for name in ("up", "down", "linear") if name in weights}
-    return ffn(own, x, config)
+    expert_weights = {name: weights[name][e] for name in ("up", "down", "linear") if name in weights}
+    return ffn(expert_weights, x, config)
 
 
 def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool, noise, table, real: list):
@@ -195,12 +195,12 @@ def best_assignment(scores: list, k: int) -> list:
     def best(token: int, slots: tuple) -> tuple:
         if token == tokens:
             return 0.0, ()
-        found = (-math.inf, ())
+        optimum = (-math.inf, ())
         for some in itertools.combinations([e for e in range(experts) if slots[e]], k):
             left = tuple(n - (e in some) for e, n in enumerate(slots))
             rest, others = best(token + 1, left)
-            found = max(found, (sum(scores[token][e] for e in some) + rest, (some, *others)))
-        return found
+            optimum = max(optimum, (sum(scores[token][e] for e in some) + rest, (some, *others)))
+        return optimum
 
     _, chosen = best(0, (tokens * k // experts,) * experts)
     return [sorted(some, key=lambda e, row=row: -row[e]) for some, row in zip(chosen, scores, strict=True)]
@@ -366,7 +366,7 @@ def groups(places: list, config, training: bool) -> list:
         key = [s for s, _ in places]
     else:
         key = [(s, i // config.group_size) for s, i in places]
-    return [[number for number, k in enumerate(key) if k == one] for one in sorted(set(key))]
+    return [[number for number, k in enumerate(key) if k == group_key] for group_key in sorted(set(key))]
 
 
 def experts_choose(weights: dict, states: list, groups: list, config) -> Decision:

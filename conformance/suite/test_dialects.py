@@ -355,7 +355,7 @@ def check_the_smallest_difference() -> None:
     verdict = classify("capacity", lambda T, E, k, c: right(T, E, k, c) + (k == 2 and T >= 10))
     wanted = dict(num_tokens=10, num_experts=4, k=2, capacity_factor=1.25)
     assert verdict.matches == () and verdict.counterexample == (wanted, 7, 8)
-    assert "none of the 13 dialects" in describe(verdict) and "it gives 7, and this 8" in describe(verdict)
+    assert "none of the 13 dialects" in describe(verdict) and "it gives 7, your function 8" in describe(verdict)
 
 
 def check_conditions() -> None:

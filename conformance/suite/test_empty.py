@@ -166,7 +166,7 @@ def test_a_model_of_no_tokens_is_one_line(backend, router):
         for call, shape, inputs in (("apply", (0, 5), (0, 5)), ("apply", (2, 0), (2, 0)), ("loss", (2, 1), (2, 0))):
             with pytest.raises(ValueError) as raised:
                 getattr(library.transformer, call)(params, whole(*shape), config)
-            starts = (f"tokens has shape {inputs}; [b, S] with one token at least is needed", "no token has a target")
+            starts = (f"tokens has shape {inputs}; [b, S] with at least one token is needed", "no token has a target")
             assert str(raised.value).startswith(starts)
 
 

@@ -158,7 +158,7 @@ def test_options_are_those_of_the_law(backend):
     for laws in (backend.laws, reference_laws):
         for law in laws.catalogue.LAWS.values():
             assert law.with_options() is law
-            with pytest.raises(ValueError, match=f"the law {law.name} takes no colour; its options: "):
+            with pytest.raises(ValueError, match=f"the law {law.name} has no option colour; its options: "):
                 law.with_options(colour=1.0)
         compute = laws.catalogue.LAWS["compute"]
         assert compute.with_options(floor=1.6).has_floor and not compute.with_options(floor=0.0).has_floor

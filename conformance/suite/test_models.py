@@ -585,7 +585,7 @@ def test_a_draw_without_noise_is_an_error(backend):
     for name in ("reinforce", "GShard"):
         params, tokens, _, _ = draw(build(reference, name), 0)
         for module in (backend.transformer, reference):
-            with pytest.raises(ValueError, match="draws at random in training: give noise"):
+            with pytest.raises(ValueError, match="is random in training: pass noise"):
                 module.loss(params, tokens, build(module, name))
 
 

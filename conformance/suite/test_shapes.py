@@ -30,7 +30,7 @@ LAYERS = {
     "another width": (PARAMS, X[:, :7], EXPERT, GATE, "x has shape .6, 7.; .T, d. with d = 8 is needed"),
     "fewer tokens": (PARAMS, X[:5], EXPERT, GATE, "expert has shape .6, 1.; .T, k. with T = 5 is needed"),
     "no axis of k": (PARAMS, X, EXPERT[:, 0], GATE[:, 0], "expert has shape .6,.; .T, k. with T = 6 is needed"),
-    "more gates": (PARAMS, X, EXPERT, np.ones((6, 2)), "gate has shape .6, 2.; .6, 1. is needed, that of expert"),
+    "more gates": (PARAMS, X, EXPERT, np.ones((6, 2)), "gate has shape .6, 2.; .6, 1. is needed, the shape of expert"),
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ REFUSED = {
     "no line": (lambda laws: laws.catalogue.LAWS["per-size"].predict_interval(
         laws.catalogue.LAWS["per-size"].fit(N, E, LOSS), (N, E), LOSS, [1e8, 8.0]), r"no line at N = 1e\+08"),
     "between lines": (lambda laws: laws.log_linear.cutoff(laws.log_linear.fit_per_size(N, E, LOSS).coefficients),
-                      "per-size lines say nothing between sizes"),
+                      "per-size lines do not predict other sizes"),
 }  # fmt: skip
 
 

@@ -327,7 +327,7 @@ class TestTransformers:
 
     @pytest.mark.parametrize("name, reason", [
         ("NoSuchRouter", "has no class"),
-        ("DbrxRouter", "returns logits alone"),
+        ("DbrxRouter", "returns only logits"),
         ("AXK1MoE", "does not scale with the gates"),
     ])  # fmt: skip
     def test_what_is_not_askable_says_why(self, library, name, reason):

@@ -151,4 +151,4 @@ def test_rows_in_another_order_are_told_from_other_rows():
     for found, said in (([[0, 2], [2, 1]], True), ([[0, 2], [2, 0]], False)):
         with pytest.raises(AssertionError) as error:
             assert_same(np.array(found), expected, what="expert")
-        assert ("; every row holds what was expected, in another order" in str(error.value)) == said
+        assert ("; every row has the expected entries in another order" in str(error.value)) == said

@@ -23,10 +23,10 @@ class TestKnownFailures:
         assert engine_options.known_failures_of(self.written(tmp_path, text)) == wanted
 
     @pytest.mark.parametrize("text, problem", [
-        ("one_hot: a\nsoftmix: b", "line 2: softmix is not the name"), ("softmax", "a line is `path: reason`"),
-        ("softmax:  # why", "line 1: .*a line is"), (": why", "a line is"),
+        ("one_hot: a\nsoftmix: b", "line 2: softmix does not name"), ("softmax", "write `path: reason`"),
+        ("softmax:  # why", "line 1: .*write `path"), (": why", "write `path"),
         ("predict_loss: b", "it can be .*laws.dense.predict_loss"),
-        ("softmax: a\n\nnotation.softmax: b", "line 3: notation.softmax stands there twice"),
+        ("softmax: a\n\nnotation.softmax: b", "line 3: notation.softmax appears twice"),
     ])  # fmt: skip
     def test_lines_that_are_wrong(self, tmp_path, text, problem):
         with pytest.raises(backends.BackendError, match=problem) as caught:
@@ -62,7 +62,7 @@ class TestKnownFailures:
         assert (tmp_path / "a" / "b").is_dir()
 
     def test_a_folder_that_cannot_be_made(self, tmp_path):
-        with pytest.raises(backends.BackendError, match="no folder can be made"):
+        with pytest.raises(backends.BackendError, match="the folder cannot be created"):
             engine_options.folder_for(self.written(tmp_path, "") + "/here")
 
 

@@ -61,8 +61,8 @@ def top_k_indices() -> Answer:
     cases = []
     for name, z in LOGITS.items():
         for k in sorted({1, min(2, z.shape[1]), z.shape[1]}):
-            found = call("notation.top_k_indices", dict(scores=z, k=k))
-            cases.append(Case(f"{name}, k {k}", dict(scores=z, k=k), choices(z, found, "", "scores")))
+            result = call("notation.top_k_indices", dict(scores=z, k=k))
+            cases.append(Case(f"{name}, k {k}", dict(scores=z, k=k), choices(z, result, "", "scores")))
     return Answer(
         "notation.top_k_indices",
         "The k largest entries of each row, largest first; equal ones in any order, or, as ours, the lower index first "
@@ -74,9 +74,9 @@ def top_k_indices() -> Answer:
 def softmax() -> Answer:
     cases = []
     for name, z in LOGITS.items():
-        found = call("notation.softmax", dict(logits=z))
-        scale = (1 + np.abs(z - z.max(axis=1, keepdims=True))) * found
-        cases.append(Case(name, dict(logits=z), [close("", found, "notation.softmax", scale)]))
+        result = call("notation.softmax", dict(logits=z))
+        scale = (1 + np.abs(z - z.max(axis=1, keepdims=True))) * result
+        cases.append(Case(name, dict(logits=z), [close("", result, "notation.softmax", scale)]))
     return Answer("notation.softmax", "exp(z) over its sum in each row, each entry within its bound.", cases)
 
 
@@ -90,8 +90,8 @@ def hash_layer() -> Answer:
         ("masked experts", [0, 1, 5, 7, 31_999, 4, 4], 4, {"expert_mask": WITHOUT_3}),
     ):
         inputs = dict(token_ids=np.array(ids), num_experts=num_experts) | masks
-        found = call("routers.hash_layer.hash_layer", inputs)
-        checks = routing_checks(found, None, "hash.plan", [equal("expert", found.expert)])
+        result = call("routers.hash_layer.hash_layer", inputs)
+        checks = routing_checks(result, None, "hash.plan", [equal("expert", result.expert)])
         cases.append(Case(name, inputs, checks))
     return Answer(
         "routers.hash_layer.hash_layer",
@@ -180,11 +180,11 @@ def dispatch() -> Answer:
     cases = []
     for name, more in menu.items():
         inputs = dict(expert=CROWDED, num_experts=3) | more
-        found = call("experts.dispatch", inputs)
-        cases.append(Case(name, inputs, [equal(field, getattr(found, field)) for field in found._fields]))
-    one = dict(expert=np.array([[2]]), num_experts=4, capacity=1)
-    found = call("experts.dispatch", one)
-    cases.append(Case("one token", one, [equal(field, getattr(found, field)) for field in found._fields]))
+        result = call("experts.dispatch", inputs)
+        cases.append(Case(name, inputs, [equal(field, getattr(result, field)) for field in result._fields]))
+    single = dict(expert=np.array([[2]]), num_experts=4, capacity=1)
+    result = call("experts.dispatch", single)
+    cases.append(Case("one token", single, [equal(field, getattr(result, field)) for field in result._fields]))
     return Answer("experts.dispatch", "Slot, kept and token are the same in every entry.", cases)
 
 
@@ -207,11 +207,11 @@ def routed_ffn() -> Answer:
     cases = []
     for name, more in menu.items():
         inputs = dict(params=params, x=x, expert=CROWDED, gate=gate) | more
-        found = call("experts.routed_ffn", inputs)
-        scale = size.sum(axis=1) * (found.output != 0)  # rows that no expert computed are exactly 0
-        dropped = found.dropped_fraction
+        result = call("experts.routed_ffn", inputs)
+        scale = size.sum(axis=1) * (result.output != 0)  # rows that no expert computed are exactly 0
+        dropped = result.dropped_fraction
         checks = [
-            close("output", found.output, "experts.routed_ffn", scale),
+            close("output", result.output, "experts.routed_ffn", scale),
             close("dropped_fraction", dropped, "experts.dropped", dropped),
         ]
         cases.append(Case(name, inputs, checks))
@@ -244,11 +244,11 @@ def auxiliary_loss() -> Answer:
 
 
 def _auxiliary(name: str, inputs: dict, path: str = "balance.auxiliary_loss") -> Case:
-    found, size = call(path, inputs), spread(inputs["logits"]).max()
+    result, size = call(path, inputs), spread(inputs["logits"]).max()
     checks = [
-        close("loss", found.loss, "balance.loss", size * found.loss),
-        close("share", found.share, "balance.share", found.share),
-        close("probability", found.probability, "balance.probability", size * found.probability),
+        close("loss", result.loss, "balance.loss", size * result.loss),
+        close("share", result.share, "balance.share", result.share),
+        close("probability", result.probability, "balance.probability", size * result.probability),
     ]
     return Case(name, inputs, checks)
 
@@ -273,8 +273,8 @@ def z_loss() -> Answer:
     menu += [("masked experts", dict(logits=SEVEN, expert_mask=WITHOUT_1))]
     cases = []
     for name, inputs in menu:
-        found = call("balance.z_loss", inputs)
-        checks = [close("", found, "balance.z_loss", (1 + np.abs(inputs["logits"]).max()) ** 2)]
+        result = call("balance.z_loss", inputs)
+        checks = [close("", result, "balance.z_loss", (1 + np.abs(inputs["logits"]).max()) ** 2)]
         cases.append(Case(name, inputs, checks))
     return Answer("balance.z_loss", "The mean of the squared log-sum-exp of the rows, within its bound.", cases)
 
@@ -294,8 +294,8 @@ def update_bias() -> Answer:
         bias = free(15, len(counts), scale=0.25)
         inputs = dict(bias=bias, counts=np.array(counts), rate=0.125, recentre=recentre)
         inputs |= {"expert_mask": WITHOUT_1} if name == "masked experts" else {}
-        found = call("balance.update_bias", inputs)
-        cases.append(Case(name, inputs, [close("", found, "balance.bias", np.abs(bias).max() + 0.125)]))
+        result = call("balance.update_bias", inputs)
+        cases.append(Case(name, inputs, [close("", result, "balance.bias", np.abs(bias).max() + 0.125)]))
     return Answer(
         "balance.update_bias",
         "Up by the rate where E count < sum, down where it is more, compared in whole numbers; each entry within its "
@@ -327,10 +327,10 @@ def count() -> Answer:
     )
     cases = []
     for more in menu:
-        found = call("accounting.count", size | more)
+        result = call("accounting.count", size | more)
         whole = ["dense_parameters", "total_parameters", "flops_per_token"]
-        checks = [equal(field, getattr(found, field)) for field in whole if isinstance(getattr(found, field), int)]
-        checks.append(close("utilisation", found.utilisation, "vectors.ratio", found.utilisation))
+        checks = [equal(field, getattr(result, field)) for field in whole if isinstance(getattr(result, field), int)]
+        checks.append(close("utilisation", result.utilisation, "vectors.ratio", result.utilisation))
         cases.append(Case(title(more) or "dense", size | more, checks))
     return Answer("accounting.count", "The whole numbers exactly, the ratio within its bound.", cases, DOUBLE)
 
@@ -351,10 +351,12 @@ def loss() -> Answer:
         drawn = test_plain_model.batch(name)
         config = reference.configuration.ModelConfig(**test_plain_model.MODELS[name])
         inputs = dict(params=rounded(drawn.params), tokens=drawn.tokens, config=config) | rounded(drawn.given)
-        found = call("transformer.loss", inputs)
-        size = np.abs(found.output.logits).max()
-        checks = [close("output.logits", found.output.logits, "plain.logits", size)]
-        checks += [close(of, getattr(found, of), "plain.loss", size + found.total) for of in ("cross_entropy", "total")]
+        result = call("transformer.loss", inputs)
+        size = np.abs(result.output.logits).max()
+        checks = [close("output.logits", result.output.logits, "plain.logits", size)]
+        checks += [
+            close(of, getattr(result, of), "plain.loss", size + result.total) for of in ("cross_entropy", "total")
+        ]
         cases.append(Case(name, inputs, checks))
     return Answer(
         "transformer.loss",
@@ -375,4 +377,4 @@ FAMILIES = {
     "laws_fit": law_cases.FITS,
     "laws_formulas": formula_cases.ANSWERS,
 }
-"""The functions of each file, as makers of their answers."""
+"""The functions of each file, with generators of their cases."""

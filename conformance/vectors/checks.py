@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def equal(output: str, value) -> dict:
-    """Every entry is the same."""
+    """Every entry is equal."""
     return {"output": output, "rule": "equal", "value": value}
 
 
@@ -77,7 +77,7 @@ def answers(
     function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
 ) -> Answer:
     """Return the answers of a law's function: every case of a menu, with checks of all results."""
-    cases = [Case(name, given, everything(call(function, given), bound, leave)) for name, given in menu.items()]
+    cases = [Case(name, inputs, everything(call(function, inputs), bound, leave)) for name, inputs in menu.items()]
     return Answer(function, passes, cases, DOUBLE, checked)
 
 

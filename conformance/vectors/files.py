@@ -122,17 +122,17 @@ def read_vectors(folder: pathlib.Path | str = FOLDER, only: Collection[str] | No
     Raises:
         ValueError: a file has another format version, or a function is missing.
     """
-    found = {}
+    entries = {}
     for path in sorted(pathlib.Path(folder).glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.get("format") != FORMAT:
             raise ValueError(f"{path.name}: format is {document.get('format')!r}; this reader knows {FORMAT}")
         for entry in document["functions"]:
             if only is None or entry["function"] in only:
-                found[entry["function"]] = entry | {"cases": decode(entry["cases"])}
-    if not found:
+                entries[entry["function"]] = entry | {"cases": decode(entry["cases"])}
+    if not entries:
         raise ValueError(f"{folder}: no vectors (*.json) there" + (f" of {', '.join(only)}" if only else ""))
-    return found
+    return entries
 
 
 def check_vectors(

@@ -145,7 +145,7 @@ ENDS = {
 
 
 def _answer(function: str, inputs: list[dict], bound: str | dict, checked: str) -> Answer:
-    cases = {str(i + 1): given for i, given in enumerate(inputs)}
+    cases = {str(i + 1): arguments for i, arguments in enumerate(inputs)}
     return answers(function, "Each entry within its bound.", checked, cases, bound)
 
 

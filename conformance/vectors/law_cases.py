@@ -45,7 +45,7 @@ def grid(*columns) -> list[np.ndarray]:
 
 
 def table(path: str, columns: dict, law, seed: int, scatter: float = 0.003, of: str = "loss") -> dict:
-    """Return columns with what a law gives them, each with an error of `scatter` in log10."""
+    """Return columns and the values of a law with errors of `scatter` in log10."""
     value = call(path, columns | dict(coefficients=law))
     return columns | {of: short(value * 10.0 ** (scatter * np.random.default_rng(seed).standard_normal(value.shape)))}
 
@@ -121,9 +121,9 @@ QUARTER = dict(guess_rate=0.25, least_gain=0.03125)
 
 
 def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
-    """Return a maker of what a function gives for some rows by each of some laws; None is the published one."""
-    given = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
-    menu = {name.replace("_", " "): columns | coefficients for name, coefficients in given.items()}
+    """Return a generator of a function's values for some rows and laws; None is the published law."""
+    options = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
+    menu = {name.replace("_", " "): columns | coefficients for name, coefficients in options.items()}
     return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
 
 
@@ -158,8 +158,8 @@ TWO_STAGES = {
 
 def predict_two_stage() -> Answer:
     menu = {
-        name: {"fit": TwoStageFit(one, two, 0.0, 0.0, 0.0, 9), "*columns": columns}
-        for name, (one, two, columns) in TWO_STAGES.items()
+        name: {"fit": TwoStageFit(first_law, two, 0.0, 0.0, 0.0, 9), "*columns": columns}
+        for name, (first_law, two, columns) in TWO_STAGES.items()
     }
     return answers("laws.two_stage.predict_two_stage", FIELDS, BY_FORMULA, menu, "vectors.closed")
 
@@ -189,9 +189,9 @@ PREDICTIONS = (
 
 
 def fits(path: str, bound: str | dict = "vectors.line", leave: tuple[str, ...] = (), **menu) -> Callable[[], Answer]:
-    """Return a maker of the fits of a menu, by straight lines or, with another bound, by a search."""
+    """Return a generator of the fits of a menu, by straight lines or, with another bound, by a search."""
     checked = BY_LINE if bound == "vectors.line" else BY_SEARCH
-    named = {name.replace("_", " "): given for name, given in menu.items()}
+    named = {name.replace("_", " "): options for name, options in menu.items()}
     return lambda: answers(f"laws.{path}", FIELDS, checked, named, bound, leave)
 
 
@@ -200,16 +200,16 @@ def _searched(path: str, **menu) -> Callable[[], Answer]:
 
 
 def fit_routed() -> Answer:
-    """Compare the objective, not the coefficients, which follow less sharply."""
+    """Compare the objective instead of the coefficients, which are less well determined."""
     cases = []
     for name, law in ROUTED.items():
-        given = table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
-        found, unit = call("laws.fitting.fit_routed", given), 1 / PRECISIONS["float64"]
+        rows = table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
+        result, unit = call("laws.fitting.fit_routed", rows), 1 / PRECISIONS["float64"]
         checks = [
-            close(field, getattr(found, field), "laws.fitting.objective", getattr(found, field) * unit)
+            close(field, getattr(result, field), "laws.fitting.objective", getattr(result, field) * unit)
             for field in ("objective", "rmsle")
         ]
-        cases.append(Case(name, given, [*checks, equal("status", found.status), equal("rows", found.rows)]))
+        cases.append(Case(name, rows, [*checks, equal("status", result.status), equal("rows", result.rows)]))
     passes = "The least mean squared difference of log10 losses over the whole domain, within its bound."
     return Answer("laws.fitting.fit_routed", passes, cases, DOUBLE)
 

@@ -1,4 +1,4 @@
-"""The cases of the vectors for the routers. Whatever has to be chosen is far from a jump, or exactly on one (a tie)."""
+"""The cases of the vectors for the routers. Every choice is far from a tie, or exactly a tie."""
 
 import itertools
 import math
@@ -48,12 +48,12 @@ def sinkhorn_plan() -> Answer:
         ("ties", TIED, 4),
     ):
         inputs, size = dict(logits=z, num_sweeps=num_sweeps), _sinkhorn_size(z)
-        found = call("routers.sinkhorn.sinkhorn_plan", inputs)
-        checks = [close("plan", found.plan, "sinkhorn.plan", size * found.plan), equal("sweeps", found.sweeps)]
-        cases.append(Case(name, inputs, checks + _plan_conditions(found, z, 0.0 if num_sweeps == 0 else None)))
+        result = call("routers.sinkhorn.sinkhorn_plan", inputs)
+        checks = [close("plan", result.plan, "sinkhorn.plan", size * result.plan), equal("sweeps", result.sweeps)]
+        cases.append(Case(name, inputs, checks + _plan_conditions(result, z, 0.0 if num_sweeps == 0 else None)))
     for name, z in (("until balanced", SEVEN), ("hard", free(9, 7, 3, scale=300.0)), ("one expert", free(3, 4, 1))):
-        found = call("routers.sinkhorn.sinkhorn_plan", dict(logits=z))
-        checks = [equal("converged", True)] + _plan_conditions(found, z, 1e-3)
+        result = call("routers.sinkhorn.sinkhorn_plan", dict(logits=z))
+        checks = [equal("converged", True)] + _plan_conditions(result, z, 1e-3)
         cases.append(Case(name, dict(logits=z), checks))
     return Answer(
         "routers.sinkhorn.sinkhorn_plan",
@@ -68,7 +68,7 @@ def _sinkhorn_size(z: np.ndarray) -> float:
 
 
 def _plan_conditions(found, z, tolerance) -> list[dict]:
-    """Return what every plan meets; `tolerance` None takes the residual that was reached."""
+    """Return the checks for every plan; `tolerance` None uses the reached residual."""
     size = _sinkhorn_size(z)
     reached = found.residual if tolerance in (None, 0.0) else tolerance
     slack = coarse(BOUNDS["sinkhorn.marginals"].limit, size * (1 + reached)).item()
@@ -93,22 +93,22 @@ def sinkhorn_router() -> Answer:
         ("evaluation, extreme", dict(logits=EXTREME, training=False)),
     )
     for name, inputs in menu:
-        found, z, k = call("routers.sinkhorn.sinkhorn_router", inputs), inputs["logits"], inputs.get("k", 1)
+        result, z, k = call("routers.sinkhorn.sinkhorn_router", inputs), inputs["logits"], inputs.get("k", 1)
         if inputs.get("training", True):
             real, there = (np.ones(number, dtype=bool) for number in z.shape)
             real, there = inputs.get("mask", real), inputs.get("expert_mask", there)
             alone = z[real][:, there]
             solved = call("routers.sinkhorn.sinkhorn_plan", dict(logits=alone, num_sweeps=inputs.get("num_sweeps")))
             assert gap(alone + solved.column_potential, k) > 2e-2, name
-            checks = [equal("expert", found.expert)]
+            checks = [equal("expert", result.expert)]
             if "num_sweeps" in inputs:
-                checks.append(close("plan", found.plan, "sinkhorn.plan", _sinkhorn_size(z) * found.plan))
+                checks.append(close("plan", result.plan, "sinkhorn.plan", _sinkhorn_size(z) * result.plan))
         else:
-            checks = choices(z, found.expert)
-        gate = close("gate", found.gate, "top_k.gate", at(spread(z), found.expert) * found.gate)
-        loads = [close("load", found.load, "sinkhorn.load", found.expert.size * found.load)]
+            checks = choices(z, result.expert)
+        gate = close("gate", result.gate, "top_k.gate", at(spread(z), result.expert) * result.gate)
+        loads = [close("load", result.load, "sinkhorn.load", result.expert.size * result.load)]
         if not inputs.get("training", True):
-            loads.append(close("plan", found.plan, "sinkhorn.load", found.plan))
+            loads.append(close("plan", result.plan, "sinkhorn.load", result.plan))
         tied = any(check.get("tie_rule") for check in checks)
         cases.append(Case(name, inputs, [*checks, gate, *(by_tie_rule(loads) if tied else loads)]))
     return Answer(
@@ -132,27 +132,27 @@ def balanced_assignment() -> Answer:
         ("extreme", np.vstack([EXTREME, EXTREME[::-1]]), 1),
     ):
         inputs = dict(scores=z, k=k)
-        found = call("routers.base.balanced_assignment", inputs)
-        total, highest = np.abs(at(z, found.expert)).sum(), np.abs(z).max() + found.prices.max()
+        result = call("routers.base.balanced_assignment", inputs)
+        total, highest = np.abs(at(z, result.expert)).sum(), np.abs(z).max() + result.prices.max()
         bound = coarse(BOUNDS["base.objective"].limit, total + 1e-3).item()
         proof = coarse(BOUNDS["base.certificate"].limit, z.size * highest + 1e-3).item()
-        optima = _optima(z, k, found.objective)
-        assert any(np.array_equal(found.expert, one) for one in optima)
+        optima = _optima(z, k, result.objective)
+        assert any(np.array_equal(result.expert, optimum) for optimum in optima)
         checks = [
             {"output": "expert", "rule": "one of", "answers": optima},
             {"output": "expert", "rule": "balanced", "num_experts": z.shape[1]},
-            {"output": "expert", "rule": "objective", "of": "scores", "value": found.objective, "bound": bound},
-            {"output": "objective", "rule": "close", "value": found.objective, "bound": bound},
+            {"output": "expert", "rule": "objective", "of": "scores", "value": result.objective, "bound": bound},
+            {"output": "objective", "rule": "close", "value": result.objective, "bound": bound},
             {
                 "output": "prices",
                 "rule": "certificate",
                 "of": "scores",
                 "k": k,
-                "value": found.objective,
+                "value": result.objective,
                 "bound": proof,
             },
         ]
-        ours = by_tie_rule([equal("expert", found.expert)]) if len(optima) > 1 else []
+        ours = by_tie_rule([equal("expert", result.expert)]) if len(optima) > 1 else []
         cases.append(Case(name, inputs, checks + ours))
     return Answer(
         "routers.base.balanced_assignment",
@@ -166,12 +166,12 @@ def _optima(z: np.ndarray, k: int, objective: float) -> list[np.ndarray]:
     """Return all best balanced assignments, by trying every one; scores are exact, so equal sums are equal."""
     num_tokens, num_experts = z.shape
     least, more = divmod(num_tokens * k, num_experts)
-    found = []
+    optima = []
     for rows in itertools.product(itertools.combinations(range(num_experts), k), repeat=num_tokens):
         load = np.bincount(np.ravel(rows), minlength=num_experts)
         if np.all((load == least) | (load == least + (more > 0))) and at(z, np.array(rows)).sum() == objective:
-            found.append(np.array([sorted(row, key=lambda e: (-z[t, e], e)) for t, row in enumerate(rows)]))  # noqa: B023
-    return found
+            optima.append(np.array([sorted(row, key=lambda e: (-z[t, e], e)) for t, row in enumerate(rows)]))  # noqa: B023
+    return optima
 
 
 def quantile_bias() -> Answer:
@@ -187,9 +187,9 @@ def quantile_bias() -> Answer:
         ("masked experts", SEVEN, 2, {"expert_mask": WITHOUT_1}),
     ):
         inputs = dict(scores=z, bias=free(14, z.shape[1], scale=0.5), k=k) | more
-        found = call("routers.quantile.quantile_bias", inputs)
+        result = call("routers.quantile.quantile_bias", inputs)
         scale = more.get("num_steps", 1) * (np.abs(z).max() + np.abs(inputs["bias"]).max())
-        cases.append(Case(name, inputs, [close("", found, "quantile.bias", scale)]))
+        cases.append(Case(name, inputs, [close("", result, "quantile.bias", scale)]))
     return Answer("routers.quantile.quantile_bias", "The bias after the steps, each entry within its bound.", cases)
 
 
@@ -214,14 +214,14 @@ def top_k_router() -> Answer:
     for name, inputs in menu:
         if inputs["logits"].shape[1] == 1:
             inputs = inputs | {"k": 1}
-        found = call("routers.top_k.top_k_router", inputs)
-        selected = choices(inputs["logits"], found.expert)
+        result = call("routers.top_k.top_k_router", inputs)
+        selected = choices(inputs["logits"], result.expert)
         if "bias" in inputs:
             assert gap(1 / (1 + np.exp(-inputs["logits"])) + bias, 1) > 1e-2
-            selected = [equal("expert", found.expert)]
+            selected = [equal("expert", result.expert)]
         elif {"mask", "expert_mask", "expert_groups"} & set(inputs):
-            selected = [equal("expert", found.expert)]
-        cases.append(Case(name, inputs, routing_checks(found, inputs["logits"], "top_k.gate", selected)))
+            selected = [equal("expert", result.expert)]
+        cases.append(Case(name, inputs, routing_checks(result, inputs["logits"], "top_k.gate", selected)))
     return Answer(
         "routers.top_k.top_k_router",
         "The k largest scores of each row, gates as score and normalisation say, each entry within its bound.",
@@ -240,13 +240,13 @@ def gshard_router() -> Answer:
         ("padding", dict(logits=z, uniforms=draws, mask=MASK)),
         ("masked experts", dict(logits=z, expert_mask=WITHOUT_1)),
     ):
-        found = call("routers.top_k.gshard_router", inputs)
+        result = call("routers.top_k.gshard_router", inputs)
         if "uniforms" in inputs:
             second = call("routers.top_k.gshard_router", dict(logits=inputs["logits"])).gate[:, 1]
             assert np.abs(inputs["uniforms"] - 2 * second).min() > 1e-3
         masked = {"mask", "expert_mask"} & set(inputs)
-        selected = [equal("expert", found.expert)] if masked else choices(inputs["logits"], found.expert)
-        cases.append(Case(name, inputs, routing_checks(found, inputs["logits"], "top_k.gate", selected)))
+        selected = [equal("expert", result.expert)] if masked else choices(inputs["logits"], result.expert)
+        cases.append(Case(name, inputs, routing_checks(result, inputs["logits"], "top_k.gate", selected)))
     return Answer(
         "routers.top_k.gshard_router",
         "The two largest logits of each row, gates their softmax, the second 0 where its uniform is at least twice its "
@@ -270,18 +270,18 @@ def expert_choice_router() -> Answer:
     cases = []
     for name, inputs in menu:
         z = inputs["logits"]
-        found = call("routers.expert_choice.expert_choice_router", inputs)
+        result = call("routers.expert_choice.expert_choice_router", inputs)
         compared = reference.routers.expert_choice.selection_scores(z, inputs.get("score", "softmax")).T
-        checks = [equal("token", found.token)]
+        checks = [equal("token", result.token)]
         if name == "ties":
             checks = [top_k("token", compared), *by_tie_rule(checks)]
         elif not {"mask", "expert_mask"} & set(inputs):
-            assert gap(compared, found.token.shape[1]) > 1e-3, name
-        size = np.take_along_axis(spread(z).T, found.token, axis=1) * found.gate
-        checks.append(close("gate", found.gate, "expert_choice.gate", size))
+            assert gap(compared, result.token.shape[1]) > 1e-3, name
+        size = np.take_along_axis(spread(z).T, result.token, axis=1) * result.gate
+        checks.append(close("gate", result.gate, "expert_choice.gate", size))
         cases.append(Case(name, inputs, checks))
         if name != "ties":
-            checks.append(equal("experts_per_token", found.experts_per_token))
+            checks.append(equal("experts_per_token", result.experts_per_token))
     return Answer(
         "routers.expert_choice.expert_choice_router",
         "The ceil(c T / E) tokens with the largest scores of each expert, largest first, with their scores as gates.",
@@ -303,10 +303,10 @@ def mixing_weights() -> Answer:
     )
     cases = []
     for name, inputs in menu:
-        found = call("routers.mixture_of_tokens.mixing_weights", inputs)
-        size = spread(inputs["logits"] / inputs.get("temperature", 1.0), axis=0) * found
-        checks = [close("", found, "mixture.weights", size)]
-        cases.append(Case(name, inputs, [equal("", found)] if "one_hot" in inputs else checks))
+        result = call("routers.mixture_of_tokens.mixing_weights", inputs)
+        size = spread(inputs["logits"] / inputs.get("temperature", 1.0), axis=0) * result
+        checks = [close("", result, "mixture.weights", size)]
+        cases.append(Case(name, inputs, [equal("", result)] if "one_hot" in inputs else checks))
     return Answer(
         "routers.mixture_of_tokens.mixing_weights",
         "The softmax of logits over temperature, down each column, over the real tokens; each entry within its bound.",
@@ -320,11 +320,11 @@ def log_policy() -> Answer:
     menu += [("masked experts", dict(logits=SEVEN, expert_mask=WITHOUT_1))]
     cases = []
     for name, inputs in menu:
-        found = call("routers.reinforce.log_policy", inputs)
+        result = call("routers.reinforce.log_policy", inputs)
         if "nucleus" in inputs:
             mass = np.cumsum(-np.sort(-call("notation.softmax", dict(logits=inputs["logits"]))), axis=1)
             assert np.abs(mass - inputs["nucleus"]).min() > 1e-3
-        cases.append(Case(name, inputs, [close("", found, "reinforce.policy", spread(inputs["logits"]))]))
+        cases.append(Case(name, inputs, [close("", result, "reinforce.policy", spread(inputs["logits"]))]))
     return Answer(
         "routers.reinforce.log_policy",
         "The log-softmax of each row over its nucleus, -infinity outside, each entry within its bound.",
@@ -344,9 +344,9 @@ def log_probability() -> Answer:
     cases = []
     for name, inputs in menu:
         inputs = inputs | {"expert": np.array(inputs["expert"])}
-        found = call("routers.reinforce.log_probability", inputs)
+        result = call("routers.reinforce.log_probability", inputs)
         scale = inputs["expert"].shape[1] * spread(inputs["logits"]).max()
-        cases.append(Case(name, inputs, [close("", found, "reinforce.log_probability", scale)]))
+        cases.append(Case(name, inputs, [close("", result, "reinforce.log_probability", scale)]))
     return Answer(
         "routers.reinforce.log_probability",
         "The log-probability of drawing these experts in this order without replacement, each entry within its bound.",
@@ -357,11 +357,11 @@ def log_probability() -> Answer:
 def policy_terms() -> Answer:
     base = dict(logits=SEVEN, expert=CROWDED, value=free(16, 7), reward=-np.abs(free(17, 7)))
     weights = dict(policy_weight=0.5, baseline_weight=0.25, entropy_weight=0.125, balance_weight=0.0625)
-    one = dict(logits=ONE, expert=np.array([[1]]), value=np.array([-2.0]), reward=np.array([-1.0]))
+    single = dict(logits=ONE, expert=np.array([[1]]), value=np.array([-2.0]), reward=np.array([-1.0]))
     menu = (
         ("default weights", base),
         ("other weights", base | weights),
-        ("one token", one | weights),
+        ("one token", single | weights),
         ("advantage given", base | dict(held_advantage=free(18, 7))),
         ("padding", base | dict(mask=MASK)),
         ("masked experts", base | dict(expert_mask=WITHOUT_3)),
@@ -369,8 +369,8 @@ def policy_terms() -> Answer:
     )
     cases = []
     for name, inputs in menu:
-        found, z, k = call("routers.reinforce.policy_terms", inputs), inputs["logits"], inputs["expert"].shape[1]
-        unit, size = spread(z).max(), np.abs(found.advantage).max() + 8
+        result, z, k = call("routers.reinforce.policy_terms", inputs), inputs["logits"], inputs["expert"].shape[1]
+        unit, size = spread(z).max(), np.abs(result.advantage).max() + 8
         scale = {
             "policy": size * (k * unit + 8 * k * (np.abs(z).max() * 2 + np.log(z.shape[1]))),
             "baseline": 8 * size**2,
@@ -378,8 +378,8 @@ def policy_terms() -> Answer:
             "balance": unit * z.shape[1],
         }
         scale["loss"] = sum(inputs.get(f"{part}_weight", 0.01) * size for part, size in scale.items())
-        checks = [close(part, getattr(found, part), "reinforce.terms", scale[part]) for part in scale]
-        checks.append(close("advantage", found.advantage, "reinforce.terms", size * (found.advantage != 0)))
+        checks = [close(part, getattr(result, part), "reinforce.terms", scale[part]) for part in scale]
+        checks.append(close("advantage", result.advantage, "reinforce.terms", size * (result.advantage != 0)))
         cases.append(Case(name, inputs, checks))
     return Answer("routers.reinforce.policy_terms", "Every part of the loss within its bound.", cases)
 
@@ -388,4 +388,4 @@ ANSWERS = (
     sinkhorn_plan, sinkhorn_router, balanced_assignment, quantile_bias, top_k_router, gshard_router,
     expert_choice_router, mixing_weights, log_policy, log_probability, policy_terms,
 )  # fmt: skip
-"""One for each file."""
+"""The families, one per file."""

@@ -1,7 +1,7 @@
-"""What a check of a vector can ask for; `docs/vectors.md` says what each rule means.
+"""The rules of checks in vectors; `docs/vectors.md` explains each rule.
 
-A rule takes (check, get, u, precision): the check as it stands in the file, a function from the name of an output to
-what was returned there, and the precision with its unit. It returns in words what is wrong, "" if nothing is.
+A rule takes (check, get, u, precision): the check from the file, a function from the name of an output to
+the returned value, and the precision with its unit. It returns a description of the error, or "".
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def _close(check, get, u, precision) -> str:
 
 
 def _compare(found, wanted, allowed) -> str:
-    """Return where two arrays are further apart than allowed, in words; "" if nowhere."""
+    """Describe where two arrays differ by more than allowed; "" if nowhere."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     if found.shape != wanted.shape:
         return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
@@ -34,26 +34,26 @@ def _compare(found, wanted, allowed) -> str:
 
 
 def _one_of(check, get, u, precision) -> str:
-    found = get(check["output"])
-    if any(not _compare(found, value, 0.0) for value in check["answers"]):
+    returned = get(check["output"])
+    if any(not _compare(returned, value, 0.0) for value in check["answers"]):
         return ""
-    return f"found {found.tolist()}, which is none of the {len(check['answers'])} right answers"
+    return f"found {returned.tolist()}, which is none of the {len(check['answers'])} right answers"
 
 
 def _top_k(check, get, u, precision) -> str:
-    found, scores = get(check["output"]), check["of"]
-    if found.shape[0] != len(scores) or any(len(set(row)) < len(row) for row in found.tolist()):
-        return f"found {found.tolist()}; each row needs distinct indices"
-    chosen = np.take_along_axis(scores, found.astype(np.int64), axis=1)
-    return _compare(chosen, -np.sort(-scores, axis=1)[:, : found.shape[1]], 0.0) and "not the largest, largest first"
+    choice, scores = get(check["output"]), check["of"]
+    if choice.shape[0] != len(scores) or any(len(set(row)) < len(row) for row in choice.tolist()):
+        return f"found {choice.tolist()}; each row needs distinct indices"
+    chosen = np.take_along_axis(scores, choice.astype(np.int64), axis=1)
+    return _compare(chosen, -np.sort(-scores, axis=1)[:, : choice.shape[1]], 0.0) and "not the largest, largest first"
 
 
 def _balanced(check, get, u, precision) -> str:
-    found, num_experts = get(check["output"]), check["num_experts"]
-    if any(len(set(row)) < len(row) for row in found.tolist()):
-        return f"found {found.tolist()}; each row needs distinct experts"
-    load = np.bincount(found.ravel(), minlength=num_experts)
-    least, more = divmod(found.size, num_experts)
+    choice, num_experts = get(check["output"]), check["num_experts"]
+    if any(len(set(row)) < len(row) for row in choice.tolist()):
+        return f"found {choice.tolist()}; each row needs distinct experts"
+    load = np.bincount(choice.ravel(), minlength=num_experts)
+    least, more = divmod(choice.size, num_experts)
     fair = len(load) == num_experts and np.all((load == least) | (load == least + (more > 0)))
     return "" if fair else f"loads {load.tolist()}; expected {least}, or {least + (more > 0)} where not divisible"
 
@@ -98,4 +98,4 @@ RULES = {
     "marginals": _marginals,
     "potentials": _potentials,
 }
-"""The rules, by the names that checks give them."""
+"""The rules, by their names in checks."""

@@ -53,8 +53,8 @@ def is_word(attrs) -> bool:
 def styled(text: str) -> list[str]:
     """Return the addresses that a style sheet loads."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    found = re.findall(r"url\(\s*['\"]?([^'\")]+)", text) + re.findall(r"@import\s+['\"]([^'\"]+)", text)
-    return [address for address in found if not address.startswith("data:")]
+    urls = re.findall(r"url\(\s*['\"]?([^'\")]+)", text) + re.findall(r"@import\s+['\"]([^'\"]+)", text)
+    return [address for address in urls if not address.startswith("data:")]
 
 
 def is_elsewhere(address: str) -> bool:
@@ -66,19 +66,19 @@ def faults(folder: Path) -> list[str]:
     folder = folder.resolve()
     paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # templates of the theme
     read = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
-    found = []
+    lines = []
     for path, page in read.items():
         here = path.relative_to(folder)
-        found += [f"{here} loads {address}" for address in page.loads if is_elsewhere(address)]
+        lines += [f"{here} loads {address}" for address in page.loads if is_elsewhere(address)]
         near = [each for each in page.loads if each and not is_elsewhere(each) and not each.startswith("data:")]
-        found += [f"{here} loads {each}, which is not there" for each in near if not resolved(path, each).exists()]
+        lines += [f"{here} loads {each}, which is not there" for each in near if not resolved(path, each).exists()]
         for address in dict.fromkeys(page.links):
             fault = fault_of(address, path, page, read)
-            found += [f"{here}: the link {address} {fault}"] if fault else []
+            lines += [f"{here}: the link {address} {fault}"] if fault else []
     for path in sorted(folder.rglob("*.css")):
         addresses = styled(path.read_text(encoding="utf-8"))
-        found += [f"{path.relative_to(folder)} loads {address}" for address in addresses if is_elsewhere(address)]
-    return found
+        lines += [f"{path.relative_to(folder)} loads {address}" for address in addresses if is_elsewhere(address)]
+    return lines
 
 
 def resolved(path: Path, address: str) -> Path:

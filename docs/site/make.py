@@ -176,9 +176,9 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the site.")
     parser.add_argument("--out", type=Path, default=pages.ROOT / "build/site", help="its folder; build/site by default")
     out, start = parser.parse_args(words).out.resolve(), time.perf_counter()
-    found = build(out)
-    print(*found, sep="\n", end="\n" if found else "")
-    if found:
+    built = build(out)
+    print(*built, sep="\n", end="\n" if built else "")
+    if built:
         return 1
     count = sum(1 for _ in out.rglob("*.html"))
     print(f"{count} pages in {time.perf_counter() - start:.0f} s; open {out / 'index.html'}")

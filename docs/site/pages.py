@@ -38,11 +38,11 @@ def lessons(root: Path = ROOT) -> list[str]:
 def guides(root: Path = ROOT) -> dict[str, list[str]]:
     """Return {heading: Markdown files below docs/}, in the order of `GUIDES`; others follow, by title, under "More"."""
     inside = (root / "docs").rglob("*.md")
-    found = {path.relative_to(root).as_posix() for path in inside if (root / "docs/site") not in path.parents}
-    found -= {*NO_PAGES}
+    page_names = {path.relative_to(root).as_posix() for path in inside if (root / "docs/site") not in path.parents}
+    page_names -= {*NO_PAGES}
     parts = {title: [f"docs/{name}.md" for name in names] for title, names in GUIDES.items()}
-    parts = {title: [path for path in paths if path in found] for title, paths in parts.items()}
-    more = found - {path for paths in parts.values() for path in paths}
+    parts = {title: [path for path in paths if path in page_names] for title, paths in parts.items()}
+    more = page_names - {path for paths in parts.values() for path in paths}
     parts["More"] = sorted(more, key=lambda path: title_of(root / path))
     return {title: paths for title, paths in parts.items() if paths}
 
@@ -138,8 +138,8 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
 
 def inside(folder: str, root: Path = ROOT) -> list[str]:
     """Return the text files and folders of a folder, without names that git ignores."""
-    found = [path for path in sorted((root / folder).iterdir()) if not path.name.startswith((".", "__pycache__"))]
-    return [path.relative_to(root).as_posix() for path in found if path.is_dir() or is_text(path)]
+    entries = [path for path in sorted((root / folder).iterdir()) if not path.name.startswith((".", "__pycache__"))]
+    return [path.relative_to(root).as_posix() for path in entries if path.is_dir() or is_text(path)]
 
 
 def is_text(path: Path) -> bool:

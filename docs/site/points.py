@@ -48,5 +48,5 @@ def points(path: Path) -> dict[str, list]:
 def script() -> str:
     """Return the script with the points of a page, or null."""
     path = table()
-    found = None if path is None else {"source": SOURCE, "tables": points(path)}
-    return f"globalThis.labPoints = {json.dumps(found)};\n"
+    content = None if path is None else {"source": SOURCE, "tables": points(path)}
+    return f"globalThis.labPoints = {json.dumps(content)};\n"

@@ -32,8 +32,8 @@ def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
     """Return the names of modules of the reference, such as "routers.base", and of others that have pages."""
     files = [path.relative_to(root / "reference") for path in (root / "reference").rglob("*.py")]
     twins = [".".join(path.with_suffix("").parts) for path in files if not path.name.startswith("_")]
-    found = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
-    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in found if path.name[0] != "_"]
+    paths = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths if path.name[0] != "_"]
     return sorted(twins), sorted(names)
 
 
@@ -41,18 +41,18 @@ def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
     """Return the public members of a module with docstrings, in file order."""
     if module is None:
         return {}
-    own = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
-    return {each.name: each for each in sorted(own, key=lambda each: each.lineno) if each.has_docstring}
+    members = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
+    return {each.name: each for each in sorted(members, key=lambda each: each.lineno) if each.has_docstring}
 
 
 def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str]:
     """Return {name: its full name} of all entries with a unique name."""
-    found: dict[str, list[str]] = {}
+    homes_of: dict[str, list[str]] = {}
     for module in names:
         package, _, rest = module.partition(".")
         for name in public(packages[package][rest]):
-            found.setdefault(name, []).append(f"routelaws.{module}.{name}")
-    return {name: where[0] for name, where in found.items() if len(where) == 1}
+            homes_of.setdefault(name, []).append(f"routelaws.{module}.{name}")
+    return {name: where[0] for name, where in homes_of.items() if len(where) == 1}
 
 
 def prose(text: str, known: dict[str, str]) -> str:
@@ -131,18 +131,20 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     """Return the fields of a class whose docstring leaves them to comments; empty if the docstring has them."""
     if "Attributes:" in record.docstring.value:
         return ""
-    own = [each for each in public(record).values() if each.is_attribute]
-    if own:  # a docstring is under each field
-        texts = [textwrap.indent(prose(each.docstring.value, known), "  ").strip() for each in own]
-        lines = [f"- `{each.name}` = `{each.value}`: {text}" for each, text in zip(own, texts, strict=True)]
+    attributes = [each for each in public(record).values() if each.is_attribute]
+    if attributes:  # a docstring is under each field
+        texts = [textwrap.indent(prose(each.docstring.value, known), "  ").strip() for each in attributes]
+        lines = [f"- `{each.name}` = `{each.value}`: {text}" for each, text in zip(attributes, texts, strict=True)]
         return "\n\n**Fields**, with their defaults\n\n" + "\n".join(lines)
     start = record.docstring.endlineno - record.lineno + 1
     body = textwrap.dedent("\n".join(record.lines[start:]))
     body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    found = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
-    if not all(found):  # there is other code between the fields; show it unchanged
+    matches = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
+    if not all(matches):  # there is other code between the fields; show it unchanged
         return f"\n\n``````python\n{body}\n``````"
-    lines = [f"- `{one['name']}`" + (f": {prose(one['what'], known)}" if one["what"] else "") for one in found]
+    lines = [
+        f"- `{match['name']}`" + (f": {prose(match['what'], known)}" if match["what"] else "") for match in matches
+    ]
     return "\n\n**Fields**\n\n" + "\n".join(lines) if lines else ""
 
 
@@ -205,18 +207,18 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
     def row(found: dict[str, griffe.Object | None], show, style: str = "twins") -> str:
         boxes, first = [], next(iter(found.values()))
         for room, thing in found.items():
-            own = {name: f"routelaws.{sides[room].path}.{name}" for name in public(sides[room])}
+            paths = {name: f"routelaws.{sides[room].path}.{name}" for name in public(sides[room])}
             source = f"{up}source/{sides[room].filepath.relative_to(ROOT).as_posix()}"
             twin = first if thing is not first else None
-            boxes.append(column(thing, room, source, show(thing, known[room] | own, twin) if thing else ""))
+            boxes.append(column(thing, room, source, show(thing, known[room] | paths, twin) if thing else ""))
         return f"::::{{container}} {style}\n" + "\n".join(boxes) + "\n::::\n"
 
     members = {room: public(module) for room, module in sides.items()}
     here = {each: f"routelaws.{sides[room].path}.{each}" for room in reversed(sides) for each in members[room]}
     contents = " · ".join(reference(each, here) for each in members[next(iter(sides))])
     parts = [f"{ALONE}# {breakable(name)}\n", f"{contents}\n", row(sides, told, "twins modules")]
-    for each in dict.fromkeys(each for own in members.values() for each in own):
-        parts += [f"## {each}\n", row({room: own.get(each) for room, own in members.items()}, entry)]
+    for each in dict.fromkeys(each for paths in members.values() for each in paths):
+        parts += [f"## {each}\n", row({room: paths.get(each) for room, paths in members.items()}, entry)]
     return "\n".join(parts)
 
 

@@ -23,7 +23,7 @@ from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import loss
 
 POLICY_WEIGHT = 0.1
-"""Of the expected reward. AdamW divides by the size of the gradient, so this counts only beside the balance loss."""
+"""Weight of the expected reward. AdamW normalises the gradient, so only the ratio to the balance loss matters."""
 
 RUN = {
     "blocks": 2, "vocab_size": 512, "sequence_length": 64, "batch_size": 16, "steps": 800, "d_model": 24, "heads": 2,
@@ -58,12 +58,12 @@ def train(config: TrainConfig, exact: bool) -> float:
     """Return the validation loss of a run, nats per token."""
     tokens = prepare_tokens(read_corpus(None), config.model.vocab_size)
     batches, sets = open_text(config, tokens)
-    given, params = run_inputs(config, None), initial_state(config).params
+    inputs, params = run_inputs(config, None), initial_state(config).params
     moments = optimizer(config).init(params)
 
     @jax.jit
     def step(params, moments, windows, number):
-        windows, noise, _ = drawn(config, windows, number, given)
+        windows, noise, _ = drawn(config, windows, number, inputs)
         gradient = jax.grad(objective)(params, windows, noise, config, exact)
         updates, moments = optimizer(config).update(gradient, moments, params)
         return optax.apply_updates(params, updates), moments
@@ -80,8 +80,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=RUN["steps"])
     flags = parser.parse_args()
     usual = {} if flags.sampled else {"policy_weight": 0.0}
-    found = train(from_mapping(RUN | {"steps": flags.steps} | usual), not flags.sampled)
-    print(f"validation loss {found:.4f} nats per token")
+    loss = train(from_mapping(RUN | {"steps": flags.steps} | usual), not flags.sampled)
+    print(f"validation loss {loss:.4f} nats per token")
 
 
 if __name__ == "__main__":

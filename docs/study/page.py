@@ -1,7 +1,7 @@
 """Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-Each part of README.md between `<!-- NAME -->` and `<!-- end -->` is written anew from results.csv beside it, and from
-score.json where it is there. Losses are nats per token on the validation text, after the last step.
+Each part of README.md between `<!-- NAME -->` and `<!-- end -->` is written from results.csv in the same folder, and
+from score.json if it exists. Losses are nats per token on the validation text, after the last step.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def with_rule(frame):
 
 
 def progress(frame) -> str:
-    """Return how many runs of each size are finished, and what they ran on."""
+    """Return the number of finished runs of each size, and their device."""
     rows, sizes = [], [run.accounting().dense_parameters for run in GRID.runs]
     for size in sorted(set(sizes)):
         finished = frame[frame[SIZE] == size]
@@ -60,7 +60,7 @@ def losses(frame) -> str:
 
 
 def order(frame) -> str:
-    """Return, for each size, the loss of each router at E = 16 less the dense loss, with a 95 % interval over seeds.
+    """Return, for each size, the loss of each router at E = 16 minus the dense loss, with a 95 % interval over seeds.
 
     The deviation of one run is pooled over the dense and the routed runs of a size; a cell without an interval has too
     few seeds.
@@ -88,7 +88,7 @@ def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
 
 
 def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom: int) -> str:
-    """Return the difference of two means in words, with its interval."""
+    """Return the difference of two means as text, with its interval."""
     if not len(routed):
         return ""
     difference = routed.mean() - dense.mean()
@@ -99,7 +99,7 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
 
 
 def laws(runs) -> str:
-    """Return the bounded law of each router: its error, what it says of a size left out, and its coefficients."""
+    """Return the bounded law of each router: its error, held-out error of sizes, and coefficients."""
     try:
         fits = runs.where(f"hyper_id in {tuple(law_runs(GRID))}").fit("routed-bounded")
     except ValueError as error:
@@ -135,7 +135,7 @@ def _coefficient(fit, item) -> str:
 
 
 def prediction(path: Path) -> str:
-    """Return how far each law was off at the largest size."""
+    """Return the error of each law at the largest size."""
     if not path.exists():
         return markdown(["The largest size is not trained yet."])
     rows = []
@@ -146,19 +146,19 @@ def prediction(path: Path) -> str:
 
 
 def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
-    """Return how each part of the page is made."""
+    """Return {part of the page: function that writes it}."""
     runs = results.read(table)
     tables = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
     return tables | {"laws": lambda: laws(runs), "prediction": lambda: prediction(score)}
 
 
 def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
-    """Return the page with its parts written anew."""
+    """Return the page with its parts replaced."""
     return PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of this file's first lines."""
+    """Run the command above."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="of README.md and results.csv")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")

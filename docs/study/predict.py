@@ -37,16 +37,16 @@ LOSS = "loss_validation"
 
 def law_runs(grid) -> dict[int, tuple[str, float, float]]:
     """Return {hyper_id: (router, N, E)} of the runs with the rule's learning rate, k = 1 and R = 1/2."""
-    found = {}
+    runs = {}
     for i, run in enumerate(grid.runs):
         model = run.model
         if run.learning_rate is None and (model.k, model.routing_frequency) == (1, 0.5):
-            found[i] = model.record.router_type, float(run.accounting().dense_parameters), float(model.experts)
-    return found
+            runs[i] = model.record.router_type, float(run.accounting().dense_parameters), float(model.experts)
+    return runs
 
 
 def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
-    """Return what each law, fitted to the smaller sizes, says of each (router, E) of the largest.
+    """Return the predictions of each law, fitted to the smaller sizes, for each (router, E) of the largest.
 
     Args:
         frame: the results table, of `read_table`.
@@ -54,7 +54,7 @@ def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
 
     Returns:
         [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval"}}}]; a law that the rows do not
-        determine has {"reason"} instead. The interval is that of one more run.
+        determine has {"reason"} instead. The interval is for one more run.
     """
     largest = max(size for _, size, _ in runs.values())
     smaller = frame[frame["hyper_id"].isin([i for i, (_, size, _) in runs.items() if size < largest])]
@@ -71,7 +71,7 @@ def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
 
 
 def _fit(frame, router: str, law: str):
-    """Return the fit of a law to the rows of a router, or why there is none. The dense law has dense rows alone."""
+    """Return the fit of a law to the rows of a router, or the reason for no fit. The dense law uses only dense rows."""
     if router == DENSE and law != "dense":
         return "dense runs have one law"
     try:
@@ -84,19 +84,24 @@ def _fit(frame, router: str, law: str):
 
 
 def _said(fit, size: float, experts: float) -> dict:
-    """Return what a fit says of one more run at a point."""
+    """Return the prediction of a fit for one more run at a point."""
     if isinstance(fit, str):
         return {"reason": fit}
     known = fit.best, fit.rows.columns, fit.rows.measured
-    said = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
-    return {"loss": said.value, "run_interval": said.run, "rmsle": fit.rmsle, "determined": bool(fit.determined)}
+    intervals = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
+    return {
+        "loss": intervals.value,
+        "run_interval": intervals.run,
+        "rmsle": fit.rmsle,
+        "determined": bool(fit.determined),
+    }
 
 
 def register(table: Path, grid, path: Path) -> None:
     """Write the prediction.
 
     Raises:
-        InputError: it is written already, or a run of the largest size has rows in the table.
+        InputError: the file exists, or a run of the largest size has rows in the table.
     """
     runs, frame = law_runs(grid), read_table(table)
     largest = max(size for _, size, _ in runs.values())
@@ -106,18 +111,18 @@ def register(table: Path, grid, path: Path) -> None:
         raise InputError(f"{table}: has rows of run {trained[0]}, of the largest size: too late to predict it")
     if path.exists():
         raise InputError(f"{path}: is written already, and a prediction is written once")
-    said = {
+    content = {
         "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "table_sha256": sha256(table.read_bytes()).hexdigest(),
         "fitted_to": sorted(int(i) for i in frame["hyper_id"].unique() if i in runs),
         "level": LEVEL,
         "points": predictions(frame, runs),
     }
-    write_once(path, dumps(said, indent=1) + "\n")
+    write_once(path, dumps(content, indent=1) + "\n")
 
 
 def score(table: Path, prediction: dict) -> dict:
-    """Return the prediction with the measured losses, and how far each law was off.
+    """Return the prediction with the measured losses, and the error of each law.
 
     Returns:
         {"points": each with "measured" and, in its laws, "percent" and "inside"; "laws": {law: {"points",
@@ -139,15 +144,15 @@ def score(table: Path, prediction: dict) -> dict:
 
 
 def _scored(point: dict, last) -> dict:
-    """Return a point with its measured losses and the error of each law that says something of it."""
+    """Return a point with its measured losses and the error of each law that predicts it."""
     measured = [float(last[i]) for i in point["runs"] if i in last.index]
     laws = {}
-    for law, said in point["laws"].items():
-        if "loss" in said:
-            low, high = map(float, said["run_interval"])
-            said = said | {"percent": 100 * (float(np.mean(measured)) / said["loss"] - 1)}
-            said["inside"] = [low <= loss <= high for loss in measured]
-        laws[law] = said
+    for law, prediction in point["laws"].items():
+        if "loss" in prediction:
+            low, high = map(float, prediction["run_interval"])
+            prediction = prediction | {"percent": 100 * (float(np.mean(measured)) / prediction["loss"] - 1)}
+            prediction["inside"] = [low <= loss <= high for loss in measured]
+        laws[law] = prediction
     return point | {"measured": measured, "laws": laws}
 
 

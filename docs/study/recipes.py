@@ -29,7 +29,7 @@ SHAPE = (
     "router", "experts", "seed", "steps", "d_model", "heads", "vocab_size", "sequence_length", "evaluations",
     "evaluation_tokens", "steps_per_call",
 )  # fmt: skip
-"""Fields that `changed` leaves out: they have columns of their own, or are the same in every run."""
+"""Fields that `changed` leaves out: they have their own columns, or are equal in every run."""
 
 
 def changed(config: TrainConfig) -> dict:
@@ -51,10 +51,10 @@ def recipe_rows(folder: Path) -> list[dict]:
     """Return the rows of the finished runs in the folder of a sweep, by hyper_id."""
     rows = []
     for i, config in enumerate(read_plan(folder).runs):
-        own = folder_of_run(folder, i, config)
-        if not is_finished(own, config):
+        run_folder = folder_of_run(folder, i, config)
+        if not is_finished(run_folder, config):
             continue
-        last, fields = read_results(own)[0][-1], changed(config)
+        last, fields = read_results(run_folder)[0][-1], changed(config)
         recipe = {name: value for name, value in fields.items() if name not in SHAPE}
         rows.append(
             {name: config.fields()[name] for name in ("router", "d_model", "experts", "steps", "seed")}

@@ -25,7 +25,7 @@ ANY_PYTHON = ("--only-binary=:all:", "--platform=any", "--implementation=py", "-
 """Options of pip that choose one wheel on every machine."""
 
 SHORTEST_SENTENCE = 5
-"""Words of a line at least: shorter ones are names and types."""
+"""Fewest words of a line; shorter lines are names and types."""
 
 
 def download(name: str, folder: Path) -> list[Path]:
@@ -53,7 +53,7 @@ def sources(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
 def python(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of each Python file that is not empty."""
     for wheel in wheels:
-        yield from (found for found in sources(wheel) if found[1].strip())
+        yield from (source for source in sources(wheel) if source[1].strip())
 
 
 def english(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:

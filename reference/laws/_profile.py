@@ -63,23 +63,23 @@ def _end(
     if math.isnan(limit):
         return sign * math.inf, begin
     best = last = target(begin)[0]
-    allowed, outside, found = 0.0, sign * reach, begin
+    allowed, outside, crossing = 0.0, sign * reach, begin
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         while True:  # outward: `allowed` and `outside` are signed distances of f from its best value
-            end, _ = descend(_held(problem, target, best + outside, stiffness), found)
+            end, _ = descend(_held(problem, target, best + outside, stiffness), crossing)
             if huber_sum(problem, end) > limit:
                 break
-            allowed, outside, found, last = outside, 2 * outside, end, target(end)[0]
+            allowed, outside, crossing, last = outside, 2 * outside, end, target(end)[0]
             if abs(allowed) > FAR:
-                return sign * math.inf, found
+                return sign * math.inf, crossing
         for _ in range(HALVINGS):
             middle = (allowed + outside) / 2
-            end, _ = descend(_held(problem, target, best + middle, stiffness), found)
+            end, _ = descend(_held(problem, target, best + middle, stiffness), crossing)
             if huber_sum(problem, end) > limit:
                 outside = middle
             else:
-                allowed, found, last = middle, end, target(end)[0]
-    return float(last), found
+                allowed, crossing, last = middle, end, target(end)[0]
+    return float(last), crossing
 
 
 def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:

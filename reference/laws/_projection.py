@@ -98,7 +98,7 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise InputError(
-            f"{levels} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
+            f"{levels} different {words.expert_counts}; {words.searched} cannot be determined with fewer than "
             f"{LEAST_EXPERT_COUNTS}"
         )
     cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
@@ -108,7 +108,8 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
         )
     if not _independent(np.log10(size), experts - 1.0):
         raise InputError(
-            f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least two "
+            f"{words.size}, {words.experts} and their product cannot be distinguished in these rows; needed: at least "
+            "two "
             f"{words.sizes}, with more than one {words.expert_count} at two of them"
         )
 

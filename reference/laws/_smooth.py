@@ -29,13 +29,13 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
         count = np.unique(log).size
         if count < 3:
             raise InputError(
-                f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
-                "change"
+                f"{count} different {column}; the {name} law needs at least 3, to distinguish its power from the "
+                "constant term"
             )
     centred = np.stack([log - log.mean() for log in logs], axis=1)
     unit = centred / np.linalg.norm(centred, axis=0)
     if np.linalg.matrix_rank(unit, tol=INDEPENDENT) < len(logs):
-        raise InputError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
+        raise InputError(f"{', '.join(columns)} rise together in these rows, so their powers cannot be distinguished")
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
 
@@ -61,7 +61,7 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
         names = [name for name, out in zip(form.names, away, strict=True) if out]
         status = f"{', '.join(names)} left the law"
     if not _descent.ended(problem, best.theta):
-        status = "the search did not end"
+        status = "the search did not converge"
     residual = problem.model(best.theta)[0] - problem.log_loss
     criterion = "half the sum of squared differences of ln losses"
     if huber is not None:

@@ -270,13 +270,13 @@ class _Unknowns:
     def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
         """Return θ [s, p]: every way to share the loss between the terms, with every guess of the exponents."""
         _, exponents = self.law.terms[-1]
-        floor, found = not exponents, []  # a last term without exponents is a floor
+        floor, values = not exponents, []  # a last term without exponents is a floor
         for shares in _smooth.share_out(len(self.law.terms), floor, log_loss):
             for guess in itertools.product(self.law.guesses, repeat=len(self.exponents)):
                 theta = np.zeros(len(self.names))
                 theta[self.levels], theta[self.exponents] = shares, guess
-                found.append(theta)
-        return np.array(found)
+                values.append(theta)
+        return np.array(values)
 
 
 def _form(law: AdditiveLaw) -> Form:

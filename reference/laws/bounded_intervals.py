@@ -119,10 +119,10 @@ def utilisation_intervals(
     quantities = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
     for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, quantities, level):
-        found = range_of(interval)
-        unit = fit.curve.unit if found.name in ("E_start", "E_max") else 1.0
-        ends = (found.value * unit, found.low * unit, found.high * unit)
-        ranges.append(Range(_OWN_NAMES[found.name], None, *ends, found.words))
+        interval_ends = range_of(interval)
+        unit = fit.curve.unit if interval_ends.name in ("E_start", "E_max") else 1.0
+        ends = (interval_ends.value * unit, interval_ends.low * unit, interval_ends.high * unit)
+        ranges.append(Range(_OWN_NAMES[interval_ends.name], None, *ends, interval_ends.words))
     return ranges
 
 
@@ -163,7 +163,7 @@ def scaled_columns(
     """
     least = float(np.min(utilisation))
     if least < curve.B_min:
-        raise InputError(f"utilisation is {least:g}; needed: at least the least B of the rows, {curve.B_min:g}")
+        raise InputError(f"utilisation is {least:g}; needed: at least the smallest B of the rows, {curve.B_min:g}")
     return np.asarray(teraflops), 1.0 + (np.asarray(utilisation) - curve.B_min) / curve.unit
 
 

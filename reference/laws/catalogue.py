@@ -247,7 +247,7 @@ class Law(NamedTuple):
         for name in options:
             if name not in self.options:
                 able = ", ".join(self.options) or "none"
-                raise InputError(f"the law {self.name} takes no {name}; its options: {able}")
+                raise InputError(f"the law {self.name} has no option {name}; its options: {able}")
         floored = self.has_floor or options.get("floor", 0.0) > 0
         return self._replace(fit=partial(self.fit, **options), has_floor=floored) if options else self
 
@@ -274,7 +274,7 @@ def register(law: Law) -> Law:
         ValueError: another law has its name.
     """
     if LAWS.get(law.name, law) is not law:
-        raise InputError(f"a law named {law.name!r} is there already; needed: another name")
+        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
     LAWS[law.name] = law
     return law
 
@@ -387,7 +387,7 @@ _BOUNDED = Law(
         router: Published(
             coefficients,
             "Clark et al. 2022, arXiv 2202.01169, table 3",
-            "read in the paper, three decimals; their rounding changes a loss by up to 1.8 per cent",
+            "read in the paper, three decimals; the rounding changes a loss by up to 1.8 %",
         )
         for router, coefficients in routed.PRINTED.items()
     },
@@ -404,7 +404,7 @@ _UTILISATION = Law(
         Parameter("d", "log10 nats", "log10 L at F = 1 and B̂ = 1"),
         Parameter("B_start", "parameters per FLOP", "effective utilisation B̂ at B_min, at least a tenth of B_min"),
         Parameter("B_max", "parameters per FLOP", "limit of the effective utilisation B̂; may be infinite"),
-        Parameter("B_min", "parameters per FLOP", "the least B; given, not fitted"),
+        Parameter("B_min", "parameters per FLOP", "the smallest B of the rows; not fitted"),
     ),
     columns=("teraflops", "utilisation"),
     fit=utilisation.fit_utilisation,
@@ -424,7 +424,7 @@ _COMPUTE = Law(
     name="compute",
     formula="L = floor + A / C^alpha",
     parameters=(
-        Parameter("floor", "nats", "loss that no compute goes below; given, 0 by default, not fitted"),
+        Parameter("floor", "nats", "irreducible loss; 0 by default, not fitted"),
         Parameter("A", "nats", "loss above the floor at one FLOP"),
         Parameter("alpha", "1", "fall of ln(L - floor) per unit of ln C"),
     ),
@@ -452,7 +452,7 @@ _SPARSITY = Law(
         Parameter("d", "nats", "factor of the term in sparsity and size"),
         Parameter("delta", "1", "exponent of 1 - S in the term in sparsity and size"),
         Parameter("gamma", "1", "exponent of P in the term in sparsity and size"),
-        Parameter("e", "nats", "loss that no model goes below"),
+        Parameter("e", "nats", "irreducible loss"),
     ),
     columns=("total_parameters", "tokens", "sparsity"),
     fit=partial(smooth_intervals.fit_in_log10, sparsity.fit_sparsity),
@@ -466,9 +466,9 @@ _SPARSITY = Law(
 )
 
 _ABOVE_0 = ("a", "b", "c")  # the coefficients of an additive law that are not exponents
-_FLOOR = Parameter("c", "nats", "the floor: what no size and no data take away")
+_FLOOR = Parameter("c", "nats", "the floor: the irreducible loss")
 _POWER_OF_TOKENS = (
-    Parameter("b", "nats", "what the tokens leave, at D = 1"),
+    Parameter("b", "nats", "term in tokens, at D = 1"),
     Parameter("beta", "1", "power of the tokens D"),
 )
 
@@ -476,10 +476,10 @@ _KAPLAN = Law(
     name="kaplan",
     formula="L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D",
     parameters=(
-        Parameter("alpha_N", "1", "fall of log10 L per tenfold N, with endless data"),
-        Parameter("N_c", "parameters", "size at which the loss would be 1 nat, with endless data"),
-        Parameter("alpha_D", "1", "fall of log10 L per tenfold D, of an endless model"),
-        Parameter("D_c", "tokens", "tokens at which the loss of an endless model would be 1 nat"),
+        Parameter("alpha_N", "1", "fall of log10 L per tenfold N, with infinite data"),
+        Parameter("N_c", "parameters", "size at which the loss would be 1 nat, with infinite data"),
+        Parameter("alpha_D", "1", "fall of log10 L per tenfold D, for an infinite model"),
+        Parameter("D_c", "tokens", "tokens at which the loss of an infinite model would be 1 nat"),
     ),
     columns=("dense_parameters", "tokens"),
     fit=partial(smooth_intervals.fit_in_log10, hoffmann.fit_kaplan),
@@ -495,7 +495,7 @@ _HOFFMANN = Law(
     name="hoffmann",
     formula="L = a/N^alpha + b/D^beta + c",
     parameters=(
-        Parameter("a", "nats", "what the size leaves, at N = 1"),
+        Parameter("a", "nats", "term in size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
         *_POWER_OF_TOKENS,
         _FLOOR,
@@ -515,7 +515,7 @@ _FINE_GRAINED = Law(
     name="fine-grained",
     formula="L = c + (g/G^gamma + a)/N^alpha + b/D^beta, at one expansion E",
     parameters=(
-        Parameter("a", "nats", "what the size leaves at N = 1, of a G without end"),
+        Parameter("a", "nats", "term in size at N = 1, for infinite G"),
         Parameter("alpha", "1", "power of the size N, experts counted"),
         *_POWER_OF_TOKENS,
         Parameter("g", "nats", "what G = 1 adds to a"),
@@ -538,11 +538,11 @@ _JOINT = Law(
     formula="L = a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê) + c, "
     "1/Ê = 1/(E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max",
     parameters=(
-        Parameter("a", "nats", "what the size leaves, at N = 1 and Ê = 1"),
+        Parameter("a", "nats", "term in size, at N = 1 and Ê = 1"),
         Parameter("alpha", "1", "power of the active size N at Ê = 1, below 0"),
         Parameter("delta", "1", "power of Ê in the term of N, at N = 1"),
         Parameter("gamma", "1", "change of the power of N per unit of ln Ê"),
-        Parameter("b", "nats", "what the tokens leave, at D = 1 and Ê = 1"),
+        Parameter("b", "nats", "term in tokens, at D = 1 and Ê = 1"),
         Parameter("beta", "1", "power of the tokens D at Ê = 1, below 0"),
         Parameter("omega", "1", "power of Ê in the term of D, at D = 1"),
         Parameter("zeta", "1", "change of the power of D per unit of ln Ê"),
@@ -581,9 +581,9 @@ _RATIO = _DIRECT._replace(
     name="ratio",
     formula="-ln Q' = A/N^alpha + B/D^beta, Q' = (Q - guess)/(1 - guess)",
     parameters=(
-        Parameter("A", "1", "what the size leaves, at N = 1"),
+        Parameter("A", "1", "term in size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
-        Parameter("B", "1", "what the tokens leave, at D = 1"),
+        Parameter("B", "1", "term in tokens, at D = 1"),
         Parameter("beta", "1", "power of the tokens D"),
     ),
     columns=("parameters", "tokens"),
@@ -594,7 +594,7 @@ _RATIO = _DIRECT._replace(
 _CEILING = _DIRECT._replace(
     name="ceiling",
     formula="-ln Q' = A/C^alpha + E, Q' = (Q - guess)/(1 - guess)",
-    parameters=(*_DIRECT.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
+    parameters=(*_DIRECT.parameters, Parameter("E", "1", "-ln Q' with infinite compute; 0 if no ceiling is seen")),
     fit=downstream_sums.fit_ceiling,
     takes_huber=True,
 )
@@ -617,12 +617,12 @@ _BROKEN = Law(
     name="broken",
     formula="Q = a + b C^(-c0) (1 + (C/d1)^(1/f1))^(-c1 f1)",
     parameters=(
-        Parameter("a", "1", "accuracy that the power law is added to"),
+        Parameter("a", "1", "constant added to the power law"),
         Parameter("b", "1", "factor of the power law, at one FLOP"),
         Parameter("c0", "1", "fall of the power of C before the break"),
-        Parameter("d1", "FLOPs", "where the break is"),
+        Parameter("d1", "FLOPs", "compute at the break"),
         Parameter("f1", "1", "width of the break in ln C"),
-        Parameter("c1", "1", "what the break adds to c0"),
+        Parameter("c1", "1", "change of c0 after the break"),
     ),
     columns=("flops",),
     fit=accuracy.fit_broken_record,
@@ -640,7 +640,7 @@ _LOGISTIC = (
     Parameter("a", "1", "height of the step in the accuracy"),
     Parameter("k", "per nat", "steepness of the step; below 0 where accuracy falls with the loss and a is above 0"),
     Parameter("m", "nats", "loss in the middle of the step"),
-    Parameter("b", "1", "accuracy at the end where a adds nothing"),
+    Parameter("b", "1", "accuracy at the lower end of the step"),
 )
 
 _STAGES_LINEAR = Law(
@@ -670,11 +670,11 @@ _STAGES_RATIO = _STAGES_LINEAR._replace(
     name="two-stage-ratio",
     formula="L = A/N^alpha + B/D^beta + E, Q = a/(1 + exp(-k (L - m))) + b",
     parameters=(
-        Parameter("A", "nats", "what the size leaves of the loss, at N = 1"),
+        Parameter("A", "nats", "term in size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
-        Parameter("B", "nats", "what the tokens leave of the loss, at D = 1"),
+        Parameter("B", "nats", "term in tokens, at D = 1"),
         Parameter("beta", "1", "power of the tokens D"),
-        Parameter("E", "nats", "loss that no model goes below"),
+        Parameter("E", "nats", "irreducible loss"),
         *_LOGISTIC,
     ),
     columns=("parameters", "tokens"),
@@ -691,7 +691,7 @@ _LEVERAGE = Law(
         Parameter("gamma", "1", "change of the power of Â per (log2 G)²"),
         Parameter("beta", "1", "change of the power of Â per doubling of G, at G = 1"),
         Parameter("A_start", "1", "effective activation ratio Â at A = 0"),
-        Parameter("A_max", "1", "limit of the effective activation ratio Â; given, infinite by default, not fitted"),
+        Parameter("A_max", "1", "limit of the effective activation ratio Â; infinite by default, not fitted"),
     ),
     columns=("activation", "tian_granularity", "flops"),
     fit=leverage.fit_leverage,

@@ -10,9 +10,9 @@ You give the training tokens D, or the FLOPs determine them:
 
     D = (FLOPs - serve(N) · D_inf) / train(N)
 
-1. `best_choice` tries all sizes N that the budget allows and returns the size with the least loss.
+1. `best_choice` tries all sizes N that the budget allows and returns the size with the lowest loss.
 2. `resampled_losses` fits the law again to every resample of the table, and predicts the loss of each choice.
-3. `win_shares` counts in how many resamples each choice has the least loss. This can separate two choices with
+3. `win_shares` counts in how many resamples each choice has the lowest loss. This can separate two choices with
    overlapping intervals, because their errors are correlated.
 
 Compare choices of one table only. Losses of different tables are not comparable, since tokenizer and corpus differ.
@@ -79,7 +79,7 @@ class Choice(NamedTuple):
 
 
 def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:
-    """Return the size and tokens with the least loss.
+    """Return the size and tokens with the lowest loss.
 
     Args:
         option: costs that rise with N.
@@ -174,7 +174,7 @@ def resampled_losses(
 
 
 def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the share of resamples in which each choice has the least loss, and the number of counted resamples.
+    """Return the share of resamples in which each choice has the lowest loss, and the number of counted resamples.
 
     Args:
         losses: [draws, m], as `resampled_losses`; draws with a loss that is not finite do not count.

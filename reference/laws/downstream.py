@@ -294,7 +294,7 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
     form = type(coefficients)
     needed = 2 if form in (RatioCoefficients, RepeatedCoefficients) else 1
     if len(columns) != needed:
-        raise InputError(f"{len(columns)} columns are given; {form.__name__} needs {needed}")
+        raise InputError(f"got {len(columns)} columns; {form.__name__} needs {needed}")
     logs = np.broadcast_arrays(*(np.log(check_range("column", column, above=0.0)) for column in columns))
     if form is CeilingCoefficients and coefficients.E == 0:
         form, coefficients = DirectCoefficients, DirectCoefficients(*coefficients[:2])
@@ -339,7 +339,7 @@ def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     design = _features(form, tuple(logs))[:, 0]
     if not independent(design):
-        raise InputError(f"the rows that count cannot tell the coefficients apart; needed: two {', '.join(columns)}")
+        raise InputError(f"the rows used do not determine the coefficients; needed: two values of {', '.join(columns)}")
     theta, spread, mean_square = least_squares(design, target)
     rises = theta[1] > 0 if form is DirectCoefficients else theta[1] < 0
     values = np.where(np.array(form._fields) == "A", np.exp(theta), theta)

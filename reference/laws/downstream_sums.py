@@ -71,7 +71,9 @@ def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber:
     delta = math.inf if huber is None else check_delta(huber, "in units of ln(-ln Q')")
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     if not all(np.ptp(log) > 0 for log in logs):
-        raise InputError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
+        raise InputError(
+            f"the rows used have only one value of a column; needed: two values of each of {', '.join(columns)}"
+        )
     centre = np.array([log.mean() for log in logs])
     features = _features(form, tuple(log - c for log, c in zip(logs, centre, strict=True)))
     best = search(power_terms(features), target, _starts(form, float(target.mean())), delta)

@@ -293,7 +293,7 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
     count = np.unique(columns[2]).size
     if count < _LEAST_EXPERT_COUNTS:
         raise InputError(
-            f"{count} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{count} different num_experts; E_start and E_max cannot be determined with fewer than "
             f"{_LEAST_EXPERT_COUNTS}"
         )
     return columns, loss

@@ -227,7 +227,7 @@ def fit_leverage(
     activation, tian_granularity, flops, leverage = columns
     if np.unique(activation).size < 3 or not independent(_design(*columns[:3], _LARGEST_START, A_max)):
         raise InputError(
-            "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
+            "these rows do not determine the coefficients; needed: two flops, three granularities, three A"
         )
     start, status = _best_start(columns, A_max)
     solution, _, objective = least_squares(_design(*columns[:3], start, A_max), np.log10(leverage))

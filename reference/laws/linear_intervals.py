@@ -168,7 +168,7 @@ def linear_prediction(
     lines, point = design(fit, *columns), design(fit, *(np.array([value], dtype=np.float64) for value in at))[0]
     if not point.any():
         sizes = ", ".join(f"{size:.0f}" for size in fit.coefficients.sizes)
-        raise InputError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
+        raise InputError(f"the per-size law has no line at N = {at[0]:g}; available: {sizes}")
     used = lines.any(axis=1)  # a per-size fit leaves out the rows of sizes without a line
     solved = _solve(lines[used], loss[used], level)
     value, *law = _powers(linear_ends(solved, point))

@@ -186,7 +186,7 @@ def effective_parameter_count(
     """
     law = _interacting(coefficients)
     if law.a == 0:
-        raise InputError("a is 0: no dense size is equivalent, since size does not change the loss")
+        raise InputError("a is 0: no dense size is equivalent, because size does not change the loss")
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     return worth(law, log_size, np.log10(check_range("num_experts", num_experts, least=1.0)), start=0.0)
 
@@ -378,11 +378,11 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
         raise InputError(
-            "size, num_experts and their product cannot be told apart in these rows; needed: several num_experts at "
+            "size, num_experts and their product cannot be distinguished in these rows; needed: several num_experts at "
             "more than one size"
             if interaction
-            else "size and num_experts cannot be told apart in these rows; needed: at least two sizes and two "
-            "num_experts that do not rise in step"
+            else "size and num_experts cannot be distinguished in these rows; needed: at least two sizes and two "
+            "num_experts that do not rise together"
         )
     solution, covariance, objective = least_squares(design, log_loss)
     form = BilinearCoefficients if interaction else SeparableCoefficients
@@ -419,7 +419,7 @@ def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficient
 def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
     """Return separable coefficients as bilinear ones with c = 0."""
     if isinstance(coefficients, PerSizeCoefficients):
-        raise InputError("per-size lines say nothing between sizes; needed: separable or bilinear coefficients")
+        raise InputError("per-size lines do not predict other sizes; needed: separable or bilinear coefficients")
     if isinstance(coefficients, SeparableCoefficients):
         a, b, d = coefficients
         return BilinearCoefficients(a, b, 0.0, d)

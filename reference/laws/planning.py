@@ -1,7 +1,7 @@
 """The best model for a budget by one law, by exhaustive search.
 
 Each function tries all models that the budget allows, in one variable (the width d, or the size N), and returns the
-model with the least loss. It scans a thousand values, and then again between the neighbours of the best (`_lowest`).
+model with the lowest loss. It scans a thousand values, and then again between the neighbours of the best (`_lowest`).
 The tokens D follow from the width or size: as many as the FLOPs pay for.
 
     Hoffmann       6 N D = FLOPs
@@ -122,7 +122,7 @@ class JointOptimum(NamedTuple):
 
 
 def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
-    """Return the N and D = FLOPs/6N with the least loss.
+    """Return the N and D = FLOPs/6N with the lowest loss.
 
     Args:
         flops: of training, above 6.
@@ -155,7 +155,7 @@ def fine_grained_optimum(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """Return the width, tokens and granularity with the least loss.
+    """Return the width, tokens and granularity with the lowest loss.
 
     Args:
         flops: of training, above 0.
@@ -223,7 +223,7 @@ def fine_grained_for_active(
 def joint_optimum(
     budget: Budget, num_experts: float, coefficients: JointCoefficients, vocab_size: int = VOCABULARY
 ) -> JointOptimum:
-    """Return the width and tokens with the least loss among models with E experts.
+    """Return the width and tokens with the lowest loss among models with E experts.
 
     Args:
         budget: the limits on cost.
@@ -253,7 +253,7 @@ def joint_optimum(
     d, least = _lowest(loss, LEAST_WIDTH, max(budget.flops ** (1 / 3), LEAST_WIDTH))
     if math.isinf(least):
         raise InputError(
-            f"no model of {num_experts:g} experts fits: one of width {LEAST_WIDTH:g} is too much for the FLOPs or the "
+            f"no model of {num_experts:g} experts fits: even width {LEAST_WIDTH:g} exceeds the FLOPs or the "
             "memory of the budget"
         )
     active, total = joint.joint_active(d, vocab_size), joint.joint_total(d, num_experts, vocab_size)

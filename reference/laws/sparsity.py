@@ -34,7 +34,7 @@ from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
 from .intervals import Predicted, Range
 from .smooth_intervals import smooth_prediction, smooth_ranges
 
-ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
+ATTESTED = "two secondary copies that agree; the source itself was not available"
 FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
 
 _SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the range of sizes of the search

@@ -153,7 +153,7 @@ def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
             f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
         )
     if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
-        raise InputError("all rows have one number of parameters or of tokens; needed: two of each")
+        raise InputError("all rows have the same number of parameters or tokens; needed: two values of each")
     return columns
 
 
@@ -165,7 +165,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
     """
     needed = 1 if math.isnan(stage_1.beta) else 2
     if len(columns) != needed:
-        raise InputError(f"{len(columns)} columns are given; this stage 1 needs {needed}")
+        raise InputError(f"got {len(columns)} columns; this stage 1 needs {needed}")
     columns = [check_range("column", column, above=0.0) for column in columns]
     loss = stage_1.A / columns[0] ** stage_1.alpha + stage_1.E
     return loss if needed == 1 else loss + stage_1.B / columns[1] ** stage_1.beta
@@ -202,9 +202,7 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
         raise InputError(f"link {link!r} is not known; allowed: linear, logistic")
     least = 3 if link == "linear" else 5
     if loss.size < least or np.ptp(loss) == 0:
-        raise InputError(
-            f"{plural(loss.size, 'row')}; the {link} stage needs at least {least}, with losses that differ"
-        )
+        raise InputError(f"{plural(loss.size, 'row')}; the {link} stage needs at least {least}, with different losses")
     stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy)
     first = predict_first(stage_1, *columns)
     return TwoStageFit(

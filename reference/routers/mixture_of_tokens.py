@@ -234,8 +234,8 @@ def mixture_of_tokens(
         num_experts = params["router"].shape[1]
         admitted = _admitted_experts(expert_mask, num_experts)
         columns = _matrices(params, admitted) | {"router": params["router"][:, admitted]}
-        found = mixture_of_tokens(columns, x, temperature, mask=mask, **options)
-        return found._replace(weights=_among_all(found.weights, admitted, num_experts))
+        mixed = mixture_of_tokens(columns, x, temperature, mask=mask, **options)
+        return mixed._replace(weights=_among_all(mixed.weights, admitted, num_experts))
     if mask is not None:
         mask = _real_tokens(mask, len(x))
         alone = mixture_of_tokens(params, x[mask], temperature, **options)

@@ -61,7 +61,9 @@ def main(arguments: list[str]) -> int:
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
     answers = {library: ask(library, cache) for library in libraries}
     kept = [row for row in old if not answers.get(row["library"])]
-    rows = sorted(kept + [row for own in answers.values() for row in own], key=lambda r: (r["library"], r["function"]))
+    rows = sorted(
+        kept + [row for answer in answers.values() for row in answer], key=lambda r: (r["library"], r["function"])
+    )
     RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
     page.write(rows, page.changes(old, rows) if answers else None)
     return 0 if all(answers.values()) else 1

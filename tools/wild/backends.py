@@ -148,8 +148,8 @@ def megatron_core() -> dict:
         def routed(logits, k, *, bias=None):
             if bias is not None and options.get("score_function") != "sigmoid":
                 raise NotImplementedError("bias with softmax scores")
-            found = library.topk_routing_with_score_function(logits, k, expert_bias=bias, **options)
-            return torch.where(found[1].bool(), found[0], 0)
+            routing = library.topk_routing_with_score_function(logits, k, expert_bias=bias, **options)
+            return torch.where(routing[1].bool(), routing[0], 0)
 
         return routed
 
@@ -285,8 +285,8 @@ def keras_hub() -> dict:
             made = kind(d_model, k, options)
             made.build((1, len(planted.x), d_model))
             made.set_weights([_planted(weight, size, d_model) for weight in made.weights])
-            found = made(planted.x[None])
-            return np.asarray(found[0] if isinstance(found, tuple) else found)
+            output = made(planted.x[None])
+            return np.asarray(output[0] if isinstance(output, tuple) else output)
 
         return blocks.layer(run)
 

@@ -1,1 +1,1 @@
-"""The figures of a report, drawn from its numbers alone; entered by `draw`."""
+"""The figures of a report, drawn only from its numbers; start at `draw`."""

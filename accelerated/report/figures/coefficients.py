@@ -1,4 +1,4 @@
-"""The figures of what the laws in N and E are worth: slopes and coefficients with intervals, forms held out."""
+"""Figures on the quality of the laws in N and E: slopes and coefficients with intervals, held-out errors of forms."""
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from .style import (
 )
 
 FAR = 1e3
-"""How many times the largest value an end of an interval may be to have its place on the axis."""
+"""An interval's end within this multiple of the largest value is on the axis."""
 
 
 def slopes_figure(results: dict, runs: list[Run]):
-    """Return slopes against N: as measured per tenfold E, and those of the law per tenfold effective experts."""
+    """Return slopes against N: measured per tenfold E, and by the law per tenfold effective experts."""
     laws = [law for law in results["laws"] if law["measured_slopes"]]
     if not laws:
         return None
@@ -54,7 +54,7 @@ def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
     Args:
         panel: to draw in.
         law: one of results["laws"].
-        shift: by how many decades of N the router's marks are moved, beside those of others.
+        shift: offset of the router's marks, in decades of N.
         colour: of the router.
     """
     entries = law["measured_slopes"]
@@ -66,7 +66,7 @@ def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
 
 
 def coefficients_figure(results: dict, runs: list[Run]):
-    """Return each coefficient with its interval, router by router, and the paper's printed value."""
+    """Return each coefficient with its interval for each router, and the paper's printed value."""
     laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
     if not laws:
         return None
@@ -92,7 +92,7 @@ def coefficients_figure(results: dict, runs: list[Run]):
 
 
 def forms_figure(results: dict, runs: list[Run]):
-    """Return the held-out error of each form of law, run by run and size by size."""
+    """Return the held-out errors of each form of law, by runs and by sizes."""
     from matplotlib.ticker import MaxNLocator
 
     forms = [entry for entry in results["forms"] if entry["missing"] is None]
@@ -121,11 +121,11 @@ def forms_figure(results: dict, runs: list[Run]):
 
 
 def _say_nothing(panel, rows: list[int]) -> None:
-    """Write into these rows that a form has no prediction there."""
+    """Mark the rows of forms without predictions."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
     for row in rows:
-        panel.text(0.02, row, "says nothing about another size", transform=panel.get_yaxis_transform(), **look)
+        panel.text(0.02, row, "cannot predict another size", transform=panel.get_yaxis_transform(), **look)
 
 
 def _few_ticks(panel, low: float, high: float) -> None:
@@ -139,7 +139,7 @@ def _few_ticks(panel, low: float, high: float) -> None:
 
 
 def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis that holds the values, and the intervals as far as they are of the same order."""
+    """Return the ends of an axis for the values, and for intervals of the same order of magnitude."""
     values = [constants(law)[name]["value"] for law in laws]
     values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
     values += [_printed(law, name) for law in laws if "printed" in law]

@@ -1,7 +1,7 @@
-"""All figures of a report, drawn from the numbers alone, as PNG and SVG.
+"""All figures of a report, drawn only from the numbers, as PNG and SVG.
 
 They are drawn with matplotlib's object interface and with settings that hold only while a figure is drawn, so that
-whoever imports this keeps their own backend and style.
+importing this changes no backend or style.
 """
 
 from pathlib import Path
@@ -31,11 +31,11 @@ FIGURES = {
     "utilisation": utilisation_figure, "transfer": transfer_figure, "k": k_figure, "frequency": frequency_figure,
     "isoflop": isoflop_figure,
 }  # fmt: skip
-"""By name, in the order in which the report shows them."""
+"""Figures by name, in the order of the report."""
 
 
 OF_A_SWEEP = {"training": training_figure, "load": load_figure}
-"""The figures that need the runs of a sweep themselves."""
+"""Figures that need the runs of a sweep."""
 
 
 def draw_all(
@@ -44,15 +44,15 @@ def draw_all(
     """Draw every figure that the results have data for.
 
     Args:
-        folder: where to put NAME.png and NAME.svg; made if missing. Figures of an earlier report that these results
-            have no data for are removed.
+        folder: for NAME.png and NAME.svg; made if missing. Figures of an earlier report for which these results
+            have no data are removed.
         results: of `reproduction.gather`.
         runs: the trusted ones.
         sweep, found: of `read_sweep` and `sweep_findings.find`; None for a table.
-        tell: takes a line of progress; None for none.
+        tell: called with a progress line; None for none.
 
     Returns:
-        The names that were drawn, in the order of FIGURES and OF_A_SWEEP.
+        The names of the drawn figures, in the order of FIGURES and OF_A_SWEEP.
     """
     make_folder(folder)
     drawn = []

@@ -1,4 +1,4 @@
-"""The figures of the laws in N and E that the paper shows as Figure 1: loss against E, its levels, effective size."""
+"""Figures of the laws in N and E, as the paper's Figure 1: loss against E, level curves, effective size."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def isoflop_figure(results: dict, runs: list[Run]):
 
 
 def loss_figure(results: dict, runs: list[Run]):
-    """Return loss against E at each size with the fitted law, a panel per router: the first panel of Figure 1."""
+    """Return loss against E at each size with the fitted law, one panel per router: the first panel of Figure 1."""
     laws = [law for law in results["laws"] if losses_of(runs, law["router"])]
     if not laws:
         return None
@@ -50,20 +50,20 @@ def loss_figure(results: dict, runs: list[Run]):
         xlim = (counts[0] * span**-0.05, counts[-1] * span**0.24)
         panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=xlim)
     loss_axis(panels, everything, results)
-    for panel, own in zip(panels, ends, strict=True):
-        label_ends(panel, own)
+    for panel, labels in zip(panels, ends, strict=True):
+        label_ends(panel, labels)
     return figure
 
 
 def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
-    """Draw the runs of one size, and the law or, without one, a line through their means; return where the line ends.
+    """Draw the runs of one size, and the law or else a line through their means; return the end of the line.
 
     Args:
         panel: to draw in.
         law: one of results["laws"].
         size: N.
         losses: {E: the losses of the seeds}, by rising E.
-        most: E at which the law's line ends.
+        most: the last E of the law's line.
         shade: of the line, and of the points of routed runs.
     """
     at, means = list(losses), [float(np.mean(seeds)) for seeds in losses.values()]
@@ -81,7 +81,7 @@ def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most
 
 
 def _seeds(panel, experts: int, losses: list[float]) -> None:
-    """Draw single seeds as dashes wider than the point, so that they show where seeds hardly differ."""
+    """Draw single seeds as dashes wider than the point, so that they are visible if seeds hardly differ."""
     if len(losses) > 1:
         panel.plot([experts] * len(losses), losses, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
 
@@ -114,7 +114,7 @@ def level_figure(results: dict, runs: list[Run]):
 
 
 def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
-    """Draw the runs {(N, E): loss} as dots, the darker the lower their loss between the ends."""
+    """Draw the runs {(N, E): loss} as dots, darker for a lower loss."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     scale = LinearSegmentedColormap.from_list("loss", [colour, "white"])
@@ -145,7 +145,7 @@ def effective_figure(results: dict, runs: list[Run]):
 
 
 def _worth_showing(law: dict, runs: list[Run]) -> bool:
-    """Return whether dense models of equal loss are within `REACH` of those trained: not if they hardly differ."""
+    """Return whether dense models of equal loss are within `REACH` of the trained ones."""
     if not law["curve"]["size"] < 0:
         return False
     at = list(points_of(runs, law["router"]))
@@ -154,7 +154,7 @@ def _worth_showing(law: dict, runs: list[Run]) -> bool:
 
 
 def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
-    """Draw the losses of one router against effective parameters, which are returned.
+    """Draw the losses of one router against effective parameters; return these.
 
     Args:
         panel: to draw in.
@@ -178,7 +178,7 @@ def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
 
 
 def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
-    """Draw the law at E = 1 from low to high, dashed beyond the sizes that were trained."""
+    """Draw the law at E = 1 from low to high, dashed beyond the trained sizes."""
     at = np.geomspace(low, high, 50)
     inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
     line = predict_curve(curve_of(law), at, np.ones(at.size))
@@ -199,7 +199,7 @@ def _levels(low: float, high: float) -> np.ndarray:
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
-    """Write every second level onto its line, nearest to one height and between the rows of points (powers of 2)."""
+    """Label every second level on its line, near one height and between the rows of points (powers of 2)."""
     for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
         vertices = [
             vertex

@@ -1,4 +1,4 @@
-"""The figures that hold runs against runs: routers, ablations, compute, other texts."""
+"""Figures that compare runs: routers, ablations, compute, other texts."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .style import (
 )
 
 MOST_PAIRS = 6
-"""Beyond so many pairs of routers the figure of pairs says no more than that of routers, and is not drawn."""
+"""Above this number of pairs, the figure of pairs is not drawn; the figure of routers suffices."""
 
 LONGEST = 22
 """Letters of a router's name that fit over a panel."""
@@ -79,7 +79,7 @@ def pairs_figure(results: dict, runs: list[Run]):
 
 
 def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
-    """Draw the differences of two routers, a line for each size, over a band of what seeds alone make."""
+    """Draw the differences of two routers, one line per size, over the band of differences due to seeds."""
     reach = next((cell["percent_reach"] for cell in cells), None)
     if reach is not None:
         panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
@@ -92,7 +92,7 @@ def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
 
 
 def utilisation_figure(results: dict, runs: list[Run]):
-    """Return measured loss against the FLOPs that every run is worth by the law in (F, B), a panel per router."""
+    """Return measured loss against the equivalent FLOPs of every run by the law in (F, B), one panel per router."""
     entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
     if not entries or not results["headlines"]["other_kinds"]:
         return None
@@ -115,7 +115,7 @@ def utilisation_figure(results: dict, runs: list[Run]):
 
 
 def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
-    """Draw the runs of a router, each kind with its mark, and the line of its law."""
+    """Draw the runs of a router, with one mark per kind, and the line of its law."""
     for kind, (marker, filled) in marks.items():
         here = [point for point in points if point["kind"] == kind]
         at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
@@ -126,7 +126,7 @@ def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
 
 
 def _look(kind: str, filled: bool, colour) -> dict:
-    """Return how the mark of a kind of runs is drawn: dense ones in ink, hollow ones with an edge in ink."""
+    """Return the style of a mark: dense in black, hollow with a black edge."""
     return {
         "linestyle": "none",
         "markerfacecolor": INK if kind.startswith("dense") else colour if filled else "white",
@@ -190,7 +190,7 @@ def k_figure(results: dict, runs: list[Run]):
 
 
 def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[tuple]:
-    """Return (name, points, colour) of each line of a panel: one for each E, and that of wider dense models."""
+    """Return (name, points, colour) of each line of a panel: one per E, and one for wider dense models."""
     here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
     lines = [
         (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)))
@@ -204,7 +204,7 @@ def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[t
 
 
 def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
-    """Draw a line with its k, or how much wider a dense model is, at each point, and its name at the end."""
+    """Draw a line with k (or the width factor of a dense model) at each point, and its name at the end."""
     at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
     dots(panel, at, losses, colour, line=1.4)
     beside = {"textcoords": "offset points"}
@@ -243,13 +243,13 @@ def frequency_figure(results: dict, runs: list[Run]):
 
 
 def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
-    """Draw the line of one router and E over the shares of routed blocks; return its end, name and colour.
+    """Draw the line of one router and E over the share of routed blocks; return its end, name and colour.
 
     Args:
         panel: to draw in.
         results: of `gather`.
         cell: to draw.
-        beside: all cells of the panel; those of the same router have shades of one colour.
+        beside: all cells of the panel; cells of one router have shades of one colour.
     """
     colour = colour_of(results, cell["router"])
     counts = sorted({other["E"] for other in beside if other["router"] == cell["router"]})
@@ -259,14 +259,14 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
 
 
 def _pair_title(pair: dict) -> str:
-    """Return "A less B", on two lines and shortened where the names are long."""
+    """Return "A less B", on two lines and shortened if the names are long."""
     names = [router_name(pair[key]) for key in ("first", "second")]
     names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
     return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}less {names[1]}"
 
 
 def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
-    """Return marker and filling for each kind of run: the main grid filled, what differs from it open."""
+    """Return marker and filling for each kind of run: the main grid filled, others open."""
     shapes, open_shapes = {"dense": ("s", True), "main grid": ("o", True)}, iter("D^v<>ph*XP" * 4)
     order = sorted(set(kinds), key=lambda kind: (kind not in shapes, kind.startswith("dense"), kind))
     return {kind: shapes.get(kind) or (next(open_shapes), False) for kind in order}

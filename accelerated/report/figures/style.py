@@ -1,6 +1,6 @@
-"""How figures look, what they share, and how they are written.
+"""The style of figures, shared helpers, and writing.
 
-One colour per router in every figure (Okabe and Ito's palette, which colour-blind readers can tell apart); within a
+One colour per router in every figure (Okabe and Ito's palette, safe for colour-blind readers); within a
 router darker means larger. The same numbers give the same bytes.
 """
 
@@ -19,7 +19,7 @@ from ..outline import loss_name
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
 MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a", "#8c510a")
-"""For routers without a colour of their own."""
+"""Colours for other routers."""
 
 INK = COLOURS[DENSE]
 DASHED = (0, (4, 3))
@@ -41,7 +41,7 @@ PER_ROW = 3
 
 
 def save_figure(figure, path: Path) -> None:
-    """Write PATH.png and PATH.svg, each whole or not at all."""
+    """Write PATH.png and PATH.svg atomically."""
     for form in METADATA:
         write_atomically(path.with_name(f"{path.name}.{form}"), image(figure, form))
 
@@ -55,7 +55,7 @@ def image(figure, form: str) -> bytes:
 
 @contextlib.contextmanager
 def styled():
-    """Draw in our style: a reader's own would change the bytes, and keeps as it is."""
+    """Draw in our style, because the user's would change the bytes; the user's style is not changed."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -92,7 +92,7 @@ def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
 
 
 def colour_of(results: dict, router: str) -> str:
-    """Return the colour of a router; those without one of their own get different ones, as far as there are."""
+    """Return the colour of a router; other routers get different colours, as far as available."""
     others = [name for name in results["table"]["routers"] if name not in COLOURS]
     return COLOURS.get(router) or MORE_COLOURS[others.index(router) % len(MORE_COLOURS)]
 
@@ -127,7 +127,7 @@ def dots(
 
 
 def log_ticks(panel, values: list[int]) -> None:
-    """Put a logarithmic x axis with ticks at these values alone, thinned to what can be read."""
+    """Set a logarithmic x axis with ticks only at these values, thinned to be readable."""
     from matplotlib.ticker import NullLocator
 
     panel.set_xscale("log", base=2)
@@ -149,7 +149,7 @@ def plain_ticks(panel, low: float, high: float) -> None:
 
 
 def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -> None:
-    """Put ticks at `steps` of each decade between two ends of a logarithmic x axis, thinned to what can be read."""
+    """Put ticks at `steps` of each decade between two ends of a logarithmic x axis, thinned to be readable."""
     from matplotlib.ticker import MaxNLocator
 
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
@@ -162,7 +162,7 @@ def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -
 
 
 def loss_axis(panels: list, losses: list[float], results: dict) -> None:
-    """Give all panels one logarithmic loss axis, on which a law is straight; its numbers stand left of each row."""
+    """Give all panels one logarithmic loss axis, on which a law is straight, with numbers at the left of each row."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     low, high = np.log(min(losses)), np.log(max(losses))
@@ -181,22 +181,22 @@ def loss_axis(panels: list, losses: list[float], results: dict) -> None:
 
 
 def loss_rows(panels: list, results: dict) -> None:
-    """Name the loss at the first panel of each row; each panel has an axis of its own."""
+    """Label the loss axis of the first panel of each row; each panel has its own axis."""
     for panel in panels:
         if panel.get_subplotspec().is_first_col():
             panel.set_ylabel(loss_label(results))
 
 
 def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.06) -> None:
-    """Let a loss axis end a little outside the losses."""
+    """Extend a loss axis slightly beyond the losses."""
     span = (max(losses) - min(losses)) or 0.3
     panel.set_ylim(min(losses) - below * span, max(losses) + above * span)
 
 
 def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (x, y, text, colour) to the right of where lines end, pushed apart where they would touch.
+    """Write labels (x, y, text, colour) to the right of the ends of lines, moved apart if they would overlap.
 
-    The label of a line that leaves the panel stands at the panel's edge.
+    The label of a line that leaves the panel is at the panel's edge.
     """
     logarithmic = panel.get_yscale() == "log"
     scale, back = (np.log, np.exp) if logarithmic else (float, float)

@@ -1,4 +1,4 @@
-"""The figures that only a sweep has: how its runs trained, and how evenly they used their experts."""
+"""Figures that only a sweep has: training curves and expert loads."""
 
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # a table is reported without the trainer
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 SHARES = "tokens, in units of a fair share"
-"""What the axes show."""
+"""Labels of the axes."""
 
 EVEN = 2.0
-"""Fair shares that the busiest expert has at most where the upper half of a panel of loads is needed for its lines."""
+"""Largest top of a panel of loads, in fair shares, if the lines need its upper half."""
 
 
 def training_figure(results: dict, sweep: "Sweep", found: dict):
@@ -39,7 +39,7 @@ def training_figure(results: dict, sweep: "Sweep", found: dict):
 
 
 def run_figure(run: "SweepRun", load: "Load | None"):
-    """Return the losses of one run and, of a routed one, the load of its experts."""
+    """Return the losses of one run and, if it is routed, the load of its experts."""
     figure, panels = panel_grid(1 + (load is not None), 3.4)
     colour = colour_of({"table": {"routers": [run.router]}}, run.router)
     with_room(panels[0], _draw_run(panels[0], run, colour, "validation", "training, running mean"), 0.04, 0.04)
@@ -52,9 +52,9 @@ def run_figure(run: "SweepRun", load: "Load | None"):
 
 
 def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
-    """Draw the training loss, smoothed, and the evaluations of a run; return the losses that the axis has to hold.
+    """Draw the smoothed training loss and the evaluations of a run; return the losses that the axis must include.
 
-    The first steps fall from so high that all else would be flat, and may leave the panel.
+    The first steps have such high losses that the rest would look flat, so they may leave the panel.
     """
     at, loss = _curve(run, "train", "loss")
     smooth = _smoothed(loss)
@@ -66,15 +66,15 @@ def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "")
 
 
 def _names(runs: "list[SweepRun]") -> dict[str, str]:
-    """Return what the curve of each router is called."""
+    """Return the label of each router's curve."""
     counts: dict[str, set] = {}
     for run in runs:
         counts.setdefault(run.router, set()).add(run.experts)
     return {
         router: "dense"
         if router == DENSE
-        else f"{router_name(router)}, " + (f"E = {min(own)}" if len(own) == 1 else "largest E")
-        for router, own in counts.items()
+        else f"{router_name(router)}, " + (f"E = {min(experts)}" if len(experts) == 1 else "largest E")
+        for router, experts in counts.items()
     }
 
 
@@ -101,7 +101,7 @@ def _load_panel(panel, load: "Load", colour, highest: float) -> None:
     panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
     panel.set(xlabel="experts, busiest first", xlim=(0.5, count + 0.5), ylim=(0, highest * 1.06))
     panel.xaxis.get_major_locator().set_params(integer=True)
-    if len(load.shares) > 1:  # where all experts have about a fair share, the lines are at the top
+    if len(load.shares) > 1:  # if all experts have about a fair share, the lines are at the top
         panel.legend(loc="lower left" if highest < EVEN else "upper right")
 
 
@@ -119,7 +119,7 @@ def _draw_load(panel, load: "Load", colour) -> None:
 
 
 def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
-    """Return, by size, the dense run and the run of each router with the largest E; of several seeds the first."""
+    """Return, by size, the dense run and each router's run with the largest E; the first of several seeds."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
         here = [run for run in sweep.dense() if run.size == size][:1]
@@ -132,7 +132,7 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
 
 
 def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return millions of tokens and values of one kind of log line."""
+    """Return millions of tokens, and values, of one kind of log line."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])

@@ -1,1 +1,1 @@
-"""Runs that differ in one thing, and laws on runs that they did not see; entered by reports and commands."""
+"""Compare runs that differ in one setting, and laws on held-out runs; used by reports and commands."""

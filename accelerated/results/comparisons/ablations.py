@@ -1,8 +1,8 @@
-"""What k (experts per token) and R (the share of the blocks that are routed) do, in runs that differ in nothing else.
+"""The effect of k (experts per token) and R (share of routed blocks), in runs that differ only in one of them.
 
-More experts per token cost more, so a fall of the loss says little by itself. Each is therefore divided by what it
-costs: the change of log10 L per tenfold forward FLOPs. Beside it stands what the same quantity is for the two other
-ways of spending FLOPs that a table may show: a dense model with wider feed-forward layers (flop_increase), and the next
+More experts per token cost more, so a lower loss alone says little. The gain is therefore divided by its
+cost: the change of log10 L per tenfold forward FLOPs. It is compared with the same quantity for two other
+ways of spending FLOPs that a table may have: a dense model with wider feed-forward layers (flop_increase), and the next
 larger model with the same E and k = 1.
 """
 
@@ -14,7 +14,7 @@ from ..blocks import log_percent
 from .runs import Run, as_percent, mean_interval, usual_frequency
 
 LEAST_FREQUENCY = 0.5
-"""The paper recommends to route this share of the blocks or more."""
+"""The paper recommends routing at least this share of the blocks."""
 
 
 class Point(NamedTuple):
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 def experts_per_token(runs: list[Run]) -> dict:
-    """Return the losses by k at each (router, N, E) that has more than one, and what the FLOPs bought.
+    """Return the losses by k at each (router, N, E) with more than one k, and the gain per FLOPs.
 
     Args:
         runs: trusted ones.
@@ -35,9 +35,9 @@ def experts_per_token(runs: list[Run]) -> dict:
         {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
         "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...},
         "versus_dense": {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) are against k = 1 and
-        flop_increase 1; `growth` is the per_decade of the next larger size. The two last hold, by k, the mean over the
-        cells of per_decade less that of growth, or of the dense runs of the same N and flop_increase: above 0 where k
-        buys less. Their intervals count each N once.
+        flop_increase 1; `growth` is the per_decade of the next larger size. `versus_...` have, by k, the mean over the
+        cells of per_decade minus that of growth, or of the dense runs of the same N and flop_increase: above 0 if k
+        gains less. Their intervals count each N once.
     """
     grid = _by_k(runs)
     cells = [
@@ -74,7 +74,7 @@ def _by_k(runs: list[Run]) -> dict[tuple, dict[int, Point]]:
 
 
 def routing_frequency(runs: list[Run]) -> dict:
-    """Return the losses by R at each (router, N, E) that has more than one, k = 1.
+    """Return the losses by R at each (router, N, E) with more than one R, for k = 1.
 
     Args:
         runs: trusted ones.
@@ -82,8 +82,8 @@ def routing_frequency(runs: list[Run]) -> dict:
     Returns:
         {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",
         "percent": interval, "cells", "lower"}], "below_half": [{"router", "percent", "cells", "lower"}]}. `percent` is
-        against the usual R; the change is its mean over the cells, taken as independent, and `lower` says in how many
-        of them the loss is lower. `below_half` takes the changes of every R below 0.5 together.
+        against the usual R; the change is its mean over the cells, assumed to be independent, and `lower` counts the
+        cells with a lower loss. `below_half` combines the changes of every R below 0.5.
     """
     usual = usual_frequency(runs)
     points: dict = {}
@@ -94,13 +94,13 @@ def routing_frequency(runs: list[Run]) -> dict:
     for (router, size, experts), by_frequency in sorted(points.items()):
         if usual not in by_frequency or len(by_frequency) < 2:
             continue
-        base, found = _point(by_frequency[usual]).loss, []
+        base, other_points = _point(by_frequency[usual]).loss, []
         for frequency, group in sorted(by_frequency.items()):
             change = math.log10(_point(group).loss / base)
-            found.append({"R": frequency, "loss": _point(group).loss, "percent": log_percent(change)})
+            other_points.append({"R": frequency, "loss": _point(group).loss, "percent": log_percent(change)})
             if frequency != usual:
                 logs.setdefault((router, frequency), []).append(change)
-        cells.append({"router": router, "N": size, "E": experts, "points": found})
+        cells.append({"router": router, "N": size, "E": experts, "points": other_points})
     changes = [
         {"router": router, "R": frequency} | _change(values) for (router, frequency), values in sorted(logs.items())
     ]
@@ -127,7 +127,7 @@ def _point(group: list[Run]) -> Point:
 
 
 def _per_decade(low: Point, high: Point) -> float | None:
-    """Return the change of log10 L per tenfold FLOPs between two points; None where they cost the same."""
+    """Return the change of log10 L per tenfold FLOPs between two points; None if their costs are equal."""
     if low.flops is None or high.flops is None or high.flops <= low.flops:
         return None
     return math.log10(high.loss / low.loss) / math.log10(high.flops / low.flops)
@@ -149,7 +149,7 @@ def _against_first(points: dict, name: str) -> list[dict]:
 
 
 def _growth(grid: dict, router: str, size: int, experts: int) -> float | None:
-    """Return what the next larger size brings at the same router, E and k = 1; None if there is none."""
+    """Return the gain of the next larger size at the same router, E and k = 1; None without one."""
     larger = sorted(n for r, n, e in grid if (r, e) == (router, experts) and n > size and 1 in grid[r, n, e])
     return _per_decade(grid[router, size, experts][1], grid[router, larger[0], experts][1]) if larger else None
 
@@ -170,16 +170,16 @@ def _wider_dense(runs: list[Run]) -> list[dict]:
 
 
 def _versus(cells: list[dict], other) -> dict:
-    """Return, by k, the mean of per_decade less another per_decade over the cells that have both; the interval counts
-    each N once, since the cells of one N share their dense run."""
-    found: dict = {}
+    """Return, by k, the mean of per_decade minus another per_decade over the cells with both; the interval counts
+    each N once, because the cells of one N share their dense run."""
+    differences: dict = {}
     for cell in cells:
         for point in cell["points"]:
             beside = other(cell, point["k"])
             if point["per_decade"] is not None and beside is not None:
-                found.setdefault(point["k"], []).append((point["per_decade"] - beside, cell["N"]))
+                differences.setdefault(point["k"], []).append((point["per_decade"] - beside, cell["N"]))
     result = {}
-    for k, pairs in sorted(found.items()):
+    for k, pairs in sorted(differences.items()):
         values, sizes = zip(*pairs, strict=True)
         result[str(k)] = mean_interval(values, sizes) | {"less": sum(value > 0 for value in values)}
     return result

@@ -1,6 +1,6 @@
-"""Laws of downstream accuracy held against each other: fitted to runs below a budget, scored on the runs above it.
+"""Compare laws of downstream accuracy: fit them to runs below a budget, score them on the runs above it.
 
-For every task, and every training set by itself, each law is fitted to the runs with at most `cut` training FLOPs and
+For every task and training set, each law is fitted to the runs with at most `cut` training FLOPs and
 predicts the accuracies of all runs above. The score of a law on a task is the mean absolute error of these predictions,
 over the runs of all training sets for which it could be fitted. A prediction below 0 or above 1, as a line or a
 logistic can make, counts as 0 or 1. Two laws are compared on what both predict.
@@ -11,10 +11,10 @@ logistic can make, counts as 0 or 1. Two laws are compared on what both predict.
     two-stage linear, logistic      the loss from compute, and the accuracy from the loss
     ratio                           -ln Q' = A/N^α + B/D^β, from the rows above the guess rate, by Huber's sum
     two-stage ratio                 the loss from parameters and tokens, and the accuracy from the loss (logistic)
-    no change                       the accuracy of the largest budget below the cut: what not to extrapolate costs
+    no change                       the accuracy of the largest budget below the cut: a baseline without extrapolation
 
-A two-stage law has no logarithm of an accuracy, so that it takes every row. "..., same rows" takes those rows only that
-the direct law takes: what then differs is the law and not the choice of rows.
+A two-stage law takes no logarithm of an accuracy, so it uses every row. "..., same rows" uses only the rows that
+the direct law uses, so that only the law differs and not the rows.
 """
 
 import functools
@@ -36,18 +36,18 @@ from ..fit import Fit
 from ..rows import Rows as LawRows
 
 RATIO_HUBER = 1e-3
-"""Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""
+"""Delta of the ratio law's fit, in ln(-ln Q'), as in the paper."""
 
 PAIRS = (
     ("direct", "two-stage linear"), ("direct", "two-stage logistic"), ("direct", "two-stage logistic, same rows"),
     ("direct", "broken"), ("direct", "ceiling"), ("direct", "no change"), ("ratio", "direct"),
     ("ratio", "two-stage ratio"), ("ratio", "two-stage ratio, same rows"), ("ratio", "no change"),
 )  # fmt: skip
-"""The laws that are compared, each pair on what both predict."""
+"""The compared pairs of laws, each on the runs that both predict."""
 
 SAME = 1e-4
-"""Share of each other to which two errors are a tie: where one law contains the other and the best fits coincide, as
-that of a ceiling at 1 and the direct law, they are apart by where their searches end. Our choice."""
+"""Relative difference below which two errors are a tie: if one law contains the other and the best fits coincide, as
+with a ceiling of 1 and the direct law, they differ only by the end of the search. Our choice."""
 
 
 class Rows(NamedTuple):
@@ -61,30 +61,30 @@ class Rows(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two laws on the tasks for which both could be fitted."""
+    """Two laws on the tasks to which both could be fitted."""
 
     first: str
     second: str
     tasks: int
-    first_wins: int  # tasks on which the first law's mean absolute error is the smaller one
+    first_wins: int  # tasks on which the first law has the smaller mean absolute error
     second_wins: int
     first_error: float  # mean over tasks of the mean absolute error
     second_error: float
     first_median: float  # median over tasks instead of the mean
     second_median: float
-    p: float  # of a sign test over tasks, two-sided: how often chance alone is as one-sided
+    p: float  # of a two-sided sign test over tasks
 
 
 class Study(NamedTuple):
-    """What a table says of the laws."""
+    """The comparison of the laws on one table."""
 
     cut: float  # training FLOPs
-    loss: str  # the text whose loss the two-stage laws go through
+    loss: str  # the text whose loss the two-stage laws use
     fitted_runs: int
     scored_runs: int
     tasks: int
     errors: dict[str, dict[str, float]]  # {law: {task: mean absolute error}}, tasks where it could be fitted
-    left_out: dict[str, dict[str, str]]  # {law: {task: why it could be fitted to no training set}}
+    left_out: dict[str, dict[str, str]]  # {law: {task: reason why it fits no training set}}
     pairs: list[Pair]
 
 
@@ -101,13 +101,13 @@ def compare_laws(
     Args:
         table: of `read_accuracies`.
         cut: training FLOPs; runs with at most these are fitted.
-        rates: {task: guess rate}; where a task is not named, that of the table itself, or else GUESS_RATES.
-        loss: the text whose loss the two-stage laws go through, see `loss_name`.
-        ratio: tokens per parameter; only runs within a tenth of it are taken. All if None.
-        least_gain: rows count for the laws of log accuracy where they are this far above the guess rate.
+        rates: {task: guess rate}; for other tasks the table's rate, or else GUESS_RATES.
+        loss: the text whose loss the two-stage laws use, see `loss_name`.
+        ratio: tokens per parameter; only runs within 10 % of it are used. All if None.
+        least_gain: laws of log accuracy use only rows at least this far above the guess rate.
 
     Raises:
-        InputError: a number that cannot be, no such loss, no run of that ratio, or no run on one side of the cut.
+        InputError: a number out of range, no such loss, no run of that ratio, or no run on one side of the cut.
     """
     check_numbers(cut, ratio, least_gain)
     loss = loss_name(table, loss)
@@ -120,7 +120,9 @@ def compare_laws(
         )
     misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
     if not misses:
-        raise InputError(f"no task has accuracies at or below {cut:g} FLOPs and above; needed: one on both sides")
+        raise InputError(
+            f"no task has accuracies both at or below {cut:g} FLOPs and above; needed: at least one such task"
+        )
     errors = {
         law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
         for law, by in misses.items()
@@ -136,7 +138,7 @@ def compare_laws(
 
 
 def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
-    """Raise InputError where a number of `compare_laws` cannot be, whatever the table says."""
+    """Raise InputError if an argument of `compare_laws` is out of range for any table."""
     for flag, value in (("--cut", cut), ("--ratio", ratio)):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{flag} {value:g}: needed: a finite number above 0")
@@ -145,29 +147,29 @@ def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
 
 
 def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
-    """Return which runs have these tokens per parameter, within a tenth, [n] bool; all where none is asked for."""
+    """Return which runs have these tokens per parameter, within 10 %, [n] bool; all if `ratio` is None."""
     there = table.tokens / table.parameters
     if ratio is None:
         return np.ones(there.size, bool)
-    found = np.abs(there / ratio - 1) < 0.1
-    if not found.any():
+    near = np.abs(there / ratio - 1) < 0.1
+    if not near.any():
         raise InputError(
-            f"--ratio {ratio:g}: no run is within a tenth of it; there: {there.min():.3g} to {there.max():.3g}"
+            f"--ratio {ratio:g}: no run is within 10 % of it; available: {there.min():.3g} to {there.max():.3g}"
         )
-    return found
+    return near
 
 
 def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float], least_gain: float):
-    """Return {law: {task: absolute errors of the runs above}}, NaN without a fit, and {law: {task: why there is none}}.
+    """Return {law: {task: absolute errors of the runs above}}, NaN without a fit, and {law: {task: reason for no fit}}.
 
-    Each training set of a task has a fit of its own.
+    Each training set of a task has its own fit.
 
     Args:
         table, loss, least_gain: see `compare_laws`.
-        below, above: [n] bool, the runs that are fitted and those that are scored.
+        below, above: [n] bool, the runs to fit and the runs to score.
         rates: {task: guess rate}.
     """
-    laws, found, reasons = _laws(least_gain), {}, {}
+    laws, errors, reasons = _laws(least_gain), {}, {}
     for task in table.accuracies:
         rate = guess_rate(task, rates) or 0.0
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
@@ -183,19 +185,23 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
                 except (ValueError, ArithmeticError) as error:
                     reasons.setdefault(law, {})[task] = str(error)
                     misses = np.full(len(sides[1].flops), np.nan)
-                found.setdefault(law, {}).setdefault(task, []).append(misses)
-    return {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in found.items()}, reasons
+                errors.setdefault(law, {}).setdefault(task, []).append(misses)
+    return {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in errors.items()}, reasons
 
 
 def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
-    """Return a remark on the tasks whose rate of guessing is not known; arguments as `compare_laws`."""
+    """Return a remark on the tasks whose guess rate is not known; arguments as `compare_laws`."""
     known = table.guess_rates | (rates or {})
     unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
-    return [f"the rate of guessing is not known and taken as 0: {in_short(unknown, 12)} (--tasks)"] if unknown else []
+    return (
+        [f"the guess rate is not known and taken as 0: {in_short(unknown, 12)} (set it with --tasks)"]
+        if unknown
+        else []
+    )
 
 
 def sign_test(first: int, second: int) -> float:
-    """Return the two-sided p of a split of first + second wins, if each win were the toss of a coin.
+    """Return the two-sided p of a split of first + second wins, if each win is a coin toss.
 
     Example:
         Five of five: 2/32.
@@ -220,7 +226,7 @@ def _laws(least_gain: float) -> dict[str, Callable]:
 
 
 def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str, huber: float | None = None):
-    """Fit a law of the catalogue to the runs below and return what it predicts above, [n]."""
+    """Fit a law of the catalogue to the runs below and return its predictions above, [n]."""
     law = LAWS[name]
     options = {"guess_rate": rate, "least_gain": least_gain}
     options = {key: value for key, value in options.items() if key in law.options}
@@ -230,7 +236,7 @@ def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str,
 
 
 def _of_same_rows(below: Rows, above: Rows, rate: float, least_gain: float, name: str) -> np.ndarray:
-    """Fit a law to those rows only that the direct law takes."""
+    """Fit a law to the rows that the direct law uses."""
     used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
     return _by_law(Rows(*(column[used] for column in below)), above, rate, least_gain, name)
 
@@ -255,7 +261,7 @@ _PREDICTORS = {
 
 
 def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> Pair:
-    """Return two laws on the runs that both predict, task by task."""
+    """Return the comparison of two laws on the runs that both predict, task by task."""
     means = []
     for task in misses.get(first, {}):
         ours, theirs = misses[first][task], misses.get(second, {}).get(task)
@@ -271,16 +277,16 @@ def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> 
 
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
-"""The laws whose errors are printed for each task; those of all laws are in --json."""
+"""The laws whose errors are printed for each task; --json has all laws."""
 
 SIGN = (
-    "p: how often tosses of a coin would be as one-sided as these wins. The tasks share their runs, and so are not "
-    "that many independent trials."
+    "p: how often coin tosses would be at least as one-sided as these wins. The tasks share their runs, so they are "
+    "not independent trials."
 )
 
 
 def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
-    """Return what a study says of the laws, as tables and lines.
+    """Return a study as tables and lines.
 
     Args:
         study: of `compare_laws`.
@@ -292,7 +298,7 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
 
 
 def _left_out_lines(study: Study) -> list[str]:
-    """Return one line for each law that is shown and could not be fitted to some tasks: these, and why."""
+    """Return one line for each shown law that could not be fitted to some tasks: the tasks and a reason."""
     lines = []
     for law in SHOWN:
         if missing := study.left_out.get(law):
@@ -312,7 +318,7 @@ def _errors_table(study: Study) -> Table:
 
 
 def _pairs_table(study: Study) -> Table:
-    """Return two laws at a time."""
+    """Return the comparisons of pairs of laws as a table."""
     heads = ["first", "second", "tasks", "wins, first to second", "mean error", "median error", "p"]
     rows = [
         [

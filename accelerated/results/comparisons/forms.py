@@ -1,7 +1,7 @@
-"""The forms of law held against each other by the runs that they did not see.
+"""Compare forms of law on held-out runs.
 
-A form is fitted again without one run, or without all runs of one size, and predicts what was left out. The first asks
-how well it fills in a grid, the second whether it can be carried to a size that was not trained.
+A form is fitted again without one run, or without all runs of one size, and predicts the left-out runs. The first tests
+interpolation within a grid, the second extrapolation to another size.
 """
 
 import math
@@ -18,13 +18,13 @@ from ..fit import Fit
 from ..rows import rows_of_runs
 
 FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
-"""The laws in (N, E), from the one that says least about other sizes to the paper's final one."""
+"""The laws in (N, E), from lines per size to the paper's final law."""
 
 BOUNDED = FORMS[-1]
 
 
 def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
-    """Return a law fitted to the rows of one router, or why it cannot be."""
+    """Return a law fitted to the rows of one router, or the reason why not."""
     try:
         return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
     except ValueError as error:
@@ -35,20 +35,20 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
     """Return the held-out errors of each form for each router, on the rows of the law.
 
     Args:
-        fits: the rows of each router with the bounded law fitted to them, or why it cannot be.
+        fits: the rows of each router with the bounded law fitted to them, or the reason why not.
         loss_column: of the rows.
 
     Returns:
         [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
-        "leave_one_size_out"}]; each of the two last is {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or
-        None. `verdict` is that of `held_out.compare_forms` against the best form. "missing" says why a form cannot be
-        fitted; then the rest is None.
+        "leave_one_size_out"}]; the last two are {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or
+        None. `verdict` is from `held_out.compare_forms` against the best form. "missing" is the reason why a form
+        cannot be fitted; then all else is None.
     """
-    found = []
+    entries = []
     for selection, bounded in fits:
         forms = {name: fit_form(name, selection, loss_column) for name in FORMS[:-1]} | {BOUNDED: bounded}
-        found += [{"router": selection.router} | entry for entry in _scored(forms, len(selection.frame))]
-    return found
+        entries += [{"router": selection.router} | entry for entry in _scored(forms, len(selection.frame))]
+    return entries
 
 
 def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:

@@ -1,9 +1,9 @@
-"""Routers held against each other where they have the same N and E, and against the dense model of the same loss.
+"""Compare routers at the same N and E, and with the dense model of the same loss.
 
-A difference of two routers at one (N, E) is free of what both share: the size, the number of experts, the text. It is
-said in nats, in percent, and as a ratio of *dense sizes of equal loss*: the size at which the power law of the dense
-runs has the loss that was measured. That size needs no law of routing, but beyond the largest dense run it is an
-extrapolation of a straight line.
+The difference of two routers at one (N, E) does not depend on size, number of experts or text. It is
+given in nats, in percent, and as a ratio of *dense sizes of equal loss*: the size at which the power law of the dense
+runs has the measured loss. That size needs no law of routing, but beyond the largest dense run it is an
+extrapolation.
 """
 
 import math
@@ -27,10 +27,10 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     Returns:
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
         "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
-        Differences are first less second, so below 0 where the first has the lower loss. `size_ratio` is the dense size
-        of equal loss of the first over that of the second. `reach` is half of the 95 % interval of one difference, of
-        means over the seeds of a cell, if every run scatters over seeds as measured. `turned` is where the sign is
-        not that of the mean. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
+        Differences are first minus second, so negative if the first has the lower loss. `size_ratio` is the dense size
+        of equal loss of the first divided by that of the second. `reach` is half the 95 % interval of one difference of
+        means over seeds, with the measured scatter over seeds. `turned` counts cells where the sign differs from
+        the mean's. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
         sizes (each counted once), over the E of a size, over the sizes of an E.
     """
     losses = _losses(runs)
@@ -45,16 +45,16 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
 
 
 def doublings(runs: list[Run]) -> list[dict]:
-    """Return what each step from one E to the next brings, router by router, as a mean over the sizes that have both.
+    """Return the gain of each step from one E to the next for each router, as a mean over the sizes with both.
 
     Returns:
         [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
         "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L over log2 of the step.
-        `reached` is how much of the fall of log10 L from dense to the largest E of all an E brings, its mean and its
+        `reached` is the share of the fall of log10 L from dense to the largest E that an E reaches: its mean and
         range over the sizes that have dense, E and the largest.
     """
     means = _means(_losses(runs))
-    found = []
+    entries = []
     for router in sorted({router for router, _, _ in means} - {DENSE}):
         losses = {(n, e): loss for (r, n, e), loss in means.items() if r in (router, DENSE)}
         counts = sorted({e for _, e in losses})
@@ -75,28 +75,28 @@ def doublings(runs: list[Run]) -> list[dict]:
                         "sizes": len(both),
                     }
                 )
-        found.append({"router": router, "steps": steps, "reached": _reached(losses, sizes, counts)})
-    return found
+        entries.append({"router": router, "steps": steps, "reached": _reached(losses, sizes, counts)})
+    return entries
 
 
 def equal_dense_size(loss: float, line: dict) -> float:
-    """Return the size at which the dense power law has this loss.
+    """Return the size with this loss by the dense power law.
 
     Args:
         loss: nats per token, above 0.
         line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, the slope below 0: N_c, the size of loss
-            1, can be beyond the largest float where this size is not.
+            1, can exceed the largest float even if this size does not.
     """
     return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 
 
 def _means(losses: dict) -> dict:
-    """Return {(router, N, E): mean loss over seeds} of what `_losses` returns."""
+    """Return {(router, N, E): mean loss over seeds} from `_losses`."""
     return {key: float(np.mean(each)) for key, each in losses.items()}
 
 
 def _losses(runs: list[Run]) -> dict:
-    """Return {(router, N, E): losses, one of each seed} of the usual runs."""
+    """Return {(router, N, E): losses, one per seed} of the usual runs."""
     groups: dict = {}
     for run in usual(runs):
         groups.setdefault((run.router, run.size, run.experts), []).append(run.loss)
@@ -108,10 +108,10 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
     both = [(n, e) for router, n, e in sorted(means) if router == first and (second, n, e) in means]
     cells, changes = [], []
     for size, experts in both:
-        one, other = means[first, size, experts], means[second, size, experts]
+        first_loss, second_loss = means[first, size, experts], means[second, size, experts]
         reach = _reach(scatter, seeds[first, size, experts], seeds[second, size, experts])
-        cells.append({"N": size, "E": experts} | _difference(one, other, reach, alpha))
-        changes.append((size, experts, math.log10(one / other)))
+        cells.append({"N": size, "E": experts} | _difference(first_loss, second_loss, reach, alpha))
+        changes.append((size, experts, math.log10(first_loss / second_loss)))
     overall = mean_interval([change for *_, change in changes], [size for size, *_ in changes])
     return {
         "first": first,
@@ -126,11 +126,11 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
 
 
 def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
-    """Return half of the interval of a difference of log10 losses that seeds alone make; None if it is not known.
+    """Return half the interval of a difference of log10 losses due to seeds; None if not known.
 
     Args:
         scatter: of `rows.seed_scatter`.
-        first_seeds, second_seeds: over how many seeds each of the two losses is a mean.
+        first_seeds, second_seeds: number of seeds in the mean of each loss.
     """
     if scatter is None:
         return None
@@ -139,7 +139,7 @@ def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float |
 
 
 def _difference(one: float, other: float, reach: float | None, alpha: float | None) -> dict:
-    """Return a loss less another in nats, in percent and in dense sizes, as a cell of `compare_routers` says it."""
+    """Return the difference of two losses in nats, in percent and in dense sizes, as a cell of `compare_routers`."""
     change = math.log10(one / other)
     return {
         "first_loss": one,
@@ -153,7 +153,7 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
-    """Return in how many cells the difference has the other sign than the mean, and the one where it is largest."""
+    """Return the number of cells where the difference has the opposite sign of the mean, and the largest of them."""
     other = [cell for cell in cells if cell["percent"] * mean < 0]
     worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
     return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}
@@ -161,22 +161,22 @@ def _turned(cells: list[dict], mean: float) -> dict:
 
 def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> list[dict]:
     """Return the mean change at each N (by 0) or E (by 1)."""
-    found = []
+    entries = []
     for value in sorted({entry[by] for entry in changes}):
         mean = mean_interval([change for *key, change in changes if key[by] == value])
         ratio = None if alpha is None else _ratio(mean, alpha)
-        found.append({name: value, "percent": as_percent(mean), "size_ratio": ratio})
-    return found
+        entries.append({name: value, "percent": as_percent(mean), "size_ratio": ratio})
+    return entries
 
 
 def _ratio(mean: dict, alpha: float) -> dict:
-    """Return a mean change of log10 L as a ratio of dense sizes of equal loss; the ends change places."""
+    """Return a mean change of log10 L as a ratio of dense sizes of equal loss; the ends swap."""
     low, high = (None if mean[name] is None else ten_to(-mean[name] / alpha) for name in ("high", "low"))
     return {"mean": ten_to(-mean["mean"] / alpha), "low": low, "high": high}
 
 
 def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:
-    top, found = counts[-1], []
+    top, entries = counts[-1], []
     for experts in counts[1:]:
         shares = [
             100 * math.log(losses[n, experts] / losses[n, 1]) / math.log(losses[n, top] / losses[n, 1])
@@ -184,7 +184,7 @@ def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:
             if {(n, 1), (n, experts), (n, top)} <= losses.keys() and losses[n, top] < losses[n, 1]
         ]
         if shares:
-            found.append(
+            entries.append(
                 {
                     "E": experts,
                     "percent": float(np.mean(shares)),
@@ -193,4 +193,4 @@ def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:
                     "sizes": len(shares),
                 }
             )
-    return found
+    return entries

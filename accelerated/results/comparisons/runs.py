@@ -1,4 +1,4 @@
-"""The runs that comparisons take: one evaluation of each, the main grid among them, and what seeds alone change."""
+"""The runs for comparisons: one evaluation per run, the main grid, and the scatter over seeds."""
 
 import math
 from typing import NamedTuple
@@ -15,16 +15,16 @@ LEVEL = 0.95
 """Confidence level of every interval of the report."""
 
 REACH = 1e9
-"""How many times the largest model, or below the smallest, the size of equal loss may be that a figure shows (our
-choice). Where size hardly changes the loss, it can be beyond every float."""
+"""A figure shows a size of equal loss up to this factor above the largest or below the smallest model (our
+choice). If size hardly changes the loss, it can exceed every float."""
 
 
 def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
-    """Return a mean and its Student interval; of the group means, each counted once, where groups are given.
+    """Return a mean and its Student interval; with groups, of the group means with equal weight.
 
     Args:
-        values: [n]; those of one group are taken to share their chance and count as one value, their mean.
-        groups: [n] or None, which takes every value as independent.
+        values: [n]; values of one group share their error and count as one value, their mean.
+        groups: [n], or None for independent values.
 
     Returns:
         {"mean", "low", "high", "values": n, "groups": m}; the ends are None with fewer than two groups. None without
@@ -64,9 +64,9 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 
 
 def other_way(interval: dict) -> dict:
-    """Return an interval of a difference of two losses, in percent of the one, in percent of the other.
+    """Convert an interval of a difference of two losses from percent of one to percent of the other.
 
-    Where one is 25 above, the other is 20 below: the sign turns, and the low end is made of the high one.
+    25 % above becomes 20 % below: the sign changes, and the ends swap.
     """
 
     def turned(change: float | None) -> float | None:
@@ -95,7 +95,7 @@ class Run(NamedTuple):
     seed: int
     total_parameters: float | None  # P
     flops: float | None  # F, TeraFLOPs of the forward pass of 2,048 tokens
-    suspect: str  # why it must not be trusted, or ""
+    suspect: str  # reason not to trust it, or ""
     loss: float | None  # of the main loss column, nats per token
     losses: dict[str, float | None]  # all loss columns
 
@@ -108,18 +108,18 @@ class Run(NamedTuple):
 
 
 def trusted(runs: list[Run]) -> list[Run]:
-    """Return the runs with a loss whose label nothing speaks against."""
+    """Return the runs with a loss and a credible label."""
     return [run for run in runs if run.loss is not None and not run.suspect]
 
 
 def usual_frequency(runs: list[Run]) -> float | None:
-    """Return the commonest routing frequency of the routed runs with k = 1, the larger one of a tie."""
+    """Return the most common routing frequency of the routed runs with k = 1, the larger one of a tie."""
     values = [run.frequency for run in runs if run.router != DENSE and run.k == 1 and run.frequency is not None]
     return max(set(values), key=lambda value: (values.count(value), value)) if values else None
 
 
 def usual(runs: list[Run]) -> list[Run]:
-    """Return the runs of the paper's main grid: k 1, the usual routing frequency, dense ones no wider than N says."""
+    """Return the runs of the paper's main grid: k 1, the usual routing frequency, no widened dense runs."""
     frequency = usual_frequency(runs)
     return [
         run
@@ -129,7 +129,7 @@ def usual(runs: list[Run]) -> list[Run]:
 
 
 def twice(runs: list[Run]) -> list[list[Run]]:
-    """Return the groups of runs that agree in everything, the seed included, but are separate runs."""
+    """Return groups of separate runs that agree in everything, including the seed."""
     groups: dict = {}
     for run in runs:
         key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.seed)
@@ -138,16 +138,16 @@ def twice(runs: list[Run]) -> list[list[Run]]:
 
 
 def point_of(run: Run) -> tuple:
-    """Return what runs have in common that differ in their seed alone, as far as a table tells."""
+    """Return a key that is equal for runs that differ only in their seed, as far as the table shows."""
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
 
 
 def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
-    """Return how far log10 L scatters over seeds: the standard deviation pooled over the points that have several.
+    """Return the scatter of log10 L over seeds: the standard deviation pooled over the points with several seeds.
 
     Args:
         runs: of a table.
-        point: returns, for a run, what all runs of its point have in common.
+        point: returns the key of a run's point.
 
     Returns:
         {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "seeds", "losses", "range",

@@ -1,8 +1,8 @@
 """The law in (F, B): every k, routing frequency and flop_increase of a router on one curve.
 
 F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens) and B its parameters per FLOP of one token.
-A run with k = 4, or with every block routed, differs from the main grid in both, so one law can describe them all. Its
-error is computed kind by kind.
+A run with k = 4, or with every block routed, has another F and B, so one law can describe all runs. Its
+error is computed for each kind of run.
 """
 
 import math
@@ -35,23 +35,23 @@ def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
         "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points":
         [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
-        measured over fitted loss. Intervals are profile ones. `effective` is the F at which the law gives a model of
-        the least B the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit, and
-        where size hardly changes the loss.
+        measured over fitted loss. Intervals are profile intervals. `effective` is the F of a model with
+        the smallest B and the run's fitted loss, and `predicted` is that loss. `points` is empty in the linear limit,
+        and if size hardly changes the loss.
     """
     usual = usual_frequency(runs)
-    found = []
+    entries = []
     for router in sorted({run.router for run in runs} - {DENSE}):
-        own = [run for run in runs if run.router in (router, DENSE)]
-        used = [run for run in own if run.flops and run.total_parameters]
-        entry = {"router": router, "rows": len(used), "without_compute": len(own) - len(used)}
+        router_runs = [run for run in runs if run.router in (router, DENSE)]
+        used = [run for run in router_runs if run.flops and run.total_parameters]
+        entry = {"router": router, "rows": len(used), "without_compute": len(router_runs) - len(used)}
         frame = last[last["hyper_id"].isin([run.hyper_id for run in used])]
-        found.append(entry | _fitted(RouterRows(router, frame, []), used, loss_column, usual))
-    return found
+        entries.append(entry | _fitted(RouterRows(router, frame, []), used, loss_column, usual))
+    return entries
 
 
 def kind_of(run: Run, usual: float | None) -> str:
-    """Return in which way a run differs from the main grid, in words."""
+    """Describe how a run differs from the main grid."""
     if run.router == DENSE:
         return PLAIN if run.flop_increase == 1 else f"dense, FFN ×{run.flop_increase:g}"
     differs = [f"k = {run.k}"] if run.k != 1 else []
@@ -63,7 +63,7 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
-    """Return the law in FLOPs and parameters per FLOP of some runs, with its points; "missing": why there is none."""
+    """Return the law in FLOPs and parameters per FLOP of some runs, with points; "missing": why there is none."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     try:
@@ -86,24 +86,24 @@ def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: flo
 
 
 def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
-    """Return, for each kind of run, how far the law misses it; the main grid first."""
+    """Return the error of the law for each kind of run, the main grid first."""
     order = sorted(set(kinds), key=lambda kind: (kind != MAIN, kind != PLAIN, kind.startswith(PLAIN), kind))
-    found = []
+    entries = []
     for kind in order:
-        own = misses[[other == kind for other in kinds]]
-        found.append(
+        kind_misses = misses[[other == kind for other in kinds]]
+        entries.append(
             {
                 "kind": kind,
-                "rows": own.size,
-                "rmsle": float(np.sqrt(np.mean(own**2))),
-                "percent": log_percent(float(own.mean())),
+                "rows": kind_misses.size,
+                "rmsle": float(np.sqrt(np.mean(kind_misses**2))),
+                "percent": log_percent(float(kind_misses.mean())),
             }
         )
-    return found
+    return entries
 
 
 def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> list[dict]:
-    """Return each run as a point: its effective TeraFLOPs, its loss, and how far it is from the law."""
+    """Return each run as a point: its effective TeraFLOPs, its loss, and its distance from the law."""
     (flops, utilisation), coefficients = fit.rows.columns, fit.best.coefficients
     if math.isnan(coefficients.a):
         return []
@@ -121,9 +121,9 @@ def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> 
             "F": run.flops,
             "B": run.utilisation,
             "loss": run.loss,
-            "fitted": float(one),
+            "fitted": float(fitted_loss),
             "effective": float(worth),
             "predicted": float(line),
         }
-        for run, kind, one, worth, line in zip(runs, kinds, fitted, effective, predicted, strict=True)
+        for run, kind, fitted_loss, worth, line in zip(runs, kinds, fitted, effective, predicted, strict=True)
     ]

@@ -1,6 +1,6 @@
-"""isoFLOP profiles of a table: at each budget the best size by a parabola and by the law, and why they differ.
+"""isoFLOP profiles of a table: the best size at each budget by a parabola and by the law, and why they differ.
 
-The runs of a profile are alike in the columns of the law, but for size and tokens. Their FLOPs are alike within a
+The runs of a profile differ only in size and tokens among the law's columns. Their FLOPs agree within a
 factor, so each loss is moved to the budget by the law: by L(N, C/(κ N)) - L(N, D), where C is the geometric mean of the
 FLOPs, and κ, the FLOPs for each parameter and token, the median of the runs.
 """
@@ -33,32 +33,32 @@ CLOSE = 1.1
 """Sizes within this factor agree. Our choice."""
 
 OF_A_KIND = "hoffmann"
-"""The law of models that differ in size and tokens alone."""
+"""The law for models that differ only in size and tokens."""
 
 LETTERS = {"num_experts": "E", "granularity": "G"}
 
 ISOFLOP_HEAD = "isoFLOP profiles: the best size at a budget"
 
 ISOFLOP_CAPTION = (
-    "Points are runs that spent about the same FLOPs; their losses are moved to exactly these FLOPs by the law. Solid "
+    "Points are runs of about the same FLOPs; the law corrects their losses to exactly these FLOPs. Solid "
     "line and diamond: the law and its minimum. Dashed line and cross: a parabola through the runs and its minimum."
 )
 
 EXPONENT_BUDGETS = 3
-"""Budgets of the line of best sizes at least."""
+"""Fewest budgets for a line of best sizes."""
 
 
 class Profile(NamedTuple):
     """One budget of a table.
 
     Attributes:
-        name: router, and what else the runs have in common, such as E
+        name: router and common values of the runs, such as E
         flops: C
         sizes, losses: [n] of the runs; the losses are moved to the budget
         moved: the largest move of a loss, nats
         parabola, law: the two minima
         difference: between them, in ln N
-        why: they differ, in words
+        why: the reason for the difference
         curve: [2, m], sizes and the losses of the law, between the sizes of the runs
     """
 
@@ -91,10 +91,10 @@ def isoflop_profiles(fit: Fit) -> list[Profile]:
 
 
 def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profile]:
-    """Return the profiles of a table by the law of Hoffmann et al., fitted to each kind of model by itself.
+    """Return the profiles of a table by the law of Hoffmann et al., fitted to each kind of model separately.
 
     Args:
-        selections: the runs of each router, dense ones by themselves.
+        selections: the runs of each router, and the dense runs.
         loss_column: column of the loss.
     """
     found = []
@@ -113,7 +113,7 @@ def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profi
 
 
 def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarray) -> Profile:
-    """Return the profile of some runs; `axes` are the places of size and tokens among the columns."""
+    """Return the profile of some runs; `axes` are the indices of size and tokens among the columns."""
     columns = [values[runs] for values in fit.rows.columns[: len(fit.law.columns)]]
     sizes, tokens = (columns[i] for i in axes)
     budget, per_token = math.exp(np.log(flops[runs]).mean()), np.median(flops[runs] / (sizes * tokens))
@@ -131,9 +131,9 @@ def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarra
 
 
 def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: MinimumDifference) -> str:
-    """Return why the minima of a parabola and of a law differ, in words."""
+    """Return the reason why the minima of a parabola and of a law differ."""
     if math.isnan(measured.size):
-        return "no minimum: the losses do not bend upwards"
+        return "no minimum: the parabola opens downwards"
     if math.isnan(law.size):
         return "the law has no minimum"
     if abs(sum(apart)) <= math.log(CLOSE):
@@ -143,7 +143,7 @@ def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: MinimumDiffe
     if abs(sum(apart)) <= 2 * measured.error:
         return "within twice the error of the parabola"
     if abs(apart.shape) >= abs(apart.runs):
-        return "the law's profile is no parabola"
+        return "the law's profile is not a parabola"
     return "the runs miss the law"
 
 
@@ -152,7 +152,7 @@ def _inside(sizes: np.ndarray, minimum: Minimum) -> bool:
 
 
 def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
-    """Return what the runs of a profile have in common."""
+    """Return the common values of a profile's runs."""
     others = [(name, columns[i][0]) for i, name in enumerate(fit.law.columns) if i not in axes]
     if ("num_experts", 1) in others:
         return DENSE
@@ -160,7 +160,7 @@ def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
 
 
 def profile_blocks(found: list[Profile]) -> list[Block]:
-    """Return the table of profiles, and what it says; [] without profiles."""
+    """Return the table of profiles with notes; [] without profiles."""
     if not found:
         return []
     heads = ["models", "FLOPs", "runs", "N by parabola", "N by law", "ratio", "of shape", "of runs", "why"]
@@ -172,9 +172,9 @@ def profile_blocks(found: list[Profile]) -> list[Block]:
     notes = [
         "N by parabola: the minimum of a parabola in ln N through the runs of about equal FLOPs, ± one standard error; "
         "N by law: the minimum of the law at these FLOPs",
-        "ratio: of shape times of runs; of shape: how far a parabola through the law's own losses misses the law's "
-        "minimum; of runs: the rest, since the losses are not those of the law",
-        f"losses are moved to exactly these FLOPs by the law, by {max(each.moved for each in found):.2g} nats at most",
+        "ratio: of shape times of runs; of shape: error of a parabola through the law's own losses at the law's "
+        "minimum; of runs: the rest, because the runs' losses differ from the law's",
+        f"the law corrects losses to exactly these FLOPs, by at most {max(each.moved for each in found):.2g} nats",
         *_growth(found),
     ]
     return [Table(heads, rows, keys=2, words=(len(heads) - 1,)), Notes(notes)]
@@ -191,7 +191,7 @@ def _times(log: float) -> str:
 
 
 def _growth(found: list[Profile]) -> list[str]:
-    """Return how the best size grows with the budget by both, where there are enough budgets."""
+    """Return lines on the growth of the best size with the budget, if there are enough budgets."""
     lines = []
     for name in dict.fromkeys(each.name for each in found):
         own = [each for each in found if each.name == name and _inside(each.sizes, each.parabola)]

@@ -1,7 +1,7 @@
-"""Which run to add to a table: every size and number of experts that could be trained, and what each makes of a number.
+"""Which run to add to a table: for each possible size and number of experts, the interval of a number with that run.
 
 The sizes are those of the table and twice its largest, the numbers of experts those of the table, 1, and twice the
-largest. What a run would cost is read from the table, see `options.costs_of`.
+largest. The costs come from the table, see `options.costs_of`.
 """
 
 import math
@@ -18,35 +18,36 @@ from ..rows import TRAINING
 from .options import costs_of
 
 FLAGS = {"dense_parameters": "--n", "num_experts": "--experts"}
-"""The columns of the laws that can be asked, and the flag of each."""
+"""The columns of the supported laws, and the flag of each."""
 
 BEST_GUESS = (
-    "Each run is given the loss that the law predicts for it, and the law is fitted again: a guess of what the run "
-    "would do, not a promise. It trusts the form of the law, and says nothing of runs that could show the form to be "
-    "wrong. One row more narrows every interval by a little, wherever the run is."
+    "Each proposed run gets the loss that the law predicts for it, and the law is fitted again. This estimates what "
+    "the "
+    "run would do. It assumes that the form of the law is right, so it cannot rank runs that might prove it "
+    "wrong. Any additional row narrows every interval a little."
 )
 
 
 class Proposal(NamedTuple):
-    """A run that could be added."""
+    """A possible run."""
 
     run: NextRun
     flops: float  # of its training
-    trained: bool  # whether the table has a run of this size and number of experts already
+    trained: bool  # whether the table already has a run of this size and number of experts
 
 
 class NextRuns(NamedTuple):
-    """What each run that could be added makes of one number.
+    """The interval of one number with each possible run.
 
     Attributes:
-        fit: of the law to the rows as they are
-        table: its paths as they are shown
+        fit: of the law to the current rows
+        table: its paths for display
         asked: the number
         level: of the interval
         now: the interval without a further run
-        proposals: the narrowest first
+        proposals: narrowest interval first
         flops: the most that a run may cost
-        too_dear: how many runs cost more
+        too_dear: number of runs that cost more
     """
 
     fit: Fit
@@ -59,12 +60,12 @@ class NextRuns(NamedTuple):
     too_dear: int
 
     def to_dict(self) -> dict:
-        """Return what `routelaws plan --next --json` prints.
+        """Return the output of `routelaws plan --next --json`.
 
         Returns:
             {"law", "table", "router", "rows", "asked": {"name", "at"}, "level", "now": {"low", "high", "width"},
             "runs": [{"at": {column: number}, "flops", "low", "high", "width", "of_now", "trained"}], "too_dear",
-            "note", "cautions"}. Runs stand with the narrowest first. An open end is "inf" or "-inf".
+            "note", "cautions"}. Runs are sorted by width. An open end is "inf" or "-inf".
         """
         fit, head = self.fit, {"law": self.fit.law.name, "table": self.table}
         head |= {"router": fit.name, "rows": fit.best.rows, "asked": self.asked, "level": self.level}
@@ -86,39 +87,39 @@ class NextRuns(NamedTuple):
 def propose(
     fit: Fit, table: str, name: str, at: dict[str, float | None], flops: float = math.inf, level: float = LEVEL
 ) -> NextRuns:
-    """Return every run that could be added to the rows of a fit, the one that narrows the interval most first.
+    """Return every possible run for the rows of a fit, narrowest interval first.
 
     Args:
         fit: by least squares; of a law in N, or in N and E.
-        table: its paths as they are shown.
-        name: "prediction", which takes N and E; "slope", which takes N, or else that of the largest size; or a
+        table: its paths for display.
+        name: "prediction", which takes N and E; "slope", which takes N (default: the largest size); or a
             coefficient or derived number of the law.
         at: {column of the law: number or None}.
         flops: the most that a run may cost.
         level: of the interval, between 0 and 1.
 
     Raises:
-        ValueError: the law is one in other columns, it has no such number, or no run costs so little.
+        ValueError: the law has other columns or no such number, or every run costs more than `flops`.
     """
-    asked, (law, frame, rows) = _asked(fit, name, at), (fit.law, fit.rows.runs.frame, fit.rows)
+    quantity, (law, frame, rows) = _asked(fit, name, at), (fit.law, fit.rows.runs.frame, fit.rows)
     if not set(law.columns) <= set(FLAGS):
-        raise ValueError(f"the law {law.name} is one in {', '.join(law.columns)}; a next run needs one in N and E")
-    now = NextRun((), *interval_of(law, fit.best, rows.columns, rows.measured, asked, level))
+        raise ValueError(f"the law {law.name} is in {', '.join(law.columns)}; --next needs a law in N and E")
+    now = NextRun((), *interval_of(law, fit.best, rows.columns, rows.measured, quantity, level))
     costs = {cell: _cost(frame, *cell) for cell in _cells(fit)}
     paid = [cell for cell, cost in costs.items() if not cost > flops]
     if not paid:
-        raise ValueError(f"{flops:.3g} FLOPs: no run costs so little; the cheapest takes {min(costs.values()):.3g}")
+        raise ValueError(f"{flops:.3g} FLOPs: too few for any run; the cheapest costs {min(costs.values()):.3g}")
     points = [cell[: len(law.columns)] for cell in paid]
     there = set(zip(frame["dense_parameter_count"], frame["num_experts"], strict=True))
     proposals = []
-    for run in next_runs(law, rows.columns, rows.measured, points, asked, level):
+    for run in next_runs(law, rows.columns, rows.measured, points, quantity, level):
         cell = run.at if len(run.at) == 2 else (*run.at, 1.0)
         proposals.append(Proposal(run, costs[cell], cell in there))
-    return NextRuns(fit, table, asked, level, now, proposals, flops, len(costs) - len(paid))
+    return NextRuns(fit, table, quantity, level, now, proposals, flops, len(costs) - len(paid))
 
 
 def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
-    """Return the number that is asked for, with its point; ValueError where the point does not belong to it."""
+    """Return the requested number with its point; ValueError if the point does not fit the number."""
     wanted = {}
     if name == "prediction":
         wanted = {column: at.get(column) for column in fit.law.columns}
@@ -131,12 +132,12 @@ def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
             raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law in N and E')}")
     for column, value in at.items():
         if value is not None and column not in wanted:
-            raise ValueError(f"{FLAGS[column]} {value:g}: --next {name} does not take it")
+            raise ValueError(f"{FLAGS[column]} {value:g}: cannot be used with --next {name}; leave it out")
     return Asked(name, tuple(float(value) for value in wanted.values()))
 
 
 def _cells(fit: Fit) -> list[tuple[float, float]]:
-    """Return the N and E of every run that could be added."""
+    """Return the N and E of every possible run."""
     frame, experts = fit.rows.runs.frame, [1.0]
     if "num_experts" in fit.law.columns:
         experts = sorted({1.0, *_with_twice(frame["num_experts"])})
@@ -149,7 +150,7 @@ def _with_twice(values) -> list[float]:
 
 
 def _cost(frame, n: float, experts: float) -> float:
-    """Return the training FLOPs of a run; NaN where the table does not know its tokens."""
+    """Return the training FLOPs of a run; NaN if the table does not give its tokens."""
     costs = costs_of(frame, experts)
     return float(TRAINING * costs.flops(n) * costs.tokens(n)) if costs.tokens else np.nan
 
@@ -159,11 +160,11 @@ def _ends(run: NextRun) -> dict:
 
 
 def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
-    """Return what `routelaws plan --next` prints; `top` runs are shown."""
-    asked, fit = found.asked, found.fit
-    where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", asked.at, strict=False))
+    """Return the output of `routelaws plan --next`; `top` runs are shown."""
+    quantity, fit = found.asked, found.fit
+    where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", quantity.at, strict=False))
     blocks: list[Block] = [
-        f"{asked.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
+        f"{quantity.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
         f"now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
         _runs_table(found, top),
     ]
@@ -172,12 +173,12 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
     if found.too_dear:
         blocks.append(f"{found.too_dear} runs cost more than {exponent(found.flops)} FLOPs")
     if not any(math.isfinite(each.run.width) for each in found.proposals):
-        blocks.append("no single run gives the interval two ends")
+        blocks.append("no single run makes both ends of the interval finite")
     return [*blocks, BEST_GUESS, *(f"warning: {caution}" for caution in fit.cautions)]
 
 
 def _runs_table(found: NextRuns, top: int) -> Table:
-    """Return a table of the runs that could be added, the narrowest interval first."""
+    """Return a table of the possible runs, narrowest interval first."""
     unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
     heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "of now", "in the table"]
     rows = [[str(i + 1), *_row(each, found.now.width)] for i, each in enumerate(found.proposals[:top])]
@@ -185,7 +186,7 @@ def _runs_table(found: NextRuns, top: int) -> Table:
 
 
 def _row(each: Proposal, now: float) -> list[str]:
-    """Return one run as text: N, E, cost, interval, its width, that beside the width `now`, and whether it is new."""
+    """Return one run as text: N, E, cost, interval, its width, the width relative to `now`, and whether it is new."""
     run = each.run
     return [
         count(run.at[0]),
@@ -199,6 +200,6 @@ def _row(each: Proposal, now: float) -> list[str]:
 
 
 def _interval(run: NextRun) -> str:
-    """Return an interval as text; an end that is open says so."""
+    """Return an interval as text; an infinite end is named open."""
     low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (run.low, run.high))
     return f"{low} to {high}"

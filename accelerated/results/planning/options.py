@@ -1,11 +1,11 @@
 """The kinds of models that a budget can be spent on: those of the runs of a table, and those of printed coefficients.
 
-    runs           each number of experts that a router was trained with, and the dense model, by a fitted law
-    hoffmann       6 N FLOPs of training a token and 2 N of inference, whatever the shape of the model
+    runs           each trained number of experts of a router, and the dense model, by a fitted law
+    hoffmann       6 N FLOPs per training token and 2 N per inference token, for any shape of the model
     fine-grained   the FLOPs of `fine_grained.py`; models of E = 64, of E = 16 and dense, each by its own coefficients
     joint          6 N and 2 N FLOPs, N with embeddings
 
-Parameters in memory are all of a model: experts, routers, and the embeddings on both ends where the law fixes the
+Memory counts all parameters of a model: experts, routers, and both embeddings if the law fixes the
 width (V = 50,257, the tokenizer of both papers; our choice for the fine-grained models, whose N leaves them out).
 """
 
@@ -33,14 +33,14 @@ SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
 
 class Costs(NamedTuple):
-    """Functions of N, each an array; None where the table does not say.
+    """Costs as functions of N, each an array; None if the table does not give them.
 
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P leaves out; V is that of the released table where the table does not say
+        embedding: V d, which P excludes; V defaults to the released table's
         cache: numbers in the key-value cache for one token
-        tokens: training tokens D that runs of this size had
+        tokens: training tokens D of the runs of this size
         counted: whether `flops` is from the table; otherwise it is 2 N
         same_tokens: whether all runs had the same D
     """
@@ -58,7 +58,7 @@ def costs_of(frame, experts: float) -> Costs:
     """Return the costs of models with E experts.
 
     Args:
-        frame: the rows of one router and of the dense runs, one for each run.
+        frame: the rows of one router and of the dense runs, one per run.
         experts: E, at least 1.
     """
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
@@ -83,46 +83,46 @@ def costs_of(frame, experts: float) -> Costs:
 
 
 def tokens_of_runs(frame) -> np.ndarray:
-    """Return the training tokens D of each row, [n]; where the table gives none, steps are as in the released one."""
+    """Return the training tokens D of each row, [n]; if missing, tokens per step are the released table's."""
     tokens = training_tokens(frame)
     return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:
-    """Return whether no run has the tokens of the released table's steps: they are in the table, or not known."""
+    """Return whether no run uses the released table's tokens per step: its tokens are in the table, or not known."""
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 
 
 def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
-    """Return {N: median of the values at this size}, for sizes that have one above 0."""
-    found = {float(n): values[(size == n) & (values > 0)] for n in np.unique(size)}
-    return {n: float(np.median(own)) for n, own in found.items() if own.size}
+    """Return {N: median of the values at this size}, for sizes with a value above 0."""
+    groups = {float(n): values[(size == n) & (values > 0)] for n in np.unique(size)}
+    return {n: float(np.median(group)) for n, group in groups.items() if group.size}
 
 
 def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts: float) -> dict[float, float]:
-    """Return {N: value at E experts}, by straight lines in E between those that a size was trained with.
+    """Return {N: value at E experts}, by linear interpolation in E between the trained ones.
 
-    Beyond the last of them the last line goes on; a size with a single E says nothing of others, nor does a line that
+    Beyond the last E the last line continues. A size with a single E gives no value for another E, nor does a line that
     falls to 0.
     """
-    found = {}
+    at_size = {}
     for n in np.unique(size):
-        own = _medians(count[size == n], values[size == n])
-        at, height = np.array(list(own)), np.array(list(own.values()))
-        if experts in own:
-            found[float(n)] = own[experts]
+        medians = _medians(count[size == n], values[size == n])
+        at, height = np.array(list(medians)), np.array(list(medians.values()))
+        if experts in medians:
+            at_size[float(n)] = medians[experts]
         elif at.size > 1:
             k = int(np.clip(np.searchsorted(at, experts), 1, at.size - 1))
             slope = (height[k] - height[k - 1]) / (at[k] - at[k - 1])
             value = float(height[k - 1] + slope * (experts - at[k - 1]))
             if value > 0:
-                found[float(n)] = value
-    return found
+                at_size[float(n)] = value
+    return at_size
 
 
 def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
-    """Return N -> value on lines of logarithms between known sizes, in proportion to N with one; None without."""
+    """Return N -> value by log-log interpolation between sizes; proportional to N with one size, None without."""
     if not known:
         return None
     at, height = np.log(np.array(list(known))), np.log(np.array(list(known.values())))
@@ -139,28 +139,28 @@ def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
 
 
 REACH = 10.0
-"""How many times the largest N of a table an option may have. Our choice: further out a law is not asked."""
+"""Largest N of an option as a multiple of the table's largest N; a law is not used beyond. Our choice."""
 
 GIVEN_TOKENS = 1.05
-"""Up to which ratio the tokens that are asked for are those of the runs, where a law does not know of tokens."""
+"""If a law ignores tokens, requested tokens within this ratio of the runs' tokens count as equal."""
 
 WIDEST = 1e6
-"""The widest model that is looked at, of a law in the width."""
+"""The widest model considered, for a law in the width."""
 
 SERVED_ROUTER_FLOPS = 6.0
-"""Of the 14 FLOPs of training for each router parameter, those of a forward pass: matrix product, dispatch, combine."""
+"""Forward FLOPs among the 14 training FLOPs per router parameter: matrix product, dispatch, combine."""
 
 RANGES = {
     "hoffmann": {"active_parameters": (5.7e7, 1.62e10), "tokens": (8.2e8, 3.2e11)},
     "fine-grained": {"active_parameters": (3e6, 8.5e7), "tokens": (1.6e10, 1.3e11), "granularity": (1.0, 16.0)},
     "joint": {"active_parameters": (2.9e7, 2.7e9), "num_experts": (1.0, 32.0)},
 }
-"""Where the runs lay that the coefficients were fitted to: from the 240 points themselves, and from the runs that the
-two papers list. The tokens of the joint law's runs are not at hand."""
+"""The ranges of the runs behind the coefficients: from the 240 points themselves, and from the runs that the
+two papers list. The tokens of the joint law's runs are not known."""
 
 
 COUNTS = ("flops", "embedding", "tokens")
-"""What a table can say of the costs of its runs; where it does not, something is taken in its place."""
+"""Costs that a table may give; otherwise a default is assumed."""
 
 
 class Model(NamedTuple):
@@ -174,12 +174,12 @@ class Model(NamedTuple):
         k: experts of a token
         granularity: G; None where the law has none
         option: loss and costs, as functions of the size
-        tokens: D, or a function of the size; None for all that the FLOPs pay for
-        active: size -> N, in the count of the law
+        tokens: D, or a function of the size; None: as many as the FLOPs allow
+        active: size -> N, as the law counts it
         total: size -> P; None where it is not known
         point: (size, D) -> the columns of the law by name, [n] each
-        runs: the same columns of the runs, [n] each, or the ends of their ranges
-        counts: of COUNTS those that the table says
+        runs: the same columns for the runs, [n] each, or the ends of their ranges
+        counts: the entries of COUNTS that the table gives
         fit: of the law; None for printed coefficients
     """
 
@@ -199,12 +199,12 @@ class Model(NamedTuple):
     fit: Fit | None
 
     def at(self, choice: Choice) -> tuple[float, ...]:
-        """Return the columns of the law at a size, those that are known of the runs, in their order."""
+        """Return the law's columns at a size, in the order of the runs, as far as they are known for the runs."""
         point = self.point(choice.size, choice.tokens)
         return tuple(float(np.ravel(point[name])[0]) for name in self.runs)
 
     def beyond(self, choice: Choice) -> list[Beyond]:
-        """Return the numbers of a model that no run reaches."""
+        """Return the values of a model that lie beyond the runs."""
         return beyond(list(self.runs), list(self.runs.values()), self.at(choice))
 
 
@@ -212,11 +212,11 @@ class Model(NamedTuple):
 
 
 def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
-    """Return the kinds of models that a router was trained with, dense first where the law has it as E = 1.
+    """Return the trained kinds of models of a router, dense first if the law includes it as E = 1.
 
     Raises:
-        ValueError: the budget has a limit that the table says nothing of, or tokens are asked for that the runs did not
-            have and the law does not know of.
+        ValueError: the table lacks data for a limit of the budget, or the requested tokens differ from the runs' tokens
+            and the law ignores tokens.
     """
     frame = fit.rows.runs.frame
     routed = frame[frame["router_type"] != DENSE]
@@ -246,14 +246,14 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
 
 
 def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
-    """Return the costs of models that have k and G of the runs, and E experts."""
+    """Return the costs of models with the runs' k and G, and E experts."""
     frame = fit.rows.runs.frame
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
 
 
 def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
-    """Return the columns of a law at sizes N and tokens D, [n] each; ValueError where a plan does not know one.
+    """Return the columns of a law at sizes N and tokens D, [n] each; ValueError if a plan does not support one.
 
     Args:
         law: of the loss.
@@ -275,12 +275,12 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
     }
     unknown = [name for name in law.columns if name not in known]
     if unknown:
-        raise ValueError(f"the law {law.name} has the column {unknown[0]}; a plan knows {', '.join(known)}")
+        raise ValueError(f"the law {law.name} has the column {unknown[0]}; a plan supports only {', '.join(known)}")
     return {name: known[name]() for name in law.columns}
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return the loss and the costs of a kind; ValueError where the budget has a limit that the table does not know."""
+    """Return the loss and the costs of a kind; ValueError if the table lacks data for a limit of the budget."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:
@@ -303,7 +303,7 @@ def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> 
 
 
 def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | None:
-    """Return D of the models: what is asked for, or, where the law does not know of tokens, that of the runs."""
+    """Return D of the models: the requested tokens or, if the law ignores tokens, the runs' tokens."""
     if "tokens" in fit.law.columns:
         return tokens
     if tokens is None and costs.tokens is None:
@@ -318,8 +318,8 @@ def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | 
     if tokens > GIVEN_TOKENS * high or tokens * GIVEN_TOKENS < low or not costs.same_tokens:
         words = f"{high:.4g}" if costs.same_tokens else f"{low:.4g} to {high:.4g}, by size"
         raise ValueError(
-            f"{tokens:.4g} training tokens are asked for; the runs had {words}, and the law {fit.law.name} does not "
-            "know of tokens: it holds for those alone"
+            f"{tokens:.4g} training tokens do not match the runs' {words}; the law {fit.law.name} ignores "
+            "tokens, so it holds only for those"
         )
     return tokens
 
@@ -337,7 +337,7 @@ class Printed(NamedTuple):
 
 
 def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
-    """Return the laws; Hoffmann's has no models where a key-value cache has to fit, since it knows of no width."""
+    """Return the laws; with a key-value cache, Hoffmann's law has no models, because it does not use the width."""
     dense, sparse, both = (
         laws[name] for laws, name in
         ((hoffmann.PUBLISHED, "besiroglu"), (fine_grained.PUBLISHED, "E=64"), (joint.PUBLISHED, "joint"))
@@ -353,7 +353,7 @@ def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
 
 
 def _printed(law: str, name: str, router: str, experts: float, granularity, option: Option, active, tokens) -> Model:
-    """Return a kind of model of a paper, of whose runs no more than their ranges are known."""
+    """Return a kind of model of a paper for whose runs only the ranges are known."""
 
     def point(size, D) -> dict:
         return {"active_parameters": active(size), "tokens": D, "granularity": granularity, "num_experts": experts}
@@ -370,7 +370,7 @@ def _dense(with_cache: bool, tokens: float | None) -> Model:
 
     def cache(N):
         if with_cache:
-            raise ValueError("this law knows of no width, so that the key-value cache cannot be counted")
+            raise ValueError("this law does not use the width, so the key-value cache cannot be computed")
         return 0.0 * N
 
     option = Option(
@@ -381,7 +381,7 @@ def _dense(with_cache: bool, tokens: float | None) -> Model:
 
 
 def _in_width(loss: Callable, train: Callable, serve: Callable, held: Callable) -> Option:
-    """Return an option whose size is the width d."""
+    """Return an option with the width d as its size."""
     cache = partial(joint.joint_cache, cached_tokens=1.0)
     return Option(loss, train, serve, held, cache, LEAST_WIDTH, WIDEST, "width d")
 

@@ -1,4 +1,4 @@
-"""`Plan`: the rankings of one budget, for a reader and as JSON, each with its law and how far to trust it."""
+"""`Plan`: the rankings of one budget, printed and as JSON, each with its law and cautions."""
 
 import math
 from typing import NamedTuple
@@ -18,39 +18,39 @@ from .options import REACH
 from .rankings import SEED, Line, Ranking, frontier
 
 NOT_COMPARABLE = (
-    "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
+    "Compare losses only within one ranking: each ranking is for one data set, and a loss in nats per token depends on "
     "its tokenizer and its text."
 )
 
 BEYOND = (
-    "beyond runs: N 2x is 2 times the largest N of the runs, N 0.5x half of the smallest, a gap: no runs surround the "
-    "option; each is an extrapolation, whose loss rests on the form of the law"
+    "beyond runs: N 2x is 2 times the largest N of the runs, N 0.5x is half the smallest; a gap: no runs surround the "
+    "option; each is an extrapolation that relies on the form of the law"
 )
 
 TAKEN = {
-    "flops": "the table does not count FLOPs: 6 N for each token of training and 2 N of inference are taken",
-    "tokens": "the table does not say how many tokens a step has: 524,288 are taken, as in the released one",
+    "flops": "the table has no FLOPs: 6 N per training token and 2 N per inference token are assumed",
+    "tokens": "the table does not give the tokens per step: 524,288 are assumed, as in the released table",
     "embedding": "memory is without the embeddings: the table has no column d_model",
 }
-"""What is taken where a table does not say what a model costs, by `Model.counts`."""
+"""Assumptions for costs that a table does not give, by `Model.counts`."""
 
 REASONS = 3
-"""Reasons, and options for each, that are listed of what is left out."""
+"""Largest number of listed reasons for left-out options, and of options per reason."""
 
-NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not at hand"
+NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not available"
 
 
 class Plan(NamedTuple):
     """The rankings of one budget.
 
     Attributes:
-        budget: what may be spent
-        tokens: D of every model; None for what the FLOPs pay for
+        budget: the limits
+        tokens: D of every model; None: as many as the FLOPs allow
         level: of the intervals
-        rankings: that of the table first
+        rankings: the table's first
         table: its paths as they are shown; "" without one
         loss: column of the loss
-        remarks: what of the table was left out when it was read
+        remarks: rows of the table left out when it was read
     """
 
     budget: Budget
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     remarks: list[str]
 
     def to_dict(self) -> dict:
-        """Return what `routelaws plan --json` prints.
+        """Return the output of `routelaws plan --json`.
 
         Returns:
             {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
             "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
             "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
             "notes": [text], "isoflop": [profile]}]}. Options stand with the least loss first. What is not known is
-            None. `inside_data` is None where the runs are not at hand and no number is outside what is known of them.
+            None. `inside_data` is None if the runs are not available and no value is outside their known ranges.
             "isoflop" has an `isoflop.Profile` for each budget of the table.
         """
         head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
         """Draw the least loss of each router against FLOPs, a panel for each ranking; return the matplotlib figure.
 
         Args:
-            colours: {router: colour}; those of matplotlib where none is given.
+            colours: {router: colour}; default: matplotlib's.
         """
         shown = [ranking for ranking in self.rankings if ranking.lines]
         panels = [(_panel_title(ranking), frontier(ranking, self.budget)) for ranking in shown]
@@ -101,7 +101,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[Ranking], *of_table) -> Plan:
-    """Return the plan of some rankings; InputError where nothing fits the budget, with the first reason."""
+    """Return the plan of some rankings; InputError with the first reason if nothing fits the budget."""
     if not any(ranking.lines for ranking in rankings):
         reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
         first = f"; the first reason: {reasons[0]}" if reasons else ""
@@ -146,7 +146,7 @@ def _line_dict(line: Line) -> dict:
 
 
 def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
-    """Return what `routelaws plan` prints; `top` options of each ranking are shown, all if None."""
+    """Return the output of `routelaws plan`; `top` options of each ranking are shown, all if None."""
     budget = f"budget: {budget_words(plan.budget, plan.tokens)}"
     blocks: list[Block] = [budget, memory_words(plan.budget), *plan.remarks]
     for ranking in plan.rankings:
@@ -207,7 +207,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
 
 
 def _beyond_words(line: Line) -> str:
-    """Return as one cell what `prediction.extrapolation` says in sentences; "" among the runs. `BEYOND` explains it."""
+    """Return the extrapolation of an option as one cell; "" within the runs. `BEYOND` explains it."""
     words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
     if not words and line.surrounded is False:
         words = ["a gap"]
@@ -215,7 +215,7 @@ def _beyond_words(line: Line) -> str:
 
 
 def notes(ranking: Ranking, most: int | None = None) -> list[str]:
-    """Return what else has to be known of a ranking, a sentence each.
+    """Return the notes on a ranking, one sentence each.
 
     Args:
         ranking: of `rankings.py`.
@@ -233,24 +233,26 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     if ranking.lines:
         sentences += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
     if any(line.at_reach for line in ranking.lines):
-        sentences.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
-    taken = [said for name, said in TAKEN.items() if not all(name in model.counts for model in ranking.models)]
+        sentences.append(f"the budget allows larger models: the ranking ends at {REACH:g} times the largest run")
+    taken = [
+        assumption for name, assumption in TAKEN.items() if not all(name in model.counts for model in ranking.models)
+    ]
     return sentences + taken + _of_law(ranking) + _of_fits(ranking)
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
-    """Return the first reasons for which options are left out, each with the first of these."""
+    """Return the first reasons for left-out options, each with its first options."""
     sentences, reasons = [], by_reason(left_out)
     for reason, names in list(reasons.items())[:REASONS]:
         shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
         sentences.append(f"left out: {shown}: {reason}")
     if len(reasons) > REASONS:
-        sentences.append(f"{len(left_out)} options are left out in all; --json has the reason of each")
+        sentences.append(f"{len(left_out)} options are left out in total; --json lists the reasons")
     return sentences
 
 
 def _of_dense(ranking: Ranking) -> list[str]:
-    """Return by which law the losses of dense options are."""
+    """Return a sentence on the law that gives the losses of dense options."""
     sentences = []
     by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
     if by_routers and DENSE not in ranking.rows:
@@ -261,17 +263,17 @@ def _of_dense(ranking: Ranking) -> list[str]:
 
 
 def _of_law(ranking: Ranking) -> list[str]:
-    """Return what the form of the law leaves out."""
+    """Return a sentence on what the law ignores."""
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
-        sentences.append(f"the law {law.name} does not know of tokens: options have those of the runs")
+        sentences.append(f"the law {law.name} ignores tokens: every option has the runs' number of tokens")
     if has_no_floor(law, [fit.misfit for fit in ranking.fits]) and any(line.beyond for line in ranking.lines):
         sentences.append(NO_FLOOR)
     return sentences
 
 
 def _of_fits(ranking: Ranking) -> list[str]:
-    """Return what can make the fit of each router wrong without showing."""
+    """Return the possible hidden errors of each router's fit."""
     sentences = []
     for fit in ranking.fits:
         doubts = [] if fit.determined else ["the runs do not determine the law's coefficients"]
@@ -280,29 +282,29 @@ def _of_fits(ranking: Ranking) -> list[str]:
 
 
 def _of_intervals(best: Line) -> list[str]:
-    """Return what the intervals take for granted."""
-    sentence = "intervals are of the law's value there, and take its form as right"
+    """Return the assumptions of the intervals."""
+    sentence = "intervals are for the law's value and assume that its form is right"
     if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
         low, high = best.by_size.low, best.by_size.high
-        sentence += f"; by leaving out one size at a time the first option has {low:.3f} to {high:.3f}"
+        sentence += f"; for the first option, leaving out one size at a time gives {low:.3f} to {high:.3f}"
     return [sentence]
 
 
 def _of_resamples(ranking: Ranking) -> list[str]:
-    """Return what the shares were counted over."""
+    """Return a sentence on the resamples behind the shares."""
     if not ranking.resamples:
         return ["no resample of the runs determines every law, so there are no shares"] if ranking.drawn else []
     sentence = (
         f"wins: the share of {ranking.resamples} resamples of the runs (seed {SEED}) in which the option has the "
-        "least loss"
+        "lowest loss"
     )
     if ranking.resamples < ranking.drawn:
-        sentence += f"; {ranking.drawn - ranking.resamples} more did not determine every law"
+        sentence += f"; {ranking.drawn - ranking.resamples} other resamples did not determine every law"
     return [sentence]
 
 
 def _has_many(ranking: Ranking) -> bool:
-    """Return whether some options have to be told apart by k, being alike in router, E and G."""
+    """Return whether some options differ only in k, with the same router, E and G."""
     models = [line.model for line in ranking.lines]
     kinds = {(model.router, model.num_experts, model.granularity, model.k) for model in models}
     return len(kinds) > len({kind[:3] for kind in kinds})
@@ -327,7 +329,7 @@ def budget_words(budget, tokens: float | None) -> str:
 
 
 def memory_words(budget) -> str:
-    """Return as one line what the column of memory counts, and with how many bytes."""
+    """Return one line on the memory column: the counted parameters and the bytes per number."""
     cache = " and the key-value cache," * (budget.cached_tokens > 0)
     size = plural(budget.bytes_per_number, "byte", "g")
-    return f"memory: all parameters, those of idle experts too,{cache} at {size} a number (--dtype)"
+    return f"memory: all parameters, including those of idle experts,{cache} at {size} per number (--dtype)"

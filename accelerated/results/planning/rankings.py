@@ -1,12 +1,12 @@
-"""Rankings of a plan: the models of one data set at their best sizes, the least loss first, and their frontier.
+"""Rankings of a plan: the models of one data set at their best sizes, the lowest loss first, and their frontier.
 
-    1. MODELS     `options.py`: what a table or a paper offers
-    2. RANKING    `ranked`: each model at its best size. What fits no budget, or makes no sense there, is left out.
-    3. SHARES     `_shares`: in how many resamples of the runs each has the least loss; the resamples are the same for
-                  all routers, which share their dense runs
-    4. FRONTIER   `frontier`: the least loss of each router at other numbers of FLOPs
+    1. MODELS     `options.py`: the models of a table or a paper
+    2. RANKING    `ranked`: each model at its best size. Models that do not fit the budget, or absurd ones, are left
+    out. 3. SHARES     `_shares`: in how many resamples of the runs each has the lowest loss; the resamples are the same
+                  for all routers, which share their dense runs
+    4. FRONTIER   `frontier`: the lowest loss of each router at other numbers of FLOPs
 
-Losses of different data are not comparable (tokenizer, corpus): every ranking stands alone.
+Losses on different data are not comparable (tokenizer, corpus), so every ranking is separate.
 """
 
 import math
@@ -28,21 +28,21 @@ from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
-"""Resamples by default; fewer for laws that know of tokens, whose fits take a search of many starts each."""
+"""Default number of resamples; fewer for laws in tokens, whose fits need a search from many starts."""
 
 MOST_RESAMPLES = 100_000
 
 SEED = 0
 
 TOO_FAR = (1e-2, 1e5)
-"""How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained
+"""The range in which a law is used, relative to the smallest and the largest run. The fine-grained
 paper itself goes to 12,000 times its largest run. Our choice."""
 
 KNOWS_NOTHING = math.log(50_257)
-"""Nats per token of a guess that is the same for every token of GPT-2's tokenizer; no law is believed above it."""
+"""Nats per token of a uniform guess over GPT-2's tokens; predictions above it are rejected."""
 
 DECADES = (-2.0, 1.0)
-"""Over which powers of ten of the FLOPs of a budget a frontier goes."""
+"""The range of a frontier, in powers of ten of the budget's FLOPs."""
 
 
 class Line(NamedTuple):
@@ -51,15 +51,15 @@ class Line(NamedTuple):
     Attributes:
         model: what it is
         choice: its size, training tokens, costs and loss
-        dense_parameters: N, in the count of the law
+        dense_parameters: N, as the law counts it
         total_parameters: P; None where it is not known
-        law_interval: of the law's own value; None without runs, as the next two
+        law_interval: of the law's value; None without runs, as the next two
         run_interval: of one more run
-        by_size: by leaving out one size at a time; None for a law without
-        wins: share of the resamples in which it has the least loss; None without
-        beyond: its numbers that no run reaches
+        by_size: by leaving out one size at a time; None for a law without it
+        wins: share of the resamples in which it has the lowest loss; None without resamples
+        beyond: its values beyond the runs
         surrounded: whether runs are on all sides; None without runs
-        at_reach: whether the budget would pay for more than the largest size that is looked at
+        at_reach: whether the budget allows more than the largest size considered
     """
 
     model: Model
@@ -76,14 +76,14 @@ class Line(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The models of one data set, the least loss first."""
+    """The models of one data set, the lowest loss first."""
 
     law: str
     source: str  # of printed coefficients; "" of a table
     attested: str
     rows: dict[str, int]  # runs by router; empty for printed coefficients
     lines: list[Line]
-    left_out: dict[str, str]  # model or router: why
+    left_out: dict[str, str]  # {model or router: reason}
     resamples: int  # that were counted
     drawn: int
     fits: list[Fit]
@@ -106,8 +106,8 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
 
 
 def _published(printed: Printed, budget: Budget) -> Ranking:
-    found, left_out = ranked(printed.models, budget)
-    lines = _least_first([_line(model, choice) for model, choice in found])
+    ranked_models, left_out = ranked(printed.models, budget)
+    lines = _least_first([_line(model, choice) for model, choice in ranked_models])
     return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], printed.models)
 
 
@@ -124,24 +124,24 @@ def table_ranking(
 
     Args:
         law: of the loss, in columns that follow from N, E and D.
-        fits: of it, one for each router, and where it does not know of tokens that of the dense runs by the law dense.
-        not_fitted: {router: why it has no fit}.
+        fits: one for each router and, if the law ignores tokens, the fit of the law dense to the dense runs.
+        not_fitted: {router: reason}.
         budget: what may be spent.
-        tokens: D; None for that of the runs, or for what the FLOPs pay for where the law knows of tokens.
+        tokens: D; None: the runs' tokens or, for a law in tokens, as many as the FLOPs allow.
         level: of the intervals.
-        resamples: how many are drawn; None for `RESAMPLES` or `SLOW_RESAMPLES`.
+        resamples: their number; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:
-        ValueError: the table lacks a column that the budget asks for, or tokens are asked for that the runs did not
-            have and the law does not know of.
+        ValueError: the table lacks a column that the budget needs, or the requested tokens differ from the runs' tokens
+            and the law ignores tokens.
     """
     if resamples is None:
         resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
     models = [model for fit in fits for model in models_of_runs(fit, budget, tokens)]
-    found, left_out = ranked(models, budget)
-    drawn = resamples if len(found) > 1 else 0
-    shares, counted = _shares(found, drawn)
-    lines = _least_first([_line(*pair, share, level) for pair, share in zip(found, shares, strict=True)])
+    ranked_models, left_out = ranked(models, budget)
+    drawn = resamples if len(ranked_models) > 1 else 0
+    shares, counted = _shares(ranked_models, drawn)
+    lines = _least_first([_line(*pair, share, level) for pair, share in zip(ranked_models, shares, strict=True)])
     rows = {fit.name: fit.best.rows for fit in fits}
     return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models)
 
@@ -151,36 +151,36 @@ def _least_first(lines: list[Line]) -> list[Line]:
 
 
 def check_resamples(resamples: int | None) -> None:
-    """Raise InputError where so many resamples cannot be drawn."""
+    """Raise InputError if the number of resamples is out of range."""
     if resamples is not None and not 0 <= resamples <= MOST_RESAMPLES:
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to {MOST_RESAMPLES}")
 
 
 def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choice]], dict[str, str]]:
-    """Return each model with its best choice, and why others are left out, by name."""
-    found, left_out = [], {}
+    """Return each model with its best choice, and the reasons for left-out models by name."""
+    chosen, left_out = [], {}
     for model in models:
         try:
-            found.append((model, _sensible_choice(model, budget)))
+            chosen.append((model, _sensible_choice(model, budget)))
         except ValueError as error:
             left_out[model.name] = str(error)
-    return found, left_out
+    return chosen, left_out
 
 
 def _sensible_choice(model: Model, budget: Budget) -> Choice:
-    """Return a model at its best size; ValueError where none fits, or it is absurdly far from all runs."""
+    """Return a model at its best size; ValueError if none fits, or it is too far from all runs."""
     choice = best_choice(model.option, budget, model.tokens)
     for each in model.beyond(choice):
         if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
             end = "smallest" if each.value < each.end else "largest"
-            raise ValueError(f"{each.column} {each.value:.3g} is too far from the {end} of the runs, {each.end:.3g}")
+            raise ValueError(f"{each.column} {each.value:.3g} is too far beyond the {end} of the runs, {each.end:.3g}")
     if choice.loss > KNOWS_NOTHING:
-        raise ValueError(f"the law says {choice.loss:.3g} nats, more than a guess that knows nothing")
+        raise ValueError(f"the law gives {choice.loss:.3g} nats, worse than a uniform guess")
     return choice
 
 
 def _line(model: Model, choice: Choice, share: float = math.nan, level: float = LEVEL) -> Line:
-    """Return the line of a model at its best size; without runs behind its law it has no intervals."""
+    """Return the line of a model at its best size; it has no intervals if the runs are not available."""
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
@@ -193,9 +193,9 @@ def _line(model: Model, choice: Choice, share: float = math.nan, level: float = 
 
 
 def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarray, int]:
-    """Return the share of resamples that each model wins, and how many were counted.
+    """Return the share of resamples that each model wins, and the number of counted resamples.
 
-    Runs are drawn with replacement from all runs that any of the laws was fitted to.
+    Runs are drawn with replacement from the runs of all fits.
     """
     if not resamples:
         return np.full(len(found), np.nan), 0
@@ -213,22 +213,22 @@ def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarr
 
 
 def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:
-    """Return the least loss of each router at other numbers of FLOPs, all else of the budget as it is.
+    """Return the lowest loss of each router at other numbers of FLOPs, with the budget's other limits.
 
     Args:
         ranking: of `published_rankings` or `table_ranking`.
         budget: as there.
-        points: how many numbers of FLOPs, in equal ratios over `DECADES`.
+        points: number of FLOPs values, at equal ratios over `DECADES`.
 
     Returns:
-        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without the FLOPs that nothing fits.
+        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without FLOPs that no model fits.
     """
-    found: dict[str, list] = {}
+    lines: dict[str, list] = {}
     for flops in budget.flops * np.logspace(*DECADES, points):
         best: dict[str, tuple[Model, Choice]] = {}
         for model, choice in ranked(ranking.models, budget._replace(flops=float(flops)))[0]:
             if model.router not in best or choice.loss < best[model.router][1].loss:
                 best[model.router] = model, choice
         for router, (model, choice) in best.items():
-            found.setdefault(router, []).append((float(flops), choice.loss, bool(model.beyond(choice))))
-    return found
+            lines.setdefault(router, []).append((float(flops), choice.loss, bool(model.beyond(choice))))
+    return lines

@@ -1,1 +1,1 @@
-"""Every number that a report states, as one dictionary; `report` enters by `gather`."""
+"""Every number of a report, as one dictionary; `report` calls `gather`."""

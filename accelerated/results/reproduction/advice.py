@@ -1,7 +1,7 @@
-"""The paper's recommendations, each with what a table says of it and a verdict that follows from those numbers alone.
+"""The paper's recommendations, each with a table's evidence and a verdict that follows only from these numbers.
 
-The rules are our choice; a report says them beside every verdict. Verdicts: "supported", "supported in part", "open"
-(the runs point neither way with their interval), "not supported", "cannot be said" (the runs for it are not there).
+The rules are our choice; a report prints them next to every verdict. Verdicts: "supported", "supported in part", "open"
+(the interval includes zero), "not supported", "cannot be said" (the table lacks the runs).
 """
 
 from ..comparisons.ablations import LEAST_FREQUENCY
@@ -21,7 +21,7 @@ def advice(results: dict) -> list[dict]:
     """Return, for each recommendation, {"key", "words", "checked", "verdict", "evidence"}.
 
     Args:
-        results: of `reproduction.gather`, as far as it is filled: laws, pairs, doublings and the ablations.
+        results: of `reproduction.gather`, with laws, pairs, doublings and ablations filled.
     """
     return [entry._asdict() | _JUDGES[entry.key](results) for entry in paper.ADVICE]
 
@@ -57,7 +57,7 @@ def _size(results: dict) -> dict:
 
 
 def _experts(results: dict) -> dict:
-    """Judge the advice of 64 to 128 experts by how much of the fall is reached there, and whether more still help."""
+    """Judge the advice of 64 to 128 experts by the share of the fall reached there, and whether more experts help."""
     evidence = []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
@@ -82,7 +82,7 @@ def _experts(results: dict) -> dict:
 
 
 def _k(results: dict) -> dict:
-    """Judge "one expert per token" by the loss of k above 1 beside that of a larger E instead."""
+    """Judge "one expert per token" by the gain per FLOPs of k above 1, compared with a larger model."""
     versus = results["experts_per_token"]["versus_growth"]
     if not versus:
         return _said(CANNOT, {})
@@ -100,7 +100,7 @@ def _k(results: dict) -> dict:
 
 
 def _router(results: dict) -> dict:
-    """Judge the router that the paper advises by its differences in loss from each other router."""
+    """Judge the recommended router by its differences in loss from each other router."""
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
         return _said(CANNOT, {})
@@ -115,7 +115,7 @@ def _router(results: dict) -> dict:
 
 
 def _against(pair: dict) -> dict:
-    """Return a comparison of two routers as one of the advised router with the other, whichever is first."""
+    """Return a comparison of two routers with the recommended router first."""
     first = pair["first"] == DEFAULT_ROUTER
     other, sign = (pair["second"], 1) if first else (pair["first"], -1)
     overall = pair["overall"] if first else other_way(pair["overall"])
@@ -140,7 +140,7 @@ def _against(pair: dict) -> dict:
 
 
 def _frequency(results: dict) -> dict:
-    """Judge "half of the blocks routed" by the changes in loss where fewer are routed."""
+    """Judge "half of the blocks routed" by the changes in loss if fewer are routed."""
     ablation = results["routing_frequency"]
     below = ablation["below_half"]
     if not below or ablation["usual"] < LEAST_FREQUENCY:
@@ -169,7 +169,7 @@ def _said(verdict: str, evidence: dict) -> dict:
 
 
 def _together(verdicts: list[str]) -> str:
-    """Return one verdict for several routers: theirs if they agree, in part if one supports, else the worst."""
+    """Return one verdict for several routers: the common one, else "in part" if one supports, else the worst."""
     if len(set(verdicts)) == 1:
         return verdicts[0]
     return "supported in part" if any(verdict.startswith("supported") for verdict in verdicts) else "not supported"

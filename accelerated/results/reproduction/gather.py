@@ -1,4 +1,4 @@
-"""Everything that the report states, as one dictionary: `results.json`. Text and figures take their numbers from it."""
+"""All results of a report as one dictionary, `results.json`. Text and figures take their numbers from it."""
 
 from ...tables.schema import DENSE
 from ..comparisons.ablations import experts_per_token, routing_frequency
@@ -27,17 +27,17 @@ def gather(
 
     Args:
         source: the runs, with their choice of rows and their loss, see `table.with_main_loss`.
-        tell: takes a line of progress before each part.
-        huber: delta in log10 units of the fit by a sum of Huber terms, beside that by least squares; None for none.
-        point: what runs have in common that differ in their seed alone, see `runs.seed_scatter`.
-        name: of the table for a reader; that of its files if "".
+        tell: called with a progress line before each part.
+        huber: delta in log10 units of an additional fit by a sum of Huber terms; None for none.
+        point: key of runs that differ only in their seed, see `runs.seed_scatter`.
+        name: printed name of the table; the names of its files if "".
 
     Raises:
         InputError: as `Table` and `Table.law_rows`.
     """
     table = Table(source, name)
-    runs, own = table.runs, table.part
-    good = trusted(own.runs)
+    runs, part = table.runs, table.part
+    good = trusted(part.runs)
     results = {
         "about": ABOUT,
         "level": 0.95,
@@ -46,7 +46,7 @@ def gather(
         "rows": used_rows(table, runs),
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
-    results |= _laws(table, own, good, huber, tell)
+    results |= _laws(table, part, good, huber, tell)
     tell("ablations, pairs and isoFLOP profiles")
     results |= _comparisons(results, good)
     results["isoflop"] = table.profiles()
@@ -57,11 +57,11 @@ def gather(
 
 
 def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    """Return every law that is fitted: dense, in N and E, on other rows, of other forms, in compute, of other losses.
+    """Return every fitted law: dense, in N and E, on other rows, of other forms, in compute, for other losses.
 
     Args:
         table, huber, tell: as `gather`.
-        own: the part of the table with the seeds that are chosen.
+        own: the part of the table with the chosen seeds.
         good: its trusted runs.
     """
     tell("dense power law")
@@ -80,7 +80,7 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
 
 
 def _comparisons(results: dict, good: list[Run]) -> dict:
-    """Return what runs that differ in one thing say of it: k, the share of routed blocks, the router, E.
+    """Return the comparisons of runs that differ in one setting: k, the share of routed blocks, the router, E.
 
     Args:
         results: with "dense", whose exponent turns losses into sizes, and "seed_scatter".
@@ -120,7 +120,7 @@ def _table(table: Table, runs: list[Run]) -> dict:
 
 
 def used_rows(table: Table, runs: list[Run]) -> dict:
-    """Return which runs are used for the laws in N and E, and which are not used for what."""
+    """Return the runs used for the laws in N and E, and the runs excluded from each analysis."""
     used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in table.law_rows()}
     anywhere = set().union(*used.values()) if used else set()
     plain = [run for run in runs if run.hyper_id not in anywhere]
@@ -131,7 +131,11 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
         "suspect": [_suspect(run) for run in runs if run.suspect],
         "twice": [_repeated(group) for group in groups],
         "kept": [
-            run.hyper_id for group in groups if any(one.suspect for one in group) for run in group if not run.suspect
+            run.hyper_id
+            for group in groups
+            if any(member.suspect for member in group)
+            for run in group
+            if not run.suspect
         ],
         "blank": [
             {"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}
@@ -150,14 +154,21 @@ def _suspect(run: Run) -> dict:
 
 def _repeated(group: list[Run]) -> dict:
     """Return runs of one configuration and seed, with their losses."""
-    one = group[0]
+    first_run = group[0]
     ids, losses = [run.hyper_id for run in group], [run.loss for run in group]
-    cell = {"router": one.router, "N": one.size, "E": one.experts, "k": one.k, "R": one.frequency, "seed": one.seed}
+    cell = {
+        "router": first_run.router,
+        "N": first_run.size,
+        "E": first_run.experts,
+        "k": first_run.k,
+        "R": first_run.frequency,
+        "seed": first_run.seed,
+    }
     return {"hyper_ids": ids, "losses": losses} | cell
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return why runs are in no law in N and E, with how many there are: each run under its first reason."""
+    """Return the reasons for runs in no law in N and E, with counts: each run under its first reason."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:
@@ -174,13 +185,13 @@ def _why_not(table: Table, runs: list[Run]) -> list[dict]:
         elif table.rows == "clark" and run.seed != 42:
             reason = "another seed than 42"
         else:
-            reason = f"not chosen by {table.rows}" if table.rows else "not of the commonest kind"
+            reason = f"not chosen by {table.rows}" if table.rows else "not of the most common kind"
         reasons.setdefault(reason, []).append(run.hyper_id)
     return [{"reason": reason, "runs": len(ids), "hyper_ids": ids} for reason, ids in reasons.items()]
 
 
 def _cells_missing(runs: list[Run]) -> list[dict]:
-    """Return the (router, N, E) of the main grid that other routers or sizes have and this one lacks."""
+    """Return the gaps of the main grid: each (router, N, E) that other routers or sizes have."""
     main = usual([run for run in runs if run.loss is not None])
     there = {(run.router, run.size, run.experts) for run in main}
     sizes, counts = sorted({run.size for run in main}), sorted({run.experts for run in main if run.router != DENSE})

@@ -1,6 +1,6 @@
-"""What the first page of a report says, decided from the results: which way a finding goes, and for how many.
+"""The facts of a report's first page, decided from the results: the direction of a finding, and counts.
 
-The rules are our choice; each number below has its rule. Words are those of the report; here are counts and keys.
+The rules are our choice; each number below has its rule. The report has the words; here are counts and keys.
 """
 
 import math
@@ -12,35 +12,35 @@ from ..encoding import constants
 from ..misfit import CLEAR
 
 BAD, EXACT = 5.0, 1e-6
-"""Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""
+"""Percent of the loss: above the first a law fits badly, below the second exactly."""
 
 CHANCE = 2.0
-"""How many times the scatter over seeds a law may miss by and still fit as well as chance allows."""
+"""A law within this multiple of the scatter over seeds fits as well as chance allows."""
 
 ALIKE = 1.01
-"""How many times the RMSLE of the best law that of a law may be for the two to count as equally good."""
+"""A law within this multiple of the best law's RMSLE counts as equally good."""
 
 
 def headlines(results: dict) -> dict:
     """Return the facts of the first page.
 
     Args:
-        results: of `reproduction.gather`, all but this.
+        results: of `reproduction.gather`, complete except for this entry.
 
     Returns:
-        {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None where the table has nothing for it:
-        gains       {"below", "points", "experts"}: at how many (router, N) the law's gain is below 0 with its interval
-        fading      "less", "more" or "open": whether routing helps less, or more, as models grow, for every router
-        misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: how far laws miss, in
-                    percent, and the routers whose misses bend with log N
+        {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None if the table has no data for it:
+        gains       {"below", "points", "experts"}: the number of (router, N) where the gain's interval is below 0
+        fading      "less", "more" or "open": whether routing helps less or more as models grow, for every router
+        misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: residuals of laws, in
+                    percent, and the routers whose residuals bend with log N
         pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
         printed     {"inside", "of", "outside", "rounding"}: printed constants inside the intervals, those outside, and
                     whether rounding alone makes the printed laws worse
-        open        {"fits", "some", "nothing"}: fits to other texts, those with a constant left open, those with all
-        and lists or flags that need no table: "jackknife" (intervals of N_cutoff that allow for misses which runs of
-        one size share), "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the
-        largest), "bounded_best" (the bounded law predicts sizes left out best), "other_kinds" and "kinds_off" (kinds of
-        runs beside the main grid in the law in (F, B), and those it misses by more in the mean than single runs).
+        open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
+        and lists or flags: "jackknife" (intervals of N_cutoff that allow for correlated residuals of
+        one size), "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the
+        largest), "bounded_best" (the bounded law predicts left-out sizes best), "other_kinds" and "kinds_off" (kinds of
+        runs outside the main grid in the law in (F, B), and those whose mean residual exceeds that of single runs).
     """
     laws = [law for law in results["laws"] if law["missing"] is None]
     return {
@@ -103,15 +103,15 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     worst = max(law["rmsle_percent"] for law in laws)
     by_law = None if scatter is None else worst > CHANCE * scatter["percent"]
     kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
-    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
-    unseen = [score["rmsle_percent"] for score in own if score and score["rmsle_percent"] is not None]
+    held_out = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
+    unseen = [score["rmsle_percent"] for score in held_out if score and score["rmsle_percent"] is not None]
     bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
     return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}
 
 
 def _pairs(pairs: list[dict]) -> dict | None:
-    """Return each pair with the lower loss first: by how many percent of the other one it is lower, so above 0."""
-    found = []
+    """Return each pair with the better router first, and how many percent lower its loss is (above 0)."""
+    entries = []
     for pair in pairs:
         overall = pair["overall"]
         if overall is None:
@@ -121,8 +121,8 @@ def _pairs(pairs: list[dict]) -> dict | None:
         low, high = (None if overall[end] is None else -overall[end] for end in ("high", "low"))
         better, worse = (pair["second"], pair["first"]) if turned else (pair["first"], pair["second"])
         entry = {"better": better, "worse": worse, "mean": -overall["mean"], "low": low, "high": high}
-        found.append(entry | {"settled": low is not None and low > 0})
-    return {"settled": sum(entry["settled"] for entry in found), "all": found} if found else None
+        entries.append(entry | {"settled": low is not None and low > 0})
+    return {"settled": sum(entry["settled"] for entry in entries), "all": entries} if entries else None
 
 
 def _printed(laws: list[dict]) -> dict | None:
@@ -131,8 +131,8 @@ def _printed(laws: list[dict]) -> dict | None:
     inside = [(law["router"], *entry) for law in laws for entry in law["printed"]["inside"].items()]
     outside = [{"router": router, "name": name} for router, name, held in inside if not held]
     rounding = all(law["printed"]["best_in_box"] <= ALIKE * law["rmsle"] for law in laws)
-    found = {"inside": len(inside) - len(outside), "of": len(inside)}
-    return found | {"outside": outside, "rounding": rounding}
+    facts = {"inside": len(inside) - len(outside), "of": len(inside)}
+    return facts | {"outside": outside, "rounding": rounding}
 
 
 def _open(transfer: list[dict], main: str) -> dict | None:

@@ -1,8 +1,8 @@
-"""What Clark et al. 2022 print (arXiv 2202.01169), the runs that they released, and what is wrong with some of them.
+"""Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of them.
 
-A printed number is compared with a fit only where the table holds the released runs: the loss of other models on other
-text has no reason to have the same constants. The paper prints its constants rounded: `best_in_box` and `_cutoff_box`
-say what all laws do that round to them.
+A printed number is compared with a fit only if the table holds the released runs: the loss of other models on other
+text has other constants. The paper prints rounded constants: `best_in_box` and `_cutoff_box`
+cover all laws that round to them.
 """
 
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from ..blocks import log_percent
 from ..encoding import constants
 
 HALF_UNIT = 5e-4
-"""Half of the last printed digit: each coefficient of Table 3 has three decimals."""
+"""Half a unit of the last printed digit: each coefficient of Table 3 has three decimals."""
 
 
 class Printed(NamedTuple):
-    """What the paper prints for one router."""
+    """The printed constants of one router."""
 
     coefficients: RoutedCoefficients  # Table 3
     cutoff: float  # N_cutoff, parameters
@@ -40,7 +40,7 @@ NAMES = {"S-Base": "S-BASE", "RL-R": "RL-R", "Hash": "HASH"}
 
 
 class Suspect(NamedTuple):
-    """A released run whose label cannot be right, or that stands twice in the table with two different losses."""
+    """A released run with an impossible label, or that appears twice in the table with two different losses."""
 
     hyper_id: int
     router: str
@@ -62,10 +62,10 @@ SUSPECTS = (
     Suspect(66, "S-Base", 64, 0.125, 2.6573, f"{_TWICE}; {_BETTER} (47, 56)"),
     Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; worse than routing half as many blocks (21)"),
 )
-"""Rows of S-BASE at 25M that must not be used as facts on the routing frequency. The laws in N and E use none."""
+"""Rows of S-BASE at 25M that must not be used to judge the routing frequency. The laws in N and E use none."""
 
 DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
-"""By N: validation loss of the released dense runs of seed 42, four decimals; it tells those runs from others."""
+"""By N: validation loss of the released dense runs of seed 42, four decimals; it identifies these runs."""
 
 
 class Advice(NamedTuple):
@@ -73,7 +73,7 @@ class Advice(NamedTuple):
 
     key: str
     words: str
-    checked: bool  # against the published text; the others are as the paper is usually quoted
+    checked: bool  # whether the words are from the published text; others are as usually quoted
 
 
 ADVICE = (
@@ -83,17 +83,17 @@ ADVICE = (
     Advice("router", "Use S-BASE as the default router.", False),
     Advice("frequency", "Route half of the blocks or more (R from 0.5 to 1).", True),
 )
-"""Recommendations of the paper; `advice.py` holds them against a table."""
+"""Recommendations of the paper; `advice.py` compares them with a table."""
 
 
 def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict:
-    """Return the paper's printed constants of a router beside the fit to the same rows.
+    """Compare the paper's printed constants of a router with the fit to the same rows.
 
     Returns:
-        "coefficients" and "N_cutoff" as printed; "difference" of each from the fit; "inside", whether the interval
-        holds it; "rmsle" of the printed coefficients on the rows; "best_in_box", the least RMSLE of all laws that are
-        printed alike; "cutoff_of_rounded", 10^(-b/c) of the printed figures; "cutoff_box", its range over the laws
-        that are printed alike.
+        "coefficients" and "N_cutoff" as printed; "difference" of each from the fit; "inside": whether the interval
+        contains it; "rmsle" of the printed coefficients on the rows; "best_in_box": the smallest RMSLE of all laws that
+        round to them; "cutoff_of_rounded": 10^(-b/c) of the printed figures; "cutoff_box": its range over the laws
+        that round to them.
     """
     printed = PRINTED[router]
     size, experts, loss = rows
@@ -115,17 +115,17 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
 
 
 def _cutoff_box(printed: RoutedCoefficients) -> list[float]:
-    """Return the least and the largest cut-off 10^(-b/c) of laws whose b and c round to the printed ones."""
+    """Return the smallest and largest cut-off 10^(-b/c) of laws whose b and c round to the printed ones."""
     moves = (-HALF_UNIT, HALF_UNIT)
     ends = [10 ** (-(printed.b + i) / (printed.c + j)) for i in moves for j in moves]
     return [min(ends), max(ends)]
 
 
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
-    """Return the least RMSLE of the laws whose coefficients round to the printed ones.
+    """Return the smallest RMSLE of the laws whose coefficients round to the printed ones.
 
     a, b, c and d move within half a unit of their last digit, a bounded linear least-squares problem; E_start and E_max
-    stay, since half a unit of theirs changes no prediction by 1e-4.
+    are fixed, because half a unit of theirs changes no prediction by 1e-4.
     """
     from scipy.optimize import lsq_linear
 
@@ -140,7 +140,7 @@ def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> fl
 
 
 def dense_of_paper(size: np.ndarray, loss: np.ndarray) -> dict:
-    """Return the paper's dense law and what it scores on the rows, [n] each."""
+    """Return the paper's dense law and its RMSLE on the rows, [n] each."""
     by_paper = (DENSE_N_C / size) ** DENSE_ALPHA
     rmsle = float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2)))
     return {"alpha": DENSE_ALPHA, "N_c": DENSE_N_C, "rmsle": rmsle}

@@ -1,7 +1,7 @@
-"""Intervals of the same quantities by other means: the jackknife by size, and the bootstrap of runs and of sizes.
+"""Intervals of the same quantities by other methods: the jackknife by size, and the bootstrap of runs and of sizes.
 
-The profile interval takes the misses of the law as independent. Runs of one size share that size's miss, if the law is
-a little wrong there; leaving out whole sizes, or drawing them, lets that show. With few sizes each of these is rough,
+The profile interval assumes independent residuals. If the law is slightly wrong at a size, the runs of that size
+share a residual; leaving out or resampling whole sizes shows that. With few sizes these methods are rough,
 and the result counts resamples without a value.
 """
 
@@ -29,19 +29,19 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
         "sizes", "undefined_runs", "undefined_sizes"}], "undetermined_runs", "undetermined_sizes"}]. Each interval is
         [low, high]; NaN where it has no end. `undetermined` counts resamples whose rows do not determine the law.
     """
-    found = []
+    entries = []
     for (selection, fit), law in zip(table.fits(), laws, strict=True):
         if law["missing"] is None and len(law["sizes"]) > 1:
             columns = (*fit.rows.columns, fit.rows.measured)
-            found.append({"router": selection.router} | _resampled(columns, law))
-    return found
+            entries.append({"router": selection.router} | _resampled(columns, law))
+    return entries
 
 
 def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
     """Return the intervals of one router by profiles, by the jackknife, and by resampled runs and sizes."""
     size, experts, loss = columns
-    asked = _asked(law, float(experts.max()))
-    quantities = [quantity for quantity, _ in asked]
+    wanted = _asked(law, float(experts.max()))
+    quantities = [quantity for quantity, _ in wanted]
     random, sizes = np.random.default_rng(SEED), np.unique(size).size
     by_run = bootstrap_weights(random.random((RESAMPLES, size.size)))
     by_size = group_bootstrap_weights(random.random((RESAMPLES, sizes)), size)
@@ -60,7 +60,7 @@ def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
             "undefined_runs": runs.undefined[i],
             "undefined_sizes": groups.undefined[i],
         }
-        for i, (quantity, profile) in enumerate(asked)
+        for i, (quantity, profile) in enumerate(wanted)
     ]
     return {"seed": SEED, "resamples": RESAMPLES, "quantities": entries} | _undecided(runs, groups)
 
@@ -70,16 +70,20 @@ def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
 
     Args:
         law: an entry of `router_fits.router_laws`.
-        top: E up to which the gain is.
+        top: the E of the gain.
     """
-    asked = [(Quantity(name), constants(law)[name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
+    quantities = [(Quantity(name), constants(law)[name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
     ends = (law["sizes"][0], law["sizes"][-1])
-    asked += [(Quantity("slope", N=float(n)), next(e for e in law["derived"]["slopes"] if e["N"] == n)) for n in ends]
-    return asked + [(Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends]
+    quantities += [
+        (Quantity("slope", N=float(n)), next(e for e in law["derived"]["slopes"] if e["N"] == n)) for n in ends
+    ]
+    return quantities + [
+        (Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends
+    ]
 
 
 def _undecided(runs: Bootstrap, groups: Bootstrap) -> dict:
-    """Return how many resamples of each kind do not determine the law, or have no finite E_max."""
+    """Return the number of resamples of each kind that do not determine the law, or have no finite E_max."""
     return {
         "undetermined_runs": runs.undetermined,
         "undetermined_sizes": groups.undetermined,
@@ -93,5 +97,5 @@ def _ends(interval: Interval) -> list[float]:
 
 
 def _unbounded(resamples: Bootstrap) -> int:
-    """Return how many resamples have no finite E_max: it is unbounded, or the law is in its linear limit."""
+    """Return the number of resamples without a finite E_max: it is unbounded, or the law is in its linear limit."""
     return sum(count for status, count in resamples.statuses.items() if "unbounded" in status or "linear" in status)

@@ -1,7 +1,7 @@
 """The laws in N and E, router by router, with intervals, and the paper's printed constants.
 
-bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth, where it misses
-other rows     `other_rows`      the same law when the seeds are chosen otherwise
+bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, equivalent dense sizes, residuals
+other rows     `other_rows`      the same law for other choices of the seeds
 other losses   `transfer`        the same law for every loss column
 dense          `dense_law`       the power law of the models without routing
 """
@@ -31,10 +31,10 @@ from .table import Table, columns_of
 COEFFICIENTS = RoutedCoefficients._fields
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
-"""At which E the report says what a routed model is worth, as far as the table has them, and at the largest of all."""
+"""Values of E at which the report shows the equivalent dense size, if the table has them, besides the largest E."""
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
-"""The paper's rows and one run of the dense size that its choice of seed drops."""
+"""The paper's rows, and one run of the dense size that its choice of seed excludes."""
 
 
 def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[dict]:
@@ -43,20 +43,20 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
     Args:
         table: the runs, with their choice of rows.
         dense: of `dense_law`.
-        huber: delta in log10 units; adds the law by the sum of Huber terms to that by least squares.
+        huber: delta in log10 units; adds a fit by the sum of Huber terms.
 
     Returns:
-        One entry per router: its rows; "differences" and "shorter", what these differ in (see `alike`); "missing", why
-        there is no law, or None; "cautions"; then what `Fit.to_dict` has, with "negative" and "endless" beside each of
+        One entry per router: its rows; "differences" and "shorter" (see `alike`); "missing": the reason for
+        no law, or None; "cautions"; then the entries of `Fit.to_dict`, with "negative" and "endless" for each of
         the slopes; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached"
-        (how much of the fall of log L to E_max the largest E brings, in percent), with huber "huber" and, for the
-        released runs, "printed".
+        (the share of the fall of log L to E_max that the largest E reaches, in percent), with huber "huber" and, for
+        the released runs, "printed".
     """
     return [_law(table, selection, fit, dense, huber) for selection, fit in table.fits()]
 
 
 def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber: float | None) -> dict:
-    """Return the entry of one router, see `router_laws`; `fit` is why there is no law, where there is none."""
+    """Return the entry of one router, see `router_laws`; without a law, `fit` is the reason."""
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     if isinstance(fit, str):
@@ -70,7 +70,7 @@ def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber
 
 
 def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) -> dict:
-    """Return what the law is fitted to: N and E of the rows, [n] each, and what else these differ in."""
+    """Return the rows of the law: N and E, [n] each, and other differences between them."""
     return {
         "router": selection.router,
         "rows": size.size,
@@ -82,21 +82,21 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
 
 
 def _doubts(selection: RouterRows, loss_column: str) -> dict:
-    """Return what rows differ in that a law knows nothing of, which runs end early, and both in sentences."""
+    """Return the differences of rows that a law ignores, the runs that end early, and both as sentences."""
     differing = differences(selection.frame) + row_doubts(selection, loss_column)
     shorter = shorter_runs(selection.frame)
     return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
 
 
 def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) -> dict:
-    """Return what a report says of a law besides its fit: gains by size, worth of routing, measured slopes."""
+    """Return a report's other numbers on a law: gains by size, equivalent dense sizes, measured slopes."""
     size, experts, loss = fit.rows.columns[0], fit.rows.columns[1], fit.rows.measured
     sizes, top = np.unique(size), float(experts.max())
     cells = _shown_cells(size, experts)
-    asked = [Quantity("gain", N=float(n), E=top) for n in sizes]
-    asked += [Quantity("effective_parameters", N=float(n), E=e) for n, e in cells]
-    found = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]
-    gains, effective = found[: sizes.size], found[sizes.size :]
+    gain_quantities = [Quantity("gain", N=float(n), E=top) for n in sizes]
+    gain_quantities += [Quantity("effective_parameters", N=float(n), E=e) for n, e in cells]
+    intervals = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, gain_quantities, LEVEL)]
+    gains, effective = intervals[: sizes.size], intervals[sizes.size :]
     return {
         "rmsle_percent": log_percent(fit.rmsle),
         "curve": fit.best.curve._asdict(),
@@ -107,13 +107,13 @@ def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) 
         "reached": _reached(fit.best.coefficients, top),
         "gains": _gains(sizes, top, gains),
         "measured_slopes": _measured_slopes(size, experts, loss, fit.best),
-        "worth": [_worth(table, selection, n, e, own, dense) for (n, e), own in zip(cells, effective, strict=True)],
+        "worth": [_worth(table, selection, n, e, worth, dense) for (n, e), worth in zip(cells, effective, strict=True)],
         "misses": _misses(fit),
     }
 
 
 def _slopes(fit: Fit) -> list[dict]:
-    """Return the slope at each size with its interval, and whether it is negative and has both ends."""
+    """Return the slope at each size with its interval, and whether it is negative and both ends are finite."""
     slopes = [{"N": int(item.at)} | interval(item) for item in fit.slopes]
     return [
         slope | {"negative": negative(slope), "endless": not all(map(math.isfinite, (slope["low"], slope["high"])))}
@@ -122,7 +122,7 @@ def _slopes(fit: Fit) -> list[dict]:
 
 
 def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
-    """Return the gain from dense to E = `top` at each N, with its ends in percent of the loss, too."""
+    """Return the gain from dense to E = `top` at each N, with its interval also in percent of the loss."""
     return [
         {"N": int(n), "E": int(top)} | interval | {"percent": [log_percent(interval[end]) for end in _ENDS]}
         for n, interval in zip(sizes, intervals, strict=True)
@@ -130,7 +130,7 @@ def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
 
 
 def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
-    """Return the (N, E) of the rows at which the report says what a routed model is worth, see `SHOWN_EXPERTS`."""
+    """Return the (N, E) of the rows for which the report shows the equivalent dense size, see `SHOWN_EXPERTS`."""
     counts = np.unique(experts)
     shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, counts[-1])]
     return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]
@@ -140,7 +140,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return the mean miss of the law at each size, and at the largest by the law of the others, in percent."""
+    """Return the mean residual at each size, and that of the largest size by the law of the others, in percent."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
@@ -155,7 +155,7 @@ def rough_reach(fit: RoutedFit) -> dict[str, float]:
 
 
 def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
-    """Return how much of what any number of experts could bring E brings, in percent of the fall of log L."""
+    """Return the share of the possible fall of log L (at infinite E) that E reaches, in percent."""
     start, top = coefficients.E_start, coefficients.E_max
     if not start < top < math.inf:
         return None
@@ -163,14 +163,14 @@ def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
 
 
 def negative(slope: dict) -> str:
-    """Return whether a slope is negative with the whole of its interval."""
+    """Return whether a slope and its whole interval are negative."""
     if slope["high"] < 0:
-        return "yes" if math.isfinite(slope["value"]) else "yes in sign, no finite value"
-    return "no, it is positive" if slope["low"] > 0 else "no, the interval reaches past 0"
+        return "yes" if math.isfinite(slope["value"]) else "negative, but no finite value"
+    return "no, it is positive" if slope["low"] > 0 else "no, the interval includes 0"
 
 
 def described(fit: RoutedFit) -> dict:
-    """Return status, coefficients and scores of a fit without intervals. Coefficients that were not found are NaN."""
+    """Return status, coefficients and scores of a fit without intervals. Undetermined coefficients are NaN."""
     return {
         "status": fit.status,
         "rmsle": fit.rmsle,
@@ -182,8 +182,8 @@ def described(fit: RoutedFit) -> dict:
 
 
 def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fit: RoutedFit | None) -> list[dict]:
-    """Return the straight-line slope of log10 L in log10 E at each size, and that of the law at the same E."""
-    found = []
+    """Return the straight-line slope of log10 L in log10 E at each size, measured and by the law at the same E."""
+    slopes = []
     for n in np.unique(size):
         here = size == n
         measured = line(np.log10(experts[here]), np.log10(loss[here]))
@@ -193,12 +193,12 @@ def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fi
         if fit is not None:
             fitted = predict_curve(fit.curve, size[here], experts[here])
             by_law = line(np.log10(experts[here]), np.log10(fitted))["slope"]
-        found.append({"N": int(n)} | measured | {"law": by_law})
-    return found
+        slopes.append({"N": int(n)} | measured | {"law": by_law})
+    return slopes
 
 
 def _worth(table: Table, selection, size: float, experts: float, interval: dict, dense: dict) -> dict:
-    """Return the dense size that (N, E) is worth: by the law, and by the loss that was measured."""
+    """Return the equivalent dense size of (N, E): by the law, and by the measured loss."""
     frame = selection.frame
     here = (frame["dense_parameter_count"] == size) & (frame["num_experts"] == experts)
     loss = float(frame[table.loss_column][here].mean())
@@ -262,23 +262,23 @@ def dense_coefficients(fit) -> dict:
 
 
 def other_rows(table: Table) -> list[dict]:
-    """Return the law of each router for other choices of the seeds; empty if they choose the same rows.
+    """Return the law of each router for other choices of the seeds; empty if the rows do not change.
 
     Returns:
         [{"router", "choice", "rows", "status", "coefficients", "N_cutoff", "rmsle", "objective"}], the table's own
         choice first.
     """
     choices = [("own", None)] + ([("one dense seed more", ONE_SEED)] if table.released else []) + [("all seeds", "all")]
-    found: dict = {}
+    entries: dict = {}
     for choice, rows in choices:
         for selection, fit in table.fits(rows=rows):
             used = tuple(selection.frame["hyper_id"])
-            if (selection.router, used) in found or isinstance(fit, str):
+            if (selection.router, used) in entries or isinstance(fit, str):
                 continue
             head = {"router": selection.router, "choice": choice, "rows": len(used)}
-            found[selection.router, used] = head | described(fit.best)
-    several = {router for router, _ in found if sum(other == router for other, _ in found) > 1}
-    return sorted((entry for entry in found.values() if entry["router"] in several), key=lambda e: e["router"])
+            entries[selection.router, used] = head | described(fit.best)
+    several = {router for router, _ in entries if sum(other == router for other, _ in entries) > 1}
+    return sorted((entry for entry in entries.values() if entry["router"] in several), key=lambda e: e["router"])
 
 
 def transfer(table: Table) -> list[dict]:
@@ -286,18 +286,18 @@ def transfer(table: Table) -> list[dict]:
 
     Returns:
         [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients", "derived",
-        "gains"}]. A coefficient that is not "determined" is no finding: the fit is at the edge of the domain, or an end
-        of its interval is open, or the rows do not determine the law at all.
+        "gains"}]. Do not use a coefficient that is not "determined": the fit is at the edge of the domain, or an end
+        of its interval is open, or the rows do not determine the law.
     """
-    found = []
+    entries = []
     for column in table.loss_columns:
         try:
             fits = table.fits(column)
         except ValueError as error:
-            found.append({"loss": column, "router": None, "missing": str(error)})
+            entries.append({"loss": column, "router": None, "missing": str(error)})
             continue
-        found += [_transferred(selection, column, fit) for selection, fit in fits]
-    return found
+        entries += [_transferred(selection, column, fit) for selection, fit in fits]
+    return entries
 
 
 def _transferred(selection: RouterRows, column: str, fit: Fit | str) -> dict:
@@ -312,6 +312,6 @@ def _transferred(selection: RouterRows, column: str, fit: Fit | str) -> dict:
     if isinstance(fit, str):
         return entry | {"missing": fit}
     sizes, top = np.unique(size), float(experts.max())
-    asked = [Quantity("gain", N=float(n), E=top) for n in sizes]
-    gains = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, asked, LEVEL)]
+    gain_quantities = [Quantity("gain", N=float(n), E=top) for n in sizes]
+    gains = [interval(range_of(each)) for each in profile_intervals(size, experts, loss, gain_quantities, LEVEL)]
     return entry | {"missing": None} | described(fit.best) | fit_constants(fit) | {"gains": _gains(sizes, top, gains)}

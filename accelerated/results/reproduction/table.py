@@ -1,9 +1,9 @@
-"""Which runs of a table are used for what, and which are left out and why.
+"""The runs of a table for each analysis, and the excluded runs with reasons.
 
 A law in N and E is fitted to the rows that `selection.select_rows` chooses. For the released runs these are the paper's
 ("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
-(F, B) and the ablations take every run, less those of `paper.SUSPECTS`. A condition of the user's on a table of the
-user's own holds for all of them, see `Table.part`: a run that diverged and was left out is in no section.
+(F, B) and the ablations use every run except `paper.SUSPECTS`. A user's condition on the user's own
+table holds for all of them, see `Table.part`: an excluded diverged run appears in no section.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from . import paper
 
 
 class Table:
-    """The runs of a table and what is fitted to them; each choice of rows, and each fit to it, is made once.
+    """The runs of a table and their fits; each choice of rows and each fit is computed once.
 
     Args:
         source: with the main choice of rows and the main loss, see `with_main_loss`.
-        name: of the table for a reader; that of its files if "".
+        name: printed name of the table; the names of its files if "".
 
     Attributes:
         last: the last evaluation of each run, by hyper_id
         released: it holds the runs that the paper's authors released
         rows: as `select_rows` takes it
-        loss_columns: those with any value, that of every section but the transfer sets first
+        loss_columns: those with any value; the main loss first
 
     Raises:
-        InputError: no loss has a value, or the one asked for has none.
+        InputError: no loss has a value, or the requested one has none.
     """
 
     def __init__(self, source: Runs, name: str = ""):
@@ -55,7 +55,7 @@ class Table:
         self.loss_columns = sorted(_losses(self.last, source.paths), key=lambda each: (each != source.loss, each))
         if source.loss not in self.loss_columns:
             there = ", ".join(self.loss_columns)
-            raise InputError(f"{named(source.paths)}: loss column {source.loss} has no values; there: {there}")
+            raise InputError(f"{named(source.paths)}: loss column {source.loss} has no values; available: {there}")
         self._source = source
         self._chosen: dict[tuple, Runs] = {}
         self._fits: dict[tuple, list[tuple[RouterRows, Fit | str]]] = {}
@@ -67,10 +67,10 @@ class Table:
 
     @cached_property
     def part(self) -> "Table":
-        """The table without the evaluations that a condition of the user's leaves out.
+        """The table without the evaluations that a user's condition excludes.
 
-        The presets choose rows for the laws in N and E alone, and so does a condition on the released table, whose
-        other runs are what the other sections are about. InputError: the condition is none, or no row is so.
+        Presets choose rows only for the laws in N and E, and so does a condition on the released table, whose
+        other runs are the subject of the other sections. InputError: the condition is invalid, or no row matches.
         """
         if not self.has_condition:
             return self
@@ -104,7 +104,7 @@ class Table:
         return self._chosen[key].selections()
 
     def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
-        """Return the rows of each router with the bounded law fitted to them, or why it is not; as `law_rows`."""
+        """Return the rows of each router with the bounded law fitted to them, or the reason why not; as `law_rows`."""
         key = self._key(loss_column, rows)
         if key not in self._fits:
             self._fits[key] = [(each, fit_form(BOUNDED, each, key[0])) for each in self.law_rows(loss_column, rows)]
@@ -118,7 +118,7 @@ class Table:
         return []
 
     def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
-        """Return the loss and the choice of rows that are meant, as `Runs` takes them; "all" is the default there."""
+        """Return the loss and the choice of rows for `Runs`; "all" becomes the default there."""
         return loss_column or self.loss_column, self.rows if rows is None else None if rows == "all" else rows
 
 
@@ -127,21 +127,21 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
 
     Args:
         paths: as `results.read`.
-        rows: as `select_rows`; None decides as the top of this file says.
-        loss_column: of the laws; None decides as `with_main_loss`.
+        rows: as `select_rows`; None: the default above.
+        loss_column: of the laws; None: as `with_main_loss`.
     """
     runs = read(paths).where(rows)
     return with_main_loss(runs) if loss_column is None else runs.of_loss(loss_column)
 
 
 def with_main_loss(runs: Runs) -> Runs:
-    """Return runs with loss_validation as their loss, or the first loss with values where that has none."""
+    """Return runs with loss_validation as their loss, or the first loss with values."""
     columns = _losses(runs.last, runs.paths)
     return runs if runs.loss != LOSS or LOSS in columns else runs.of_loss(columns[0])
 
 
 def _losses(last, paths) -> list[str]:
-    """Return the loss columns with values; InputError where there is none."""
+    """Return the loss columns with values; InputError if there are none."""
     columns = [name for name in last.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
         raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
@@ -156,7 +156,7 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
 
 
 def size_labels(table: Table) -> dict[int, str]:
-    """Return what the table calls each N where its labels are one to one, or a rounded count."""
+    """Return the table's label of each N if labels are one to one, or a rounded count."""
     sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
     if "model_size_label" in table.last:
         both = zip(table.last["dense_parameter_count"], table.last["model_size_label"], strict=True)
@@ -168,12 +168,12 @@ def size_labels(table: Table) -> dict[int, str]:
 
 
 def seeds_chosen(table: Table) -> bool:
-    """Return whether a condition of the user's names the seed: what seeds change is then in the runs it leaves out."""
+    """Return whether a user's condition names the seed; then the excluded runs show the scatter over seeds."""
     return table.has_condition and "seed" in names_in(table.rows)
 
 
 def _is_released(last) -> bool:
-    """Return whether the dense runs of the released table are there, told by their losses."""
+    """Return whether the table has the released dense runs, identified by their losses."""
     if "loss_validation" not in last:
         return False
     dense = last[last["router_type"] == DENSE]
@@ -209,7 +209,7 @@ def _run(table: Table, row: dict, tokens: float) -> Run:
 
 
 def _suspicion(row: dict, frequency: float | None) -> str:
-    """Return why a run of the released table is not trusted; "" where it is."""
+    """Return the reason why a released run is not trusted; "" if it is."""
     run = (row["hyper_id"], row["router_type"], row["num_experts"], frequency)
     for suspect in paper.SUSPECTS:
         cell = (suspect.hyper_id, suspect.router, suspect.experts, suspect.frequency)

@@ -1,1 +1,1 @@
-"""Folders that training wrote: a sweep for its report, its registered predictions, runs held against each other."""
+"""Read folders of training: a sweep for its report, its registered predictions, comparisons of runs."""

@@ -1,10 +1,10 @@
-"""What a sweep tells beside what any table of runs does: is routing worth more than chance, are experts used evenly.
+"""Results of a sweep that a table cannot give: is the gain of routing beyond chance, are experts used evenly.
 
     1. COMPARE  `compare`    dense against the largest E, at every size of every router, in units of chance
     2. LOAD     `loads`      how evenly the experts are used at the largest E
-    3. RUNS     `find`       what was trained, on what, how long, and how to do it again
+    3. RUNS     `find`       the models, the text, the time, and the command that repeats the sweep
 
-The laws and all else come from `reproduction.gather`; nothing here is a word of the report.
+`reproduction.gather` gives the laws and all else; the words are in the report.
 """
 
 import math
@@ -28,27 +28,27 @@ from .folder import Sweep, SweepRun, same_but_seed
 from .registered import score
 
 CHANCE = 1.96
-"""Standard errors over documents up to which a difference of losses can be chance: a 95 % interval."""
+"""Half the 95 % interval of a difference of losses, in standard errors over documents."""
 
 
 class Comparison(NamedTuple):
-    """One router at one size: its largest E against dense. Losses are means over the seeds."""
+    """One router at one size: its largest E compared with dense. Losses are means over the seeds."""
 
     router: str
     size: int
     experts: int
     dense_loss: float
     routed_loss: float
-    difference: float  # routed less dense, nats per token: negative where routing helps
+    difference: float  # routed minus dense, nats per token: negative if routing helps
     percent: float  # the same in percent of the dense loss
     spread: float | None  # range over seeds to compare the difference with; None if not measured
-    borrowed: bool  # the spread is that of other routers, since this one has one seed per point
+    borrowed: bool  # whether the spread is from other routers, because this one has one seed per point
     error: float | None  # standard error of the difference over documents; None if not on the same windows
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
 
 class Load(NamedTuple):
-    """How evenly the experts of one run are used."""
+    """The loads of one run's experts."""
 
     router: str
     size: int
@@ -56,7 +56,7 @@ class Load(NamedTuple):
     seed: int
     shares: list[list[float]]  # [blocks, E G] share times E G, falling: 1 everywhere is balance
     busiest: float  # largest of them
-    idle: int  # experts that no validation token went to, all routed blocks together
+    idle: int  # experts without a validation token, over all routed blocks
     dropped_fraction: float  # of the assignments in training, since the evaluation before the last
 
     @property
@@ -66,13 +66,13 @@ class Load(NamedTuple):
 
 
 def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
-    """Return what `reproduction.gather` finds in the finished runs of a sweep."""
+    """Return the result of `reproduction.gather` for the finished runs of a sweep."""
     runs = with_main_loss(Runs(sweep.frame, sweep.folder))
     return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 
 
 def find(sweep: Sweep, results: dict) -> dict:
-    """Return what is known of a sweep beside its results.
+    """Return the facts of a sweep besides its results.
 
     Args:
         sweep: of `read_sweep`.
@@ -81,7 +81,7 @@ def find(sweep: Sweep, results: dict) -> dict:
     Returns:
         "comparisons" and "loads", as the functions of this file; "learning" and "not_learned", see `learning`;
         "outcomes", the comparisons in short (see `outcome`);
-        "registered", of `registered.score`; and what was trained, on what, how long, and with what code.
+        "registered", of `registered.score`; and the models, the text, the time and the code.
     """
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
@@ -108,7 +108,7 @@ def find(sweep: Sweep, results: dict) -> dict:
 
 
 def _trained(sweep: Sweep) -> dict:
-    """Return what the finished models are, and on what text they were trained."""
+    """Return the finished models and their training text."""
     configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
     return {
         "corpora": list(dict.fromkeys(config.corpus for config in configs)),
@@ -121,7 +121,7 @@ def _trained(sweep: Sweep) -> dict:
 
 
 def _evaluated(sweep: Sweep) -> dict:
-    """Return on how much text the losses were measured, and how well they are known, where the runs say so."""
+    """Return the amount of evaluation text and the errors of the losses, if the runs have them."""
     known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
     return {
         "errors": _ends(run.standard_error for run in known),
@@ -131,7 +131,7 @@ def _evaluated(sweep: Sweep) -> dict:
 
 
 def _done_how(sweep: Sweep) -> dict:
-    """Return how the sweep was done and what it takes to do it again: sessions, seeds, devices, code, its command."""
+    """Return how to repeat the sweep: sessions, seeds, devices, code, command."""
     return {
         "sessions": len(sweep.sessions),
         "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
@@ -148,16 +148,16 @@ def _values(values) -> list:
 
 
 def _ends(values) -> list:
-    """Return the least and the largest of some numbers, or the one that they all are; whole ones as such."""
-    found = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
-    return found if len(found) < 2 else [found[0], found[-1]]
+    """Return the smallest and the largest of some numbers, or their common value; whole numbers as int."""
+    numbers = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
+    return numbers if len(numbers) < 2 else [numbers[0], numbers[-1]]
 
 
 def evaluation(runs: list[SweepRun]) -> dict:
-    """Return what a loss depends on beside the tokens before it.
+    """Return what a loss depends on besides the earlier tokens.
 
     Returns:
-        {"masked": shares of tokens that were hidden and are predicted, in percent, "grouped": routers whose experts see
+        {"masked": percent of tokens that were hidden and predicted, "grouped": routers whose experts see
         one position of a group of sequences}.
     """
     masked = [run.config for run in runs if run.config.model.objective == "masked"]
@@ -169,11 +169,11 @@ def evaluation(runs: list[SweepRun]) -> dict:
 
 
 def preset_of(sweep: Sweep) -> str | None:
-    """Return the preset whose runs are those of a sweep, by the name that `routelaws sweep` takes; None without one."""
+    """Return the name of the preset with the runs of a sweep; None without one."""
     for preset in presets():
         try:
             grid = read_grid(preset, {"corpus": list(sweep.planned[0].corpus)})
-        except InputError:  # this corpus does not go with it
+        except InputError:  # this corpus is not allowed for it
             continue
         if grid == (sweep.name, sweep.planned):
             return preset
@@ -202,18 +202,18 @@ def _numbers(run: SweepRun) -> dict:
 
 
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
-    """Return the range over seeds to compare a router with, and whether it is borrowed from other routers.
+    """Return the seed spread for a router, and whether it is borrowed from other routers.
 
-    It is the largest range among the points of the router itself and of dense, since a difference of the two has the
-    chance of both in it; without a point of its own, the largest of the whole sweep.
+    It is the largest range among the points of the router and of dense, because their difference has the
+    errors of both; without such a point, the largest range of the sweep.
     """
-    own = [spread for spread in spreads if spread["router"] == router]
-    candidates = own + [s for s in spreads if s["router"] == DENSE] if own else spreads
-    return (max(s["range"] for s in candidates) if candidates else None), bool(candidates) and not own
+    router_spreads = [spread for spread in spreads if spread["router"] == router]
+    candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads
+    return (max(s["range"] for s in candidates) if candidates else None), bool(candidates) and not router_spreads
 
 
 def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Comparison]:
-    """Hold the largest E of a router against dense, at each size that has both."""
+    """Compare the largest E of each router with dense, at each size that has both."""
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)
     for size in sorted({run.size for run in runs}):
@@ -223,42 +223,42 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Co
             continue
         experts = max(run.experts for run in routed)
         largest = [run for run in routed if run.experts == experts]
-        before, after = (float(np.mean([run.loss for run in group])) for group in (dense, largest))
-        gap, error = after - before, difference_error(largest, dense)
-        losses = (before, after, gap, 100 * gap / before)
+        dense_loss, routed_loss = (float(np.mean([run.loss for run in group])) for group in (dense, largest))
+        gap, error = routed_loss - dense_loss, difference_error(largest, dense)
+        losses = (dense_loss, routed_loss, gap, 100 * gap / dense_loss)
         chance = (spread, borrowed, error, verdict(gap, spread, error))
         comparisons.append(Comparison(selection.router, size, experts, *losses, *chance))
     return comparisons
 
 
 def outcome(router: str, comparisons: list[Comparison]) -> dict:
-    """Return at how many sizes a router came out below dense by more than chance, and by how much.
+    """Return the number of sizes where a router is below dense by more than chance, and the gains.
 
     Returns:
-        {"router", "experts", "sizes", "spread", "borrowed", "lower" (sizes at which it is lower by more than chance;
-        where no spread is known, at all), "nats" and "percent" (ends of the gains there, the largest first), "rest"
+        {"router", "experts", "sizes", "spread", "borrowed", "lower" (sizes where it is lower by more than chance;
+        if no spread is known, just lower), "nats" and "percent" (ends of the gains there, the largest first), "rest"
         (the other comparisons)}.
     """
-    own = [entry for entry in comparisons if entry.router == router]
-    measured = any(entry.spread is not None for entry in own)
-    good = [entry for entry in own if (entry.verdict == "yes" if measured else entry.difference < 0)]
+    entries = [entry for entry in comparisons if entry.router == router]
+    measured = any(entry.spread is not None for entry in entries)
+    good = [entry for entry in entries if (entry.verdict == "yes" if measured else entry.difference < 0)]
     return {
         "router": router,
-        "experts": _values(entry.experts for entry in own),
-        "sizes": len(own),
-        "spread": own[0].spread if own else None,
-        "borrowed": bool(own) and own[0].borrowed,
+        "experts": _values(entry.experts for entry in entries),
+        "sizes": len(entries),
+        "spread": entries[0].spread if entries else None,
+        "borrowed": bool(entries) and entries[0].borrowed,
         "lower": len(good),
         "nats": _ends(-entry.difference for entry in good)[::-1],
         "percent": _ends(-entry.percent for entry in good)[::-1],
-        "rest": [entry for entry in own if entry not in good],
+        "rest": [entry for entry in entries if entry not in good],
     }
 
 
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
-    """Return the standard error, over documents, of how far the mean losses of two groups of runs lie apart.
+    """Return the standard error over documents of the difference of two groups' mean losses.
 
-    It is taken window by window on the same windows; None where some of the runs kept no windows, have others, or have
+    It is computed window by window on the same windows; None if runs have no windows, different windows, or
     a single document.
     """
     if any(run.windows is None for run in (*first, *second)):
@@ -271,27 +271,27 @@ def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | N
 def verdict(difference: float, spread: float | None, error: float | None) -> str:
     """Return whether a loss that differs from dense by `difference` is lower by more than chance.
 
-    Two kinds of chance count: that of the seed, by the range over seeds, and that of the documents which the losses
-    were measured on, by a 95 % interval of CHANCE standard errors.
+    Two kinds of chance count: the seed, by the range over seeds, and the documents on which the losses
+    were measured, by a 95 % interval of CHANCE standard errors.
     """
     if spread is None:
         return ("lower" if difference < 0 else "not lower") + ", spread not measured"
     if abs(difference) <= spread:
         return "no, within the spread"
     if error is not None and abs(difference) <= CHANCE * error:
-        return "no, other documents could turn it round"
+        return "no, other documents could reverse it"
     return "yes" if difference < 0 else "no, routing hurts"
 
 
 def loads(sweep: Sweep) -> list[Load]:
-    """Return the load of the run with the largest E, at each size of each router; of several seeds the first."""
-    found = []
+    """Return the load of the run with the largest E at each size of each router; the first of several seeds."""
+    entries = []
     for selection in sweep.selections:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
         for size in sorted({run.size for run in runs}):
             run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
-            found.append(load_of(run))
-    return found
+            entries.append(load_of(run))
+    return entries
 
 
 def load_of(run: SweepRun) -> Load:
@@ -303,7 +303,7 @@ def load_of(run: SweepRun) -> Load:
 
 
 def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
-    """Return report.json: what the results and the runs are."""
+    """Return report.json: the results and the runs."""
     spreads = [
         {"router": e["router"], "size": e["N"], "experts": e["E"]} | {name: e[name] for name in _OF_A_SPREAD}
         for e in found["spreads"]
@@ -329,7 +329,7 @@ _OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
 
 
 class Learning(NamedTuple):
-    """What the routers of one run have learned; None where it was not measured."""
+    """What the routers of one run have learned; None if not measured."""
 
     hyper_id: int
     router: str
@@ -338,17 +338,17 @@ class Learning(NamedTuple):
     seed: int
     chance: float  # agreement of two routings at random
     agreement: float | None  # of the routings in training and in evaluation
-    information: float | None  # bits that the expert says about the token's id
+    information: float | None  # mutual information of expert and token id, in bits
     entropy: float | None  # of the policy, over ln(E G)
     exchange: float | None  # loss with experts exchanged at random, over the loss
-    reasons: list[str]  # to say that the router has not learned; empty for one that has
+    reasons: list[str]  # why the router has not learned; empty if it has
 
 
 COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
 
 
 def learning(sweep: Sweep) -> list[Learning]:
-    """Return the diagnostics of each finished routed run that has some, by hyper_id."""
+    """Return the diagnostics of each finished routed run that has them, by hyper_id."""
     routed = [run for run in sweep.runs if run.config.model.num_routed]
     entries = [learning_of(run) for run in routed]
     return [entry for entry in entries if entry.exchange is not None]
@@ -366,7 +366,7 @@ def learning_of(run: SweepRun) -> Learning:
 
 
 def not_learned_sentence(entries: list[Learning]) -> str | None:
-    """Return one sentence that names the runs whose routers have not learned; None where all have."""
+    """Return one sentence that names the runs whose routers have not learned; None if all have."""
     kinds: dict[str, dict[int, list[int]]] = {}
     for entry in entries:
         if entry.reasons:

@@ -1,8 +1,8 @@
-"""What a sweep's folder holds, read for its report: the plan, the finished runs with their logs, and the sessions.
+"""Read a sweep's folder for its report: the plan, the finished runs with their logs, and the sessions.
 
-A run counts as finished when its last evaluation is that of its last step; the others are left out of everything but
-their number. `results.csv` is written when a session ends, so the tables of the runs themselves fill in what a session
-that was killed, or is still at work, has not collected.
+A run is finished when it has an evaluation of its last step; of the others only
+the number is used. `results.csv` is written when a session ends, so the tables of the runs supply what a killed
+or running session has not collected.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class SweepRun(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Of the loss, over documents, nats per token; NaN if it is not known."""
+        """Standard error of the loss over documents, nats per token; NaN if not known."""
         return float(self.row.get("standard_error", math.nan))
 
     @property
@@ -63,18 +63,18 @@ class SweepRun(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep as far as it has come."""
+    """A sweep and its finished runs."""
 
     folder: Path
     name: str
     planned: tuple[TrainConfig, ...]  # by hyper_id
     runs: list[SweepRun]  # the finished ones, by hyper_id
-    selections: list[RouterRows]  # by router: the runs a law is fitted to, dense ones as E = 1; [] if none is routed
+    selections: list[RouterRows]  # by router: the runs for a law, with dense runs as E = 1; [] if none is routed
     sessions: list[dict]  # see `training.sweeps.sweep_folder.read_sessions`
     frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
-        """Return the runs of one router that are used, the dense ones included."""
+        """Return the used runs of one router and the dense runs."""
         used = set(selection.frame["hyper_id"])
         return [run for run in self.runs if run.hyper_id in used]
 
@@ -83,7 +83,7 @@ class Sweep(NamedTuple):
         return [run for run in self.runs if run.router == DENSE]
 
     def seconds(self) -> float:
-        """Return the time of all sessions together."""
+        """Return the total time of all sessions."""
         return sum(session["last"] - session["started"] for session in self.sessions)
 
 
@@ -129,5 +129,5 @@ def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
 
 
 def same_but_seed(config: TrainConfig) -> TrainConfig:
-    """Return what two runs have in common that differ in nothing but their seed."""
+    """Return a key that is equal for two runs that differ only in their seed."""
     return dataclasses.replace(config, seed=0)

@@ -1,12 +1,12 @@
-"""What was predicted of the largest model before it was trained, and how that came out.
+"""Predictions for the largest model, made before it is trained, and their score.
 
     1. HOLD OUT  `held_out`  the runs of the largest size, which `routelaws sweep --hold-out largest` trains last
-    2. REGISTER  `register`  predictions.json in the folder of the sweep: losses with intervals, and when they were
-                             made; written once, and never again
-    3. SCORE     `score`     the measured losses beside them
+    2. REGISTER  `register`  predictions.json in the folder of the sweep: losses with intervals, and their
+                             time; written once
+    3. SCORE     `score`     compares the measured losses
 
-A law is fitted to the smaller sizes of each router: the bounded one, or, where they do not determine it, the bilinear
-or the separable one; the dense runs have their power law. A run is compared with the interval of one more run.
+A law is fitted to the smaller sizes of each router: the bounded one or, if they do not determine it, the bilinear
+or the separable one; the dense runs use their power law. A run is compared with the interval of one more run.
 """
 
 import datetime
@@ -44,15 +44,15 @@ FORM = {
         }
     ],
 }
-"""The form of what is registered, as far as it is read again."""
+"""The form of predictions.json, as far as it is read again."""
 
 LAWS = ("routed-bounded", "bilinear", "separable")
-"""The laws that are tried for a router, in this order."""
+"""The laws to try for a router, in this order."""
 
 LOSS = "loss_validation"
 
 ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_increase",)
-"""Columns in which models of one N and E differ; the law of a router is that of one kind, see `select_rows`."""
+"""Columns in which models of one N and E differ; a router's law covers only one kind, see `select_rows`."""
 
 
 def held_out(planned) -> list[int]:
@@ -67,14 +67,15 @@ def held_out(planned) -> list[int]:
     sizes = [config.accounting().dense_parameters for config in planned]
     if len(set(sizes)) < 3:
         raise InputError(
-            f"--hold-out largest: the grid has {plural(len(set(sizes)), 'size')}; needed: at least 3, two to fit, one "
+            f"--hold-out largest: the grid has {plural(len(set(sizes)), 'size')}; needed: at least 3, two to fit and "
+            "one "
             "to predict"
         )
     return [i for i, size in enumerate(sizes) if size == max(sizes)]
 
 
 def check_untouched(folder: Path) -> None:
-    """Raise InputError where a run that is to be predicted has results already, and no prediction was written."""
+    """Raise InputError if a run to predict already has results and no prediction was written."""
     folder = Path(folder)
     if (folder / FILE).exists() or not (folder / "sweep.json").exists():
         return
@@ -82,13 +83,13 @@ def check_untouched(folder: Path) -> None:
     for i in held_out(planned):
         if i in had or read_rows(folder_of_run(folder, i, planned[i]) / "results.csv"):
             raise InputError(
-                f"--hold-out largest: {folder_of_run(folder, i, planned[i])} has results already, so that nothing said "
-                "of it now would be a prediction; choose another --out, or leave --hold-out away"
+                f"--hold-out largest: {folder_of_run(folder, i, planned[i])} already has results, so it "
+                "can no longer be predicted; choose another --out, or leave out --hold-out"
             )
 
 
 def register(folder: Path) -> Path:
-    """Write down what the smaller runs of a sweep predict of the largest; what is written already stays as it is.
+    """Write the predictions of a sweep's smaller runs for the largest; an existing file is not changed.
 
     Args:
         folder: of a sweep whose smaller runs are finished.
@@ -109,7 +110,7 @@ def register(folder: Path) -> Path:
         entries = predictions(sweep, held)
         if not any(entry["loss"] is not None for entry in entries):
             raise InputError(f"--hold-out largest: nothing can be predicted; the first reason: {entries[0]['reason']}")
-        said = {
+        content = {
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "held_out": held,
             "fitted_to": [run.hyper_id for run in sweep.runs if run.hyper_id not in held],
@@ -117,16 +118,16 @@ def register(folder: Path) -> Path:
             "level": LEVEL,
             "predictions": entries,
         }
-        write_once(folder / FILE, dumps(said, indent=1) + "\n")
+        write_once(folder / FILE, dumps(content, indent=1) + "\n")
     return folder / FILE
 
 
 def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
-    """Return what the other runs of a sweep say of some runs, one entry for each router, E and kind of these.
+    """Return the predictions of the other runs of a sweep for some runs, one entry for each router, E and kind.
 
     Returns:
         [{"router", "N", "E", "runs": [hyper_id], "law", "loss", "law_interval", "run_interval", "reason"}]; `loss` is
-        None where no law can be fitted, or it is that of another kind, and `reason` says why.
+        None if no law can be fitted, or only a law of another kind; `reason` explains it.
     """
     frame = sweep.frame[~sweep.frame["hyper_id"].isin(held)]
     fits, entries = {}, {}
@@ -146,24 +147,29 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
         entry = {"router": router, "N": size, "E": experts, "runs": [i], "law": None, "loss": None, "reason": reason}
         if not reason:
             known = fit.best, fit.rows.columns, fit.rows.measured
-            said = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
-            entry |= {"law": fit.law.name, "loss": said.value, "law_interval": said.law, "run_interval": said.run}
+            intervals = fit.law.predict_interval(*known, (size, experts)[: len(fit.law.columns)], LEVEL)
+            entry |= {
+                "law": fit.law.name,
+                "loss": intervals.value,
+                "law_interval": intervals.law,
+                "run_interval": intervals.run,
+            }
         entries[key] = entry
     return list(entries.values())
 
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
-    """Return in which column a run of a router differs from those that its law was fitted to; "" where in none."""
+    """Return how a run differs from the runs of its law; "" if it does not."""
     frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
         if there and value not in there:
-            return f"{name} is {value:g}, and the law is of runs with {', '.join(f'{own:g}' for own in sorted(there))}"
+            return f"{name} is {value:g}, but the law was fitted with {', '.join(f'{n:g}' for n in sorted(there))}"
     return ""
 
 
 def _fit(frame, router: str):
-    """Return the first law that the rows of a router determine, or why none does."""
+    """Return the first law that the rows of a router determine, or the reason why none does."""
     reason = "no run of this router is smaller"
     for name in ("dense",) if router == DENSE else LAWS:
         try:
@@ -182,12 +188,12 @@ def _fit(frame, router: str):
 
 
 def score(sweep: Sweep) -> dict | None:
-    """Return the predictions of a sweep with what was measured; None where none was written.
+    """Return the predictions of a sweep with the measured losses; None without predictions.
 
     Returns:
-        The content of predictions.json; each prediction has besides "measured", [losses of those of its runs that are
-        finished], "error", the mean of them over the prediction less 1 (None before that), and "inside", how many
-        are within `run_interval`. "scored" and "hits" count runs over all.
+        The content of predictions.json; each prediction also has "measured" [losses of its
+        finished runs], "error" (their mean divided by the prediction, minus 1; None without runs), and "inside": how
+        many are within `run_interval`. "scored" and "hits" count runs over all.
 
     Raises:
         InputError: the file is damaged.
@@ -195,23 +201,23 @@ def score(sweep: Sweep) -> dict | None:
     path = sweep.folder / FILE
     if not path.exists():
         return None
-    said = read_json(path, FORM)
-    runs = [run for run in sweep.runs if run.hyper_id in said["held_out"]]
+    content = read_json(path, FORM)
+    runs = [run for run in sweep.runs if run.hyper_id in content["held_out"]]
     try:
-        entries = [entry | _against(entry, runs) for entry in said["predictions"]]
+        entries = [entry | _against(entry, runs) for entry in content["predictions"]]
     except (ValueError, KeyError, ZeroDivisionError) as error:
         raise InputError(f"{path}: is not a file of predictions ({type(error).__name__}: {error})") from None
     known = [entry for entry in entries if entry["loss"] is not None]
     counts = {"scored": sum(len(entry["measured"]) for entry in known), "hits": sum(entry["inside"] for entry in known)}
-    return said | {"predictions": entries} | counts
+    return content | {"predictions": entries} | counts
 
 
 def _against(entry: dict, runs) -> dict:
-    """Return the measured losses beside one prediction."""
-    own = entry.get("runs")  # not in files of version 0.1.0
-    if own is None:
-        own = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
-    losses = [run.loss for run in runs if run.hyper_id in own]
+    """Return the measured losses for one prediction."""
+    hyper_ids = entry.get("runs")  # not in files of version 0.1.0
+    if hyper_ids is None:
+        hyper_ids = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
+    losses = [run.loss for run in runs if run.hyper_id in hyper_ids]
     if entry["loss"] is None or not losses:
         return {"measured": losses, "error": None, "inside": 0}
     low, high = (math.nan if end is None else float(end) for end in entry["run_interval"])

@@ -1,4 +1,4 @@
-"""Single runs beside each other: what each reached, how that differs from the first, and which settings differ."""
+"""Compare single runs: the loss of each, its difference from the first, and the settings that differ."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
-"""Fields that change nothing in what a run trains or how it ends; a difference in them is not said."""
+"""Fields that do not affect the result of a run; differences in them are not shown."""
 
 
 class RunBeside(NamedTuple):
-    """One run, and how its last evaluation differs from that of the first."""
+    """One run, and the difference of its last evaluation from the first run's."""
 
     folder: Path
     config: TrainConfig
@@ -25,8 +25,8 @@ class RunBeside(NamedTuple):
     step: int  # of its last evaluation
     loss: float  # nats per token
     error: float  # standard error over documents; NaN if it is not known
-    difference: float  # loss less that of the first run; 0 for the first
-    difference_error: float  # its standard error over the same windows; NaN where the windows are not the same
+    difference: float  # loss minus the first run's
+    difference_error: float  # its standard error over the same windows; NaN if the windows differ
 
     @property
     def unfinished(self) -> bool:
@@ -35,7 +35,7 @@ class RunBeside(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """unknown, chance (of the documents), lower or higher than the first."""
+        """unknown, chance (due to documents), lower or higher than the first."""
         if math.isnan(self.difference_error):
             return "unknown"
         if abs(self.difference) <= CHANCE * self.difference_error:
@@ -44,14 +44,14 @@ class RunBeside(NamedTuple):
 
 
 class RunsBeside(NamedTuple):
-    """Runs beside each other."""
+    """The comparison of runs."""
 
     runs: list[RunBeside]
     settings: dict[str, list]  # {field: [value of each run]} where they differ
 
 
 def beside(folders: Sequence[str | Path]) -> RunsBeside:
-    """Read runs and hold each against the first.
+    """Read runs and compare each with the first.
 
     Args:
         folders: of two or more runs.
@@ -65,8 +65,10 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
     configs = [read_config(folder) for folder in folders]
     rows, windows = zip(*map(_last_evaluation, folders), strict=True)
     runs = []
-    for folder, config, row, own in zip(folders, configs, rows, windows, strict=True):
-        difference, error = _against(float(row["loss_validation"]), own, float(rows[0]["loss_validation"]), windows[0])
+    for folder, config, row, losses in zip(folders, configs, rows, windows, strict=True):
+        difference, error = _against(
+            float(row["loss_validation"]), losses, float(rows[0]["loss_validation"]), windows[0]
+        )
         runs.append(
             RunBeside(
                 folder,
@@ -74,7 +76,7 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
                 int(float(row["dense_parameter_count"])),
                 int(row["step"]),
                 float(row["loss_validation"]),
-                math.nan if own is None else standard_error(own),
+                math.nan if losses is None else standard_error(losses),
                 difference,
                 error,
             )
@@ -92,7 +94,7 @@ def _last_evaluation(folder: Path) -> tuple[dict, WindowLosses | None]:
 def _against(
     loss: float, windows: WindowLosses | None, first: float, its_windows: WindowLosses | None
 ) -> tuple[float, float]:
-    """Return how far a loss is from the first, and the error of that; window by window where both have the same."""
+    """Return the difference of a loss from the first and its error; window by window if the windows are equal."""
     apart = None if None in (windows, its_windows) else loss_difference([windows], [its_windows])
     if apart is None:
         return loss - first, math.nan
@@ -102,27 +104,27 @@ def _against(
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
     """Return the fields in which runs differ, with the value of each."""
     fields = [config.fields() for config in configs]
-    values = {name: [given[name] for given in fields] for name in fields[0] if name not in HOW_IT_RAN}
-    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    values = {name: [settings[name] for settings in fields] for name in fields[0] if name not in HOW_IT_RAN}
+    return {name: column for name, column in values.items() if any(value != column[0] for value in column)}
 
 
 VERDICTS = {
-    "unknown": "on other windows: no error is known",
-    "chance": "could be chance of the documents",
+    "unknown": "different windows: error not known",
+    "chance": "could be due to the choice of documents",
     "lower": "lower",
     "higher": "higher",
 }
 
 
 ABOUT_RUNS = (
-    "Losses are in nats per token; ± is a standard error over documents. A difference is taken window by window "
-    "where the runs have the same windows of the same text, and is then better known than either loss. What "
-    "another seed would change is not in it: train both with several seeds to see that."
+    "Losses are in nats per token; ± is a standard error over documents. Runs with the same windows of the same text "
+    "are compared window by window, which gives the difference a smaller error than either loss. The errors do "
+    "not include the effect of the seed: to see it, train both with several seeds."
 )
 
 
 def run_table(found: RunsBeside) -> str:
-    """Return what `routelaws report RUN RUN ...` prints, as Markdown: runs beside each other, and how they differ."""
+    """Return the output of `routelaws report RUN RUN ...` as Markdown: the runs and their differences."""
     folders = [str(run.folder) for run in found.runs]
     heads = ["run", "what", "N", "step", "validation loss", f"less {folders[0]}", ""]
     blocks: list[Block] = [Table(heads, [_row(run, first=i == 0) for i, run in enumerate(found.runs)])]
@@ -132,7 +134,7 @@ def run_table(found: RunsBeside) -> str:
     else:
         blocks.append("The runs differ in no setting.")
     if any(run.unfinished for run in found.runs):
-        blocks.append("A run that is not finished was trained for less; its loss is no measure of its router.")
+        blocks.append("Do not judge a router by an unfinished run: it was trained for fewer steps.")
     return markdown([*blocks, ABOUT_RUNS]).rstrip()
 
 

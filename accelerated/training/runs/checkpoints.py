@@ -1,16 +1,16 @@
-"""Checkpoints of a run: written while training goes on, atomic, checked against a digest when they are read.
+"""Checkpoints of a run: written during training, atomic, and checked against a digest when they are read.
 
-A checkpoint holds the arrays (weights, the state of the optimizer), the number of steps done, and what is beside them:
-the position in the text, the time, what is counted between two evaluations. The random keys of a step follow from the
-seed of the run and the number of the step, so these two are all that they need.
+A checkpoint holds the arrays (weights, the state of the optimizer), the number of completed steps, and other fields:
+the position in the text, the time, counts since the last evaluation. The random keys of a step follow from the
+seed of the run and the number of the step, so they need not be saved.
 
 Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
-What Orbax does not notice is a file that changed afterwards. Each checkpoint therefore carries a digest of all that it
-holds; one that cannot be read, or does not match, is skipped for the one before, with a message. It is
-set aside as damaged-STEP when the next checkpoint is written.
-Arrays are read as numbers in Zarr's format and the rest as JSON: nothing in a file is ever run.
+Orbax does not notice if a file changes afterwards. Each checkpoint therefore has a digest of its whole
+content. A checkpoint that cannot be read or does not match is skipped, with a message, for the one before. It is
+renamed damaged-STEP when the next checkpoint is written.
+Arrays are read as numbers in Zarr's format and the rest as JSON, so reading a file never executes code.
 
-The state of a run on one CPU is written as a few long arrays, see `packing`. Any run reads both kinds.
+The state of a run on one CPU is written as a few long arrays, see `packing`. Every run can read both formats.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from ..text import packing
 from .record import digest_of_json
 
 PACKED = "packed"
-"""Name of the packed arrays in a checkpoint, and of the field that says whether it has any."""
+"""Name of the packed arrays in a checkpoint, and of the field that tells whether it has them."""
 
 LEAST = 19
 """The lowest priority of a thread on Linux."""
@@ -50,7 +50,7 @@ KEPT = 2
 
 
 class Restored(NamedTuple):
-    """A checkpoint that was read and found whole."""
+    """A checkpoint that was read and is complete."""
 
     step: int  # training steps done
     state: dict  # tree of arrays, as saved
@@ -58,7 +58,7 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run. Nothing is written, moved or cleared away before the first `save`.
+    """The checkpoints of one run. Nothing is written, moved or deleted before the first `save`.
 
     Args:
         folder: where they are; made by the first `save` if missing.
@@ -90,14 +90,14 @@ class Checkpoints:
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Begin to write a checkpoint; one that exists for the same step is replaced.
 
-        The state is copied before this returns, so the next step may give its memory up. The files are written while
-        training goes on; `wait` returns when they are whole.
+        The state is copied before this returns, so the next step may free its memory. The files are written while
+        training continues; `wait` returns when they are complete.
 
         Raises:
             StorageError: this checkpoint, or the one before, could not be written.
         """
         self.wait()
-        if self._writer is None:  # its threads speak whenever they fail; `wait` says it in one line
+        if self._writer is None:  # its threads print errors themselves; `wait` reports one line
             self._silence.enter_context(_silent_loggers())
             _ignore_closed_loops()
         shapes, held = jax.tree.map(_wanted, state), _copy(state)
@@ -108,7 +108,7 @@ class Checkpoints:
             self._write(step, shapes, held, extra)
 
     def _write(self, step: int, shapes: dict, held: dict, extra: dict) -> None:
-        """Let Orbax begin to write what `_copy` returned of a state of these shapes."""
+        """Let Orbax begin to write the copy that `_copy` made of a state of these shapes."""
         state = packing.unpacked(held[PACKED], shapes) if PACKED in held else held["state"]
         metadata = {"whole": _digest(state, step, extra), "extra": extra, "beside": digest_of_json(extra)}
         metadata[PACKED] = PACKED in held
@@ -116,7 +116,7 @@ class Checkpoints:
         self._writer.save_checkpointables_async(step, held, custom_metadata=metadata, overwrite=True)
 
     def _open(self) -> ocp.training.Checkpointer:
-        """Return what writes into the folder, with what a kill has left cleared away and damage set aside."""
+        """Return the writer of the folder, after removing partial files of a kill and renaming damaged checkpoints."""
         if hosts.is_writer():
             self._set_aside()
         hosts.wait_for_all("damaged checkpoints are set aside")
@@ -139,7 +139,7 @@ class Checkpoints:
             self._path(step).rename(aside)
 
     def wait(self) -> None:
-        """Return when every checkpoint is whole on the disk.
+        """Wait until every checkpoint is complete on disk.
 
         Raises:
             StorageError: one could not be written; those before it are kept.
@@ -153,7 +153,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Say in one line what keeps a checkpoint from being written, whichever library met it."""
+        """Return one line on why a checkpoint cannot be written, whichever library raised the error."""
         try:
             yield
         except Exception as error:
@@ -164,7 +164,7 @@ class Checkpoints:
             raise StorageError(storage_line(self.folder, reason, number)) from error
 
     def steps(self) -> list[int]:
-        """Return the steps of which there are checkpoints, from the newest to the oldest.
+        """Return the steps that have a checkpoint, newest first.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -173,40 +173,41 @@ class Checkpoints:
             return []
         with storage_errors(self.folder):
             names = os.listdir(self.folder)
-        # A checkpoint that is not whole has another name: a number is given by a rename, at the end.
+        # An incomplete checkpoint has another name: the final rename gives it its number.
         return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
 
     def check_has(self, step: int) -> None:
-        """Raise `InputError` where there is no checkpoint of a step; the message lists those that there are."""
+        """Raise `InputError` if a step has no checkpoint; the message lists the steps that do."""
         steps = sorted(self.steps())
         if step not in steps:
             there = ", ".join(f"{saved:,}" for saved in steps) or "none"
             raise InputError(
-                f"{self.folder}: has no checkpoint at step {step:,}; there are: {there}; --checkpoint-every and "
-                "--keep-every of the run that writes them keep more"
+                f"{self.folder}: has no checkpoint at step {step:,}; available: {there}; train with a different "
+                "--checkpoint-every or "
+                "--keep-every to keep more"
             )
 
     def _path(self, step: int) -> Path:
         return self.folder.absolute() / str(step)
 
     def beside(self) -> dict | None:
-        """Return what the newest checkpoint holds beside its arrays, None if none can be read."""
+        """Return the fields of the newest readable checkpoint without its arrays, None if there is none."""
         for step in self.steps():
             with _quiet(), _alone(), contextlib.suppress(Exception):  # `restore` says what is damaged
                 return _whole_metadata(self._path(step))["extra"]
         return None
 
     def restore(self, like: dict, check: Callable[[int, dict], None] | None = None) -> Restored | None:
-        """Return the newest checkpoint that is whole, or None if there is none at all.
+        """Return the newest complete checkpoint, or None if the run has no checkpoints.
 
         Args:
-            like: a tree of arrays with the shapes and dtypes that are expected, and where they are wanted: arrays of a
-                mesh are restored onto it, whatever mesh they were saved from, all others onto one device.
-            check: called with the step and what is beside its arrays, before these are read; raises `InputError`
-                where a checkpoint is whole and the files of the run do not fit it.
+            like: a tree of arrays with the expected shapes, dtypes and placement: arrays of a
+                mesh are restored onto it, whatever mesh they were saved from; all others onto one device.
+            check: called with the step and the other fields before the arrays are read; raises `InputError`
+                if the checkpoint is complete but the files of the run do not match it.
 
         Raises:
-            InputError: there are checkpoints, and every one is damaged or of another model; or what `check` raises.
+            InputError: every checkpoint is damaged or for another model; or an error of `check`.
         """
         steps, misfits = self.steps(), 0
         for step in steps:
@@ -215,19 +216,17 @@ class Checkpoints:
                     return self._read(step, like, check)
                 except InputError:
                     raise
-                except Exception as error:  # whatever a damaged file makes the reader do
+                except Exception as error:  # a damaged file can raise anything
                     reason, fits = _first_cause(error), not isinstance(error, packing.MisfitError)
-                gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
+                gc.collect()  # abandoned reads print warnings when they are collected; silence them
             _ignore_closed_loops()
             if fits:
                 self._damaged.append(step)
             misfits += not fits
-            what = "is damaged and skipped" if fits else "is of another model than config.json"
+            what = "is damaged and skipped" if fits else "does not match the model in config.json"
             self._tell(f"{self.folder}: checkpoint at step {step:,} {what} ({reason})")
         if misfits:
-            raise InputError(
-                f"{self.folder}: no checkpoint is of the model that config.json describes; put config.json back"
-            )
+            raise InputError(f"{self.folder}: no checkpoint matches the model in config.json; restore config.json")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run again")
         return None
@@ -249,12 +248,12 @@ class Checkpoints:
         raise InputError(f"{self.folder}: checkpoint at step {step:,} is damaged ({reason}); use another one")
 
     def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:
-        """Read a checkpoint: each process its own part, and what one of them cannot read is damaged for all."""
+        """Read a checkpoint. Each process reads its part; if one fails, the checkpoint counts as damaged in all."""
         state, wrong = None, None
         try:
             with _alone():
                 metadata = _whole_metadata(self._path(step))
-                extra, known = metadata["extra"], "whole" in metadata  # older ones have none of what is beside
+                extra, known = metadata["extra"], "whole" in metadata  # older checkpoints have no other fields
                 whole = metadata["whole" if known else "digest"]
                 if check is not None:
                     check(step, extra)
@@ -268,10 +267,10 @@ class Checkpoints:
         return Restored(step, state, extra)
 
     def _load(self, step: int, like: dict, *, packed: bool) -> dict:
-        """Return the arrays of a checkpoint, each where it is wanted.
+        """Return the arrays of a checkpoint on their target devices.
 
         Raises:
-            ValueError: it holds other numbers than are wanted, and whatever Orbax raises.
+            ValueError: its content does not match `like`; other errors come from Orbax.
         """
         wanted = jax.tree.map(_wanted, like)
         if not packed:
@@ -280,7 +279,7 @@ class Checkpoints:
         return jax.tree.map(_placed, packing.unpacked(pieces, wanted), wanted)
 
     def close(self) -> None:
-        """Wait for writes that are under way, and let go of the folder.
+        """Wait for pending writes and release the folder.
 
         Raises:
             StorageError: the last checkpoint could not be written.
@@ -289,13 +288,13 @@ class Checkpoints:
             self.wait()
         finally:
             self._thread.shutdown()
-            with self._silence, _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
+            with self._silence, _quiet(), contextlib.suppress(Exception):  # the error has been reported
                 if self._writer is not None:
                     self._writer.close()
 
 
 def _whole_metadata(path: Path) -> dict:
-    """Return what a checkpoint says of itself; `ValueError` where it does not match its own digest."""
+    """Return the description inside a checkpoint; `ValueError` if it does not match its digest."""
     metadata = ocp.checkpointables_metadata(path).custom_metadata
     if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
         raise ValueError("its content does not match its digest")
@@ -304,7 +303,7 @@ def _whole_metadata(path: Path) -> dict:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let Orbax read in this process without waiting for the others, which may meet damage where this one does not."""
+    """Let Orbax read in this process without waiting for others, which may find damage that this process does not."""
     if jax.process_count() == 1:
         yield
         return
@@ -314,7 +313,7 @@ def _alone() -> Iterator[None]:
 
 
 def _context(**options) -> ocp.Context:
-    """Return a context of Orbax with options of its processes; they are set one by one where Orbax allows that."""
+    """Return an Orbax context with options for its processes, set one by one if this version of Orbax allows it."""
     context = ocp.Context()
     if not hasattr(context, "multiprocessing"):  # before 0.12 they are given at once
         return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
@@ -324,10 +323,10 @@ def _context(**options) -> ocp.Context:
 
 
 def _give_way() -> None:
-    """Let this thread, and those that it starts, run where the step leaves a core idle: it waits for none of them.
+    """Let this thread and the threads it starts use only cores that the training step leaves idle.
 
-    Threads of the step wait for each other at every operation, so a core that is taken from one holds up all. On Linux
-    alone a thread has a priority of its own.
+    Threads of the step wait for each other at every operation, so taking a core from one delays all. Only on Linux
+    does a thread have its own priority.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -335,10 +334,10 @@ def _give_way() -> None:
 
 
 def _copy(state: dict) -> dict:
-    """Return what Orbax is to write: the arrays in memory of their own.
+    """Return the arrays for Orbax to write, copied into separate memory.
 
-    Those of a single CPU device are packed: a run of the demo has 44, for which Orbax takes three times as long as for
-    one. All others stay where they are.
+    Arrays of a single CPU device are packed: a run of the demo has 44, which take Orbax three times as long as
+    one. Other arrays are not packed.
     """
     if all(_on_one_cpu(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(state)):
         return {PACKED: packing.packed(state)}
@@ -346,7 +345,7 @@ def _copy(state: dict) -> dict:
 
 
 def _on_one_cpu(sharding) -> bool:
-    """Return whether an array is in the memory of the host: from an accelerator a copy to there would be waited for."""
+    """Return whether an array is in host memory; a copy from an accelerator would block."""
     single = isinstance(sharding, jax.sharding.SingleDeviceSharding)
     return single and all(device.platform == "cpu" for device in sharding.device_set)
 
@@ -357,18 +356,18 @@ def _copy_in_place(tree: dict) -> dict:
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
-    """Return what to read into; without a sharding Orbax wants the devices that the array was saved from."""
+    """Return the target of a read; without a sharding Orbax needs the devices that the array was saved from."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _placed(array: np.ndarray, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return an array in the memory of the devices that are to hold it; each process fills its own."""
+    """Return an array on its target devices; each process fills its own part."""
     return jax.make_array_from_callback(array.shape, wanted.sharding, lambda place: array[place])
 
 
 def _whole_text(error: BaseException | None) -> str:
-    """Return what an error and those that led to it say."""
+    """Return the messages of an error and of its causes."""
     return "" if error is None else f"{error}\n{_whole_text(error.__cause__ or error.__context__)}"
 
 
@@ -393,7 +392,7 @@ def _silent_loggers() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """Keep silent, from now on, what threads of an abandoned read or write say: their event loop is closed."""
+    """From now on, silence threads of an abandoned read or write, whose event loop is closed."""
     before = sys.unraisablehook
     if getattr(before, "ignores_closed_loops", False):
         return
@@ -408,7 +407,7 @@ def _ignore_closed_loops() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Orbax from warning, too, and the interpreter from telling of reads that were given up."""
+    """Silence warnings of Orbax and messages of the interpreter about abandoned reads."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with _silent_loggers(), warnings.catch_warnings():
@@ -419,7 +418,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> str:
-    """Return a hash of every array of a tree, with its path, dtype and shape, and of the step and what is beside it."""
+    """Return a hash of every array of a tree, with its path, dtype and shape, of the step and of the other fields."""
     result = hashlib.blake2b(digest_size=16)
     if step is not None:
         result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())

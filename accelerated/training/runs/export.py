@@ -5,12 +5,13 @@
     state, metrics = steps(state, batches, first_step, inputs, left=1)
 
 The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
-run compiles, weights, optimizer, router and all, with two exceptions. In training BASE shares the tokens out by the
-auction, which stays on the device, and not by loops on the host, which no file can hold. On CPU attention and experts
-run as plain JAX, and not by the loops of this package (`cpu`), which would tie the file to its version. Shapes are
+run compiles, including weights, optimizer and router, with two exceptions. In training BASE assigns tokens by the
+auction, which runs on the device, instead of by loops on the host, which a file cannot contain. On CPU attention and
+experts run as plain JAX instead of this package's loops (`cpu`), which would tie the file to its version. Shapes are
 fixed: those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys
-and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many
-bad batches may still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
+and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The number of
+bad batches that may still be skipped is an input, too, independent of `--skip-bad-batches`. The program is for one
+device.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
 
     Args:
         config: the run.
-        platforms: some of `PLATFORMS`; none of them has to be here.
+        platforms: some of `PLATFORMS`; this machine needs none of them.
 
     Raises:
         InputError: an unknown platform, none, or a configuration that cannot be used, such as one with a mesh.
@@ -57,8 +58,8 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown or not platforms:
-        found = repr(unknown[0]) if unknown else "empty"
-        raise InputError(f"platforms is {found}; allowed: {', '.join(PLATFORMS)}, at least one of them")
+        platform = repr(unknown[0]) if unknown else "empty"
+        raise InputError(f"platforms is {platform}; allowed: {', '.join(PLATFORMS)}, at least one of them")
     config.check()
     if config.mesh is not None:
         raise InputError(f"mesh is {config.mesh!r}; an exported step runs on one device; leave mesh out")
@@ -70,8 +71,8 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     steps = compiled_steps(config, base_method="auction")
 
     def program(leaves, batches, first_step, left, inputs):
-        after, metrics = steps(jax.tree.unflatten(structure, leaves), batches, first_step, left, RunInputs(*inputs))
-        return tuple(jax.tree.leaves(after)), tuple(metrics)
+        new_state, metrics = steps(jax.tree.unflatten(structure, leaves), batches, first_step, left, RunInputs(*inputs))
+        return tuple(jax.tree.leaves(new_state)), tuple(metrics)
 
     table = table_shape(config.model)
     inputs = jax.eval_shape(lambda: run_inputs(config, None))
@@ -88,7 +89,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
 class LoadedTrainStep(NamedTuple):
     """A train step from a file; called as (state, batches, first_step, inputs, left=0) -> (state, `StepMetrics`).
 
-    The state that goes in is given up, as in a live run.
+    The input state is donated, as in a live run.
 
     Attributes:
         exported: JAX's own object
@@ -108,15 +109,15 @@ class LoadedTrainStep(NamedTuple):
             batches: [n, b, S + 1] int32, with the n, b and S that were exported.
             first_step: number of the first of the n steps, from 0.
             inputs: what `step.run_inputs` returns for the run.
-            left: bad batches that may still be passed over, see `step.make_train_steps`; from the next one on the state
-                stays as it was before it.
+            left: bad batches that may still be skipped, see `step.make_train_steps`; at the next one the state
+                stops changing.
 
         Raises:
             ValueError: other shapes, or another platform, than were exported.
         """
         leaves, structure = jax.tree.flatten(state)
-        after, metrics = self.run(tuple(leaves), batches, np.int32(first_step), np.int32(left), tuple(inputs))
-        return jax.tree.unflatten(structure, after), StepMetrics(*metrics)
+        new_leaves, metrics = self.run(tuple(leaves), batches, np.int32(first_step), np.int32(left), tuple(inputs))
+        return jax.tree.unflatten(structure, new_leaves), StepMetrics(*metrics)
 
 
 def load_train_step(content: bytes) -> LoadedTrainStep:
@@ -126,12 +127,12 @@ def load_train_step(content: bytes) -> LoadedTrainStep:
         content: of the file.
 
     Raises:
-        InputError: the content is no exported program that this version of JAX reads.
+        InputError: this version of JAX cannot read the content as an exported program.
     """
     try:
         exported = export.deserialize(bytearray(content))
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        raise InputError(f"this is no exported train step that JAX {jax.__version__} can read: {error}") from error
+        raise InputError(f"JAX {jax.__version__} cannot read this as an exported train step: {error}") from error
     return LoadedTrainStep(exported, jax.jit(exported.call, donate_argnums=0))

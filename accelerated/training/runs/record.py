@@ -1,4 +1,4 @@
-"""What ties the files of a run together: its record, in `record.json` and inside each checkpoint.
+"""The record of a run's files, in `record.json` and inside each checkpoint.
 
     config            the fields of the configuration
     tokenizer         digest of tokenizer.model
@@ -7,9 +7,9 @@
     rows, windows     every row of results.csv, and the digest of validation_windows.csv as it was with that row
     log               how many bytes log.jsonl had, and their digest
 
-A checkpoint has the record of its step, under its own digest, so weights and files cannot be exchanged for those of
-another run. `record.json` has the record of the last evaluation, for readers that load no weights. It is written before
-the files that it describes, so a kill between two writes leaves files that are older than the record, never newer: a
+The digest of a checkpoint covers the record of its step, so weights and files cannot be exchanged for those of
+another run. `record.json` has the record of the last evaluation, for readers that need no weights. It is written before
+the files, so after a kill the files may be older than the record but never newer: a
 table with fewer rows, a log with more lines.
 
 Runs of earlier versions have no record, so changes of their files cannot be detected.
@@ -28,7 +28,7 @@ from ...json_files import misfit, read_json, shown
 from ..configuration import PLACES, TrainConfig, from_mapping
 
 FILE = "record.json"
-"""Name of the record in the folder of a run, and without its ending that of the entry in a checkpoint."""
+"""File name of the record in a run folder; without its ending, the name of its entry in a checkpoint."""
 
 FORM = {
     "config": dict,
@@ -41,12 +41,12 @@ FORM = {
 }
 """The form of a record in JSON."""
 
-WRITTEN_ANEW = "put it back, or delete it and repeat the training command"
-"""What helps where a file is not the one that the run wrote."""
+WRITTEN_ANEW = "restore it, or delete it and repeat the training command"
+"""Remedy if a file is not the one that the run wrote."""
 
 
-A_NEW_LOG = "put it back, or move it away to start a new log"
-"""What helps where the log is not the one that the run wrote."""
+A_NEW_LOG = "restore it, or move it away to start a new log"
+"""Remedy if the log is not the one that the run wrote."""
 
 
 NO_RECORD = "has no record (an earlier version wrote it), so changes of its files cannot be detected"
@@ -54,7 +54,7 @@ NO_RECORD = "has no record (an earlier version wrote it), so changes of its file
 
 
 class Record(NamedTuple):
-    """What a run has written up to some step; see above."""
+    """The files of a run up to some step; see above."""
 
     config: dict
     tokenizer: str
@@ -65,7 +65,7 @@ class Record(NamedTuple):
     log: dict  # bytes, digest
 
     def plain(self) -> dict:
-        """Return the record as JSON holds it."""
+        """Return the record as JSON values."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
@@ -75,7 +75,7 @@ def digest(content: bytes) -> str:
 
 
 def digest_of_json(value) -> str:
-    """Return the digest of what JSON holds, whatever the order of its keys."""
+    """Return the digest of a JSON value, independent of the order of its keys."""
     return digest(json.dumps(value, sort_keys=True).encode())
 
 
@@ -90,7 +90,7 @@ def digest_of_table(table: np.ndarray | None) -> str | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write the record of a run, whole or not at all."""
+    """Write the record of a run atomically."""
     content = {"record": record.plain(), "digest": digest_of_json(record.plain())}
     write_atomically(Path(folder) / FILE, json.dumps(content, indent=1) + "\n")
 
@@ -115,7 +115,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def record_in(extra: dict) -> Record | None:
-    """Return the record in what a checkpoint holds beside its arrays, None in one of an earlier version.
+    """Return the record among the fields of a checkpoint; None for an earlier version.
 
     Raises:
         ValueError: it has another form.
@@ -128,7 +128,7 @@ def record_in(extra: dict) -> Record | None:
 
 
 def texts_in(extra: dict) -> dict[str, str]:
-    """Return the digests of the texts from what a checkpoint has beside its arrays; older ones have one, the corpus."""
+    """Return the digests of the texts among the fields of a checkpoint; older ones have only the corpus."""
     record, position = record_in(extra), extra.get("position", {})
     if record is None:
         return {"corpus": position["tokens"].partition("-")[0]} if "tokens" in position else {}
@@ -143,7 +143,7 @@ def _record(plain: dict) -> Record:
 
 
 def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:
-    """Raise `InputError` where a configuration is not the recorded one; texts and runs may lie elsewhere."""
+    """Raise `InputError` if a configuration is not the recorded one; paths of texts and runs may differ."""
     before = from_mapping(record.config, by)
     different = config.difference(before, (*config.changeable(before), *PLACES))
     if different:
@@ -152,13 +152,15 @@ def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE
 
 
 def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> None:
-    """Raise `InputError` where rows of results.csv are not those of the record; the last ones may be missing."""
+    """Raise `InputError` if rows of results.csv differ from the record; the last ones may be missing."""
     for row, recorded in zip(rows, record.rows, strict=False):
         here = {name: cell for name, cell in row.items() if cell}
         names = ("step", *recorded, *here)
         wrong = next((name for name in names if here.get(name) != recorded.get(name)), None)
         if wrong == "step":
-            raise InputError(f"{path}: has no row of step {recorded.get(wrong)}, but {by} has; {WRITTEN_ANEW}")
+            raise InputError(
+                f"{path}: the row of step {recorded.get(wrong)}, which {by} has, is missing; {WRITTEN_ANEW}"
+            )
         if wrong is not None:
             raise InputError(
                 f"{path}: {wrong} at step {here['step']} is {shown(here.get(wrong, ''))}, but "
@@ -169,7 +171,7 @@ def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> 
 
 
 def check_log(path: Path, content: bytes, record: Record, by: str = FILE) -> None:
-    """Raise `InputError` where a log does not begin with the recorded lines; lines after them may be there."""
+    """Raise `InputError` if a log does not begin with the recorded lines; more lines may follow."""
     size = record.log["bytes"]
     if len(content) < size or digest(content[:size]) != record.log["digest"]:
         how = f"has {len(content):,} of the {size:,} bytes" if len(content) < size else "has other lines than those"

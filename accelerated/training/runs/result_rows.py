@@ -23,11 +23,11 @@ from ..window_losses import WindowLosses, documents, standard_error
 from .record import WRITTEN_ANEW
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
-"""Header of every table that is written here."""
+"""Header of every table written here."""
 
 
 def routing_options(model: ModelConfig) -> str:
-    """Return in words which blocks are routed, the options of the layer, and how a mixture gives back."""
+    """Return the layout cell: which blocks are routed, options of the layer, and how a mixture returns its output."""
     if model.router == "dense":
         return ""
     words = [model.layout, "normed" if model.output_norm else ""]
@@ -68,15 +68,15 @@ def result_row(
         config: the run.
         hyper_id: number of the run in its sweep.
         step: training steps done.
-        losses: {"validation": nats per token, ...}; sets that were not evaluated stay blank.
-        validation: those of the validation text, window by window.
+        losses: {"validation": nats per token, ...}; other sets stay blank.
+        validation: window losses of the validation text.
         dropped: share of assignments dropped in training since the evaluation before.
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
-        trunk: from which run and step the run was branched off, see `trunk`; "" if from none.
-        initial_tokens: that the weights were trained on before, see `weights.lent`.
+        trunk: run and step where the run branched off, see `trunk`; "" if none.
+        initial_tokens: training tokens of the initial weights, see `weights.lent`.
         unique_tokens: of the training text; None if not known.
-        learned: what the routers have learned, by column; None where it was not measured.
+        learned: what the routers have learned, by column; None if not measured.
     """
     row = dict.fromkeys(COLUMNS, "") | run_columns(config)
     row |= {f"loss_{name}": value for name, value in losses.items()}
@@ -103,7 +103,7 @@ def result_row(
 
 
 def run_columns(config: TrainConfig) -> dict:
-    """Return the cells that are the same in every row of a run, and follow from its configuration."""
+    """Return the cells that follow from the configuration and are equal in every row of a run."""
     model, counted = config.model, config.accounting()
     return {
         "num_experts": model.experts,
@@ -135,21 +135,21 @@ def run_columns(config: TrainConfig) -> dict:
 
 @functools.cache
 def commit() -> str:
-    """Return the commit of the checkout that this code runs from, or the version of the package."""
+    """Return the commit of the checkout, or the version of the package."""
     here = Path(__file__).parent
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
         )
-        if found.returncode == 0 and (here.parents[2] / ".git").exists():
-            return found.stdout.strip()
+        if process.returncode == 0 and (here.parents[2] / ".git").exists():
+            return process.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         pass
     return importlib.metadata.version("routelaws")
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Write a table, whole or not at all; numbers are written so that they read back exactly."""
+    """Write a table atomically; numbers read back exactly."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -158,7 +158,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def as_text(row: dict) -> dict[str, str]:
-    """Return the cells of a row as a table holds them, without the blank ones."""
+    """Return the non-blank cells of a row as text."""
     return {name: str(value) for name, value in row.items() if value != ""}
 
 
@@ -186,7 +186,7 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Raise `InputError` where the header of a run's table has other columns than tables here."""
+    """Raise `InputError` if the columns of a run's table are not those of `HEADER`."""
     unknown = next((name for name in header if name not in COLUMNS or header.count(name) > 1), None)
     missing = next((name for name in ("hyper_id", "step", "loss_validation") if name not in header), None)
     if unknown is not None or missing is not None:
@@ -195,7 +195,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _wrong_in_row(header: list[str], cells: list[str]) -> str | None:
-    """Return what is wrong with a row of a run's table, None if nothing is."""
+    """Return the error in a row of a run's table, or None."""
     if len(cells) != len(header):
         return f"has {len(cells)} cells; {len(header)} are needed"
     for name, cell in zip(header, cells, strict=True):

@@ -1,4 +1,4 @@
-"""The table and the log of a run, cut back to the checkpoint that it goes on from, after a look at what is there."""
+"""Check the table and the log of a run, and cut them back to the checkpoint from which it resumes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from .run_folder import check_losses, read_log
 
 
 class Kept(NamedTuple):
-    """What a run goes on with."""
+    """The log and table with which a run resumes."""
 
     rows: list[dict[str, str]]
     windows: list[str]  # see `record.Record`
@@ -25,7 +25,7 @@ class Kept(NamedTuple):
 def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], None]) -> Kept:
     """Return the table and the log of a run up to a checkpoint.
 
-    Rows that the table lost are those of the record. A log that is gone begins anew.
+    Missing rows are restored from the record. A missing log begins again.
 
     Args:
         folder: of the run.
@@ -40,9 +40,9 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     rows = [row for row in read_rows(table) if int(row["step"]) <= step]
     check_rows(table, rows, record, by)
     if len(rows) < len(record.rows):
-        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}, and the others are restored from it")
+        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the others are restored")
     if not os.path.exists(log):
-        tell(f"{log}: is gone; a new log begins at step {step:,}")
+        tell(f"{log}: is missing; a new log begins at step {step:,}")
         return Kept(record.rows, record.windows, b"")
     content = read_bytes(log)
     try:
@@ -56,7 +56,7 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
 def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     """Return the table and the log of a run up to a checkpoint of an earlier version, which has no record.
 
-    The row of the step itself may be missing: it was written when the last checkpoint was whole.
+    The row of the step itself may be missing, because it was written after the checkpoint.
 
     Args:
         folder: of the run.
@@ -69,15 +69,15 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     path = folder / "results.csv"
     read_window_losses(folder)  # says what is wrong before anything is written
     rows = [row for row in read_rows(path) if int(row["step"]) <= step]
-    found, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
-    if found not in (wanted, [s for s in wanted if s < step]):
+    steps, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
+    if steps not in (wanted, [s for s in wanted if s < step]):
         raise InputError(
-            f"{path}: is damaged: it has {len(found)} of the {len(wanted)} rows up to step {step}, where the last "
-            "checkpoint is; put it back, or delete the folder to train this run again"
+            f"{path}: is damaged: it has {len(steps)} of the {len(wanted)} rows up to step {step}, the last "
+            "checkpoint; restore it, or delete the folder to train this run again"
         )
     lines = read_log(folder / "log.jsonl")
     check_losses(path, rows, lines)
-    unfinished = step in evaluations and step not in found
+    unfinished = step in evaluations and step not in steps
     lines = [line for line in lines if line["step"] <= step]
     anew = ("evaluation", "routing") if unfinished else ()
     lines = [line for line in lines if line["step"] < step or line["kind"] not in anew]
@@ -86,9 +86,9 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
 
 
 def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
-    """Raise `InputError` where a run without a checkpoint had one: by its table or its log it came further.
+    """Raise `InputError` if the table or log of a run without a checkpoint shows that it had one.
 
-    The second checkpoint is begun when the first is whole, and the last row is written when the last one is.
+    The second checkpoint starts after the first is complete, and the last row is written after the last one.
 
     Args:
         folder: of the run.
@@ -99,6 +99,6 @@ def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
     reached = max([0, *rows, *(line["step"] for line in read_log(folder / "log.jsonl"))])
     if steps in rows or reached > sorted(checkpoints)[:2][-1]:
         raise InputError(
-            f"{folder}: was trained up to step {reached:,} and has no checkpoint; put its checkpoints back, or delete "
+            f"{folder}: was trained up to step {reached:,} but has no checkpoint; restore its checkpoints, or delete "
             "the folder to train this run again"
         )

@@ -1,11 +1,11 @@
-"""The files of a run folder beside its checkpoints, each checked when it is read: by its form, and by the run's record.
+"""The files of a run folder besides checkpoints; reading checks each file's form and the run's record.
 
 config.json        the resolved configuration            `claim_folder`, `read_config`
 tokenizer.model    from text to tokens                   `read_tokenizer`
 hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
 log.jsonl          one line per compiled call            `read_log`, `Log`
 results.csv, validation_windows.csv                      `read_results`
-record.json        what ties them together               see `record`
+record.json        digests of these files                see `record`
 """
 
 import contextlib
@@ -49,18 +49,18 @@ LOG_LINE = {
 
 
 def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return the configuration of the run in a folder, None if it holds none.
+    """Return the configuration of the run in a folder, None if there is no run.
 
     Raises:
-        InputError: it is another run's, `TrainConfig.changeable` fields aside; the message names the first difference.
+        InputError: the run differs, except in `TrainConfig.changeable` fields; the message names the first difference.
     """
     if not os.path.exists(Path(folder) / "config.json"):
         return None
-    found = read_config(folder)
-    if different := config.difference(found, config.changeable(found)):
+    saved = read_config(folder)
+    if different := config.difference(saved, config.changeable(saved)):
         name, ours, theirs = different
         raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
-    return found
+    return saved
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
@@ -129,7 +129,7 @@ def keep_tokenizer(source: Path, folder: Path) -> None:
 
 
 def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
-    """Write the table into the folder of a run, unless one is there."""
+    """Write the table into the folder of a run, unless it has one."""
     if table is not None and not os.path.exists(Path(folder) / HASH_TABLE):
         content = io.BytesIO()
         np.save(content, table, allow_pickle=False)
@@ -144,10 +144,10 @@ def table_shape(model: ModelConfig) -> tuple[int, int] | None:
 
 
 def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
-    """Return the table that a run keeps; None if its model has none, or there is no such file.
+    """Return the saved table of a run; None if its model has none, or the file is missing.
 
     Raises:
-        InputError: it cannot be read, or is no table of this model.
+        InputError: the file cannot be read, or is not a table for this model.
     """
     path, shape = Path(folder) / HASH_TABLE, table_shape(model)
     if shape is None or not os.path.exists(path):
@@ -170,15 +170,15 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
 
 
 class Log:
-    """The log of a run while it is trained: written line by line, with a digest of all so far."""
+    """The log of a run during training: written line by line, with a digest of all lines so far."""
 
     def __init__(self, path: Path, content: bytes = b""):
-        """Take the path, and the lines that it goes on from."""
+        """Take the path and the existing lines."""
         self.path, self._file, self._content = Path(path), None, content
         self._bytes, self._hash = len(content), blake2b(content, digest_size=16)
 
     def begin(self) -> None:
-        """Write the file anew with the lines that it goes on from."""
+        """Write the file again with the existing lines."""
         write_atomically(self.path, self._content)
         self._content = b""
 
@@ -193,13 +193,13 @@ class Log:
         self._hash.update(line.encode())
 
     def mark(self) -> dict:
-        """Return how much was written and its digest, for a record, once it is on the disk."""
+        """Flush to disk; return the number of bytes and their digest for a record."""
         if self._file is not None:
             os.fsync(self._file.fileno())
         return {"bytes": self._bytes, "digest": self._hash.hexdigest()}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # every line was flushed
                 self._file.close()
@@ -207,7 +207,7 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict]:
-    """Return the lines of a log; a last line that a kill cut short is left out.
+    """Return the lines of a log, without a last line that a kill cut short.
 
     Raises:
         InputError: a line is damaged, or the file cannot be read.
@@ -255,18 +255,18 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     if rows and record.windows[len(rows) - 1] in ("", digest(content)):
         return rows, read_window_losses(folder)
     if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
-        raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; put it back, or delete it")
+        raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; restore it, or delete it")
     return rows, None  # a stopped run may have written those of the next row
 
 
 def check_losses(path: Path, rows: list[dict], lines: list[dict]) -> None:
-    """Raise `InputError` where a table has another validation loss than the log; for runs without a record."""
+    """Raise `InputError` if a validation loss of the table differs from the log; for runs without a record."""
     losses = {line["step"]: line.get("loss_validation") for line in lines if line["kind"] == "evaluation"}
     for row in rows:
         logged = losses.get(int(row["step"]))
         if logged is not None and float(row["loss_validation"]) != logged:
             what = f"loss_validation at step {row['step']} is {row['loss_validation']}, but {logged} in log.jsonl"
-            raise InputError(f"{path}: {what}; put back the file that was changed")
+            raise InputError(f"{path}: {what}; restore the file that was changed")
 
 
 def read_own_log(folder: Path) -> list[dict]:

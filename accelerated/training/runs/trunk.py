@@ -1,8 +1,8 @@
-"""Several budgets from one run: a run that begins at a checkpoint of another run, its trunk.
+"""Several budgets from one run: a run can begin at a checkpoint of another run, its trunk.
 
-Two runs whose fields differ in the schedule alone, and whose learning rates agree up to a step, are one run up to that
-step: they have the same weights, batches and noise. So a run that stays at the peak of its learning rate is trained
-once, and a run of each smaller budget takes over its state where its own decay begins (Hägele et al. 2024, arXiv
+If two runs differ only in the schedule and their learning rates agree up to a step, they are identical up to that
+step: same weights, batches and noise. So a run that stays at the peak of its learning rate is trained
+once, and a run of each smaller budget takes over its state at the start of its own decay (Hägele et al. 2024, arXiv
 2405.18392, section 3). Its losses are bit for bit those of the same run trained alone.
 """
 
@@ -28,13 +28,13 @@ NOT_IN_STATE = (
 
 
 class Trunk(NamedTuple):
-    """Where a run begins: after a step of another run."""
+    """The start of a run: a step of another run."""
 
     folder: Path
     step: int
 
     def __str__(self) -> str:
-        """Return it as the results table names it, such as `002-top_k-E8-d16-L2-s42@320`."""
+        """Return its name in the results table, such as `002-top_k-E8-d16-L2-s42@320`."""
         return f"{self.folder.absolute().name}@{self.step}"
 
     def checkpoints(self, tell: Callable[[str], None] = print) -> Checkpoints:
@@ -47,29 +47,32 @@ class Trunk(NamedTuple):
 
 
 def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
-    """Raise `InputError` where a run, trained alone, would not be the trunk up to the step of the trunk.
+    """Raise `InputError` if a run trained alone would differ from the trunk before the trunk's step.
 
-    The message names the first field, or the first step with another learning rate, or the checkpoints that there are.
+    The message names the first different field, the first different learning rate, or the available checkpoints.
     """
     there = read_config(trunk.folder)
     if different := config.difference(there, NOT_IN_STATE):
         name, ours, theirs = different
-        raise InputError(f"{trunk.folder}: its {name} is {theirs!r}, not {ours!r}; a decay has the fields of its trunk")
+        raise InputError(
+            f"{trunk.folder}: its {name} is {theirs!r}, not {ours!r}; a decay must have the settings of its trunk"
+        )
     ours, theirs = (np.asarray(rates_of_steps(run))[: trunk.step] for run in (config, there))
     if len(ours) < trunk.step:
         raise InputError(f"steps is {config.steps}; a decay that begins at step {trunk.step:,} needs more steps")
     apart = np.flatnonzero(ours[: len(theirs)] != theirs)
     if apart.size:
         raise InputError(
-            f"{trunk.folder}: its learning rate at step {apart[0] + 1:,} is {theirs[apart[0]]:.6g}, and that of this "
-            f"run {ours[apart[0]]:.6g}; both have to be equal up to step {trunk.step:,}: begin earlier, or use the "
-            "schedule and warm-up of the trunk and more steps"
+            f"{trunk.folder}: its learning rate at step {apart[0] + 1:,} is {theirs[apart[0]]:.6g}, but "
+            f"{ours[apart[0]]:.6g} "
+            f"in this run; both must be equal up to step {trunk.step:,}: begin earlier, or use the trunk's "
+            "schedule and warm-up and more steps"
         )
     trunk.checkpoints().check_has(trunk.step)
 
 
 def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], None]) -> Restored:
-    """Return the checkpoint of the trunk, with the name of the trunk among what is beside the arrays.
+    """Return the checkpoint of the trunk, with the trunk's name among its fields.
 
     Args:
         trunk: where the run begins.
@@ -95,12 +98,12 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
 
 
 def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: Sequence[int]) -> None:
-    """Raise `InputError` where a run is to have more steps and its learning rate has begun to decay.
+    """Raise `InputError` if a run should get more steps after its learning rate has begun to decay.
 
     Args:
         folder: of the run.
         before: the run in the folder.
-        config: the run as it is to go on.
+        config: the run with its new steps.
         saved: the steps of its checkpoints, the newest first.
     """
     if saved and saved[0] > before.stable_steps():

@@ -1,4 +1,4 @@
-"""A finished or stopped run, read for another run or another use: its weights, and what belongs to them."""
+"""Read the weights of a finished or stopped run, and the files that belong to them."""
 
 import dataclasses
 import os
@@ -24,14 +24,14 @@ from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_tab
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
 
 UPCYCLING_STREAM = 3
-"""Beside the seed, of which hidden units are drawn anew."""
+"""Folded into the seed that selects the hidden units to redraw."""
 
 DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions")
-"""Fields in which a dense lender has to be as the routed model."""
+"""Fields in which a dense source run must equal the routed model."""
 
 
 class SavedRun(NamedTuple):
-    """The last whole checkpoint of a run, and the files that belong to it."""
+    """The last complete checkpoint of a run, and the files that belong to it."""
 
     config: TrainConfig
     params: dict
@@ -47,12 +47,12 @@ class SavedRun(NamedTuple):
 
 
 def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False) -> SavedRun:
-    """Return the run in a folder, each file checked against its last whole checkpoint.
+    """Return the run in a folder, after checking each file against its last complete checkpoint.
 
     Args:
         folder: a run folder.
-        watch: told of damaged checkpoints, and of a run whose files are under no digest.
-        moments: return the state of the optimizer, too.
+        watch: gets reports of damaged checkpoints and of runs without digests.
+        moments: also return the state of the optimizer.
 
     Raises:
         InputError: no run, no checkpoint, or a file that is damaged or belongs to another run.
@@ -91,9 +91,9 @@ def check_files(
 
     Args:
         folder: a run folder.
-        config: what config.json says, or the flags.
+        config: from config.json or the flags.
         record: of a checkpoint; None in one of an earlier version.
-        by: which checkpoint that is.
+        by: name of the checkpoint in messages.
 
     Raises:
         InputError: a file is damaged, or is not the one of the record.
@@ -112,11 +112,11 @@ def check_files(
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
-    """Return the state with the weights of `init_from`, and the optimizer's state where that is wanted; and the tokens.
+    """Return the state with the weights of `init_from` (and its optimizer state on request), and the tokens.
 
     Args:
         config: the run.
-        state: as it begins without another run.
+        state: fresh, as without another run.
         watch: as in `load_run`.
     """
     saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
@@ -130,12 +130,12 @@ def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple
 
 
 def upcycles(model: ModelConfig, lender: ModelConfig) -> bool:
-    """Return whether the FFNs of a lender become experts: it is dense, and the model is not."""
+    """Return whether the FFNs of the source run become experts: it is dense, and the model is not."""
     return lender.router == "dense" and model.router != "dense"
 
 
 def _upcycling(config: TrainConfig) -> Callable[[dict, dict], dict]:
-    """Return a function of a dense tree and a fresh routed one, see `reference.upcycling`; moments are trees, too."""
+    """Return a function of a dense tree and a fresh routed tree, see `reference.upcycling`; it also takes moments."""
     model, random = config.model, np.random.default_rng([config.seed, UPCYCLING_STREAM])
     uniforms = random.random((model.num_routed, model.expert_count, model.ffn_width // model.granularity))
     options = {"noise": config.init_noise, "redrawn": config.init_redraw, "uniforms": uniforms}
@@ -147,7 +147,7 @@ def _is_params(node) -> bool:
 
 
 def check_params(config: TrainConfig) -> None:
-    """Raise `InputError` where the run of `init_from` has no checkpoints, or weights that do not fit the model."""
+    """Raise `InputError` if the run of `init_from` has no checkpoints, or its weights do not fit the model."""
     folder, model = config.init_from, config.model
     lender = read_config(folder)
     if upcycles(model, lender.model):
@@ -156,22 +156,23 @@ def check_params(config: TrainConfig) -> None:
         return
     for name in ("init_noise", "init_redraw"):
         if getattr(config, name):
-            raise InputError(f"{name} is {getattr(config, name)}; {folder} has no dense FFNs to make experts of")
+            raise InputError(f"{name} is {getattr(config, name)}, but {folder} has no dense FFNs to copy as experts")
     check_shapes(folder, config)
 
 
 def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
-    """Raise `InputError` where the run in `folder` has no checkpoints, or weights of other shapes than another run."""
-    config, like = read_config(folder), jax.eval_shape(lambda: initial_state(wanted)).params
+    """Raise `InputError` if the run in `folder` has no checkpoints, or its weights have other shapes than `wanted`."""
+    config, params = read_config(folder), jax.eval_shape(lambda: initial_state(wanted)).params
     if not os.path.isdir(Path(folder) / "checkpoints"):
         raise InputError(f"{folder}: has no checkpoints")
     shapes = jax.eval_shape(lambda: initial_state(config))
-    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
+    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (params, shapes.params))
     if ours != theirs:
         ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))
         path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
         raise InputError(
-            f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has other shapes; the first: "
+            f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has different shapes; the "
+            "first: "
             f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )
@@ -182,10 +183,10 @@ def _is_shape(node) -> bool:
 
 
 def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:
-    """Raise `InputError` where the weights of a run mean something else here: other tokens, or another hash table."""
+    """Raise `InputError` if the weights of a run belong to another tokenizer or another hash table."""
     read_tokenizer(folder)
     if (folder / "tokenizer.model").read_bytes() != Path(tokenizer).read_bytes():
-        raise InputError(f"{folder}: that run has another tokenizer, so its weights are for other tokens")
+        raise InputError(f"{folder}: that run has another tokenizer, so its weights cannot be used")
     theirs = read_hash_table(folder, read_config(folder).model)
     if table is not None and theirs is not None and not np.array_equal(table, theirs):
-        raise InputError(f"{folder}: that run has another hash table, so its experts are for other tokens")
+        raise InputError(f"{folder}: that run has another hash table, so its experts cannot be used")

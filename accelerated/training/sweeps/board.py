@@ -2,12 +2,12 @@
 
     tensorboard/events.out.tfevents…     scalars by step, and the configuration for the tab HPARAMS
 
-`log.jsonl` is what is true: when a run goes on, its log is cut back to the checkpoint, and the event files are written
-anew from it. So no step stands there twice, whatever was killed and when; what is lost is at what time of the day the
-earlier steps were done. `routelaws convert` reads such a folder back into a results table.
+`log.jsonl` is authoritative: when a run resumes, its log is cut back to the checkpoint, and the event files are written
+again from it. So no step appears twice, even after a kill. Only the time of day of the earlier steps is lost.
+`routelaws convert` reads such a folder back into a results table.
 
-The writer is TensorBoard's own (the package `tensorboard`, kept by Google; PyTorch writes by it, too), the package that
-also reads these files here: one dependency for both ways.
+The package `tensorboard` (by Google, also used by PyTorch) writes the files and reads them in `routelaws convert`,
+so one dependency is enough.
 """
 
 import time
@@ -22,14 +22,14 @@ from ..runs.run_folder import parse_line
 from ..watch import Watch
 
 FOLDER = "tensorboard"
-"""Of the event files, in the folder of a run."""
+"""Subfolder of a run folder for the event files."""
 
 FLUSHED = 5.0
-"""Seconds after which a scalar is on the disk."""
+"""Seconds after which a scalar is written to disk."""
 
 
 class Board:
-    """A `Watch` that tells another one what happens, and writes the logs of runs as event files.
+    """A `Watch` that writes the logs of runs as event files and passes all events to another `Watch`.
 
     Args:
         watch: the other one.
@@ -50,7 +50,7 @@ class Board:
         self._followed: dict[int, _Follower] = {}
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
-        """Take one event; see `training.watch.Watch`. A run says what it does after it has written its log."""
+        """Take one event; see `training.watch.Watch`. A run sends an event after it has written its log."""
         if kind == "start":
             self._followed.pop(run, None)  # its log may have been cut back
         elif kind in ("step", "evaluation", "finished", "failed") and self._log(run).exists():
@@ -67,7 +67,7 @@ class Board:
 
 
 class _Follower:
-    """What writes the event file of one run, from the first line of its log on."""
+    """Writer of the event file of one run, from the first line of its log on."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         from tensorboard.compat.proto import event_pb2
@@ -82,7 +82,7 @@ class _Follower:
         self.writer.add_event(event_pb2.Event(summary=hparams_pb(settings, trial_id=config.name()), wall_time=0.0))
 
     def follow(self, flush: bool) -> None:
-        """Write the lines that the log has more than the last time; a line that is not whole yet waits."""
+        """Write the new lines of the log; an incomplete last line is written at the next call."""
         from tensorboard.compat.proto import event_pb2
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
@@ -107,18 +107,18 @@ class _Follower:
 def scalars(line: dict) -> dict[str, float]:
     """Return {tag: number} of a line of the log.
 
-    A loss of an evaluation keeps the name of its column in the table, loss_validation; what is of training is below
-    train/, and what the loads of the experts come to, as in the table, below load/.
+    Evaluation losses keep the name of their table column (loss_validation); training scalars are below
+    train/, and the table's statistics of expert loads below load/.
     """
     if line["kind"] == "evaluation":
-        found = {name: value for name, value in line.items() if name.startswith("loss_") and value is not None}
+        losses = {name: value for name, value in line.items() if name.startswith("loss_") and value is not None}
         load = np.asarray(line.get("load", []), np.float64)
         if load.size:
-            found |= {
+            losses |= {
                 "load/max": float((load.max(axis=1) * load.shape[1]).mean()),
                 "load/idle": float((load == 0).mean()),
             }
-        return found
+        return losses
     if line["kind"] != "train":
         return {}
     return {f"train/{name}": value for name, value in line.items() if name not in ("kind", "step")}

@@ -15,7 +15,7 @@
     experts = [4, 16]
     size = ["small", "large"]
 
-Fields in [[runs]] go before those of the size, and those before [base]. All runs have one objective.
+Fields in [[runs]] override fields of the size, which override [base]. All runs have one objective.
 """
 
 import itertools
@@ -33,11 +33,11 @@ FORM = {"name?": str, "base?": dict, "sizes?": {"*": dict}, "runs?": [dict]}
 """The form of a sweep's file; each field of a run is checked with the run."""
 
 MOST_RUNS = 1000
-"""Most runs of a grid by default: a larger grid is usually an unintended product of lists."""
+"""Default limit on the runs of a grid; a larger grid is usually an unintended product of lists."""
 
 
 class Grid(NamedTuple):
-    """A named list of runs; the place in the list is the run's hyper_id."""
+    """A named list of runs; the index in the list is the run's hyper_id."""
 
     name: str
     runs: tuple[TrainConfig, ...]
@@ -54,11 +54,11 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
 
     Args:
         preset_or_file: a name of `presets`, or a path that ends in .toml.
-        overrides: fields that go before everything the file says, such as the corpus.
+        overrides: fields that override the file, such as the corpus.
         most: how many runs are allowed.
 
     Raises:
-        InputError: no such preset or file, too many runs, or an impossible one; the message says which.
+        InputError: no such preset or file, too many runs, or an invalid run, which the message names.
     """
     path = _file_of(preset_or_file)
     content = read_toml(path)
@@ -86,8 +86,9 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
         objective, first = run.model.objective, next(iter(runs)).model.objective
         if objective != first:
             raise InputError(
-                f"{where} has the objective {objective} and run 0 {first}; their losses cannot be compared, so a sweep "
-                "has one"
+                f"{where} has the objective {objective}, but run 0 has {first}; their losses cannot be compared, so "
+                "use one "
+                "objective per sweep"
             )
     if not runs:
         raise InputError(f"{path}: no [[runs]]")
@@ -95,7 +96,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
 
 
 def _file_of(preset_or_file: str) -> Path:
-    """Return the TOML file of a preset, or the path as it stands; raises InputError as `read_grid`."""
+    """Return the TOML file of a preset, or the given path; raises InputError as `read_grid`."""
     path = Path(preset_or_file)
     if path.suffix == ".toml":
         return path
@@ -108,7 +109,7 @@ def _file_of(preset_or_file: str) -> Path:
 
 
 def _axes(table: dict) -> dict[str, list]:
-    """Return {field: its values} of a [[runs]]; of a field that is a list by itself there is one value."""
+    """Return {field: its values} of a [[runs]]; a field whose type is a list has one value."""
     lists = ("corpus", "eval")
     return {name: value if isinstance(value, list) and name not in lists else [value] for name, value in table.items()}
 

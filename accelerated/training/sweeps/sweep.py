@@ -1,11 +1,11 @@
-"""A grid of runs, trained side by side, that goes on where it was killed.
+"""Train a grid of runs in parallel, and resume it after a kill.
 
 sweep folder/
     sweep.json         the resolved grid
     runs/000-dense-…/  one folder per run, see `loop`
     results.csv        the rows of every finished run
-    sessions.json      when the sweep was at work, and on how many runs at a time
-    sessions/          the same of tasks of a job array
+    sessions.json      times of the sweep's sessions, and runs at a time
+    sessions/          the same for tasks of a job array
 """
 
 import concurrent.futures
@@ -51,7 +51,7 @@ from .sweep_folder import (
 from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8
-"""A process forgets what it has compiled after so many runs: some 15 MB of each at the size of the demo."""
+"""Runs after which a process drops its compiled programs (about 15 MB per run in the demo)."""
 
 NOT_IN_PROGRAMS = (
     "seed",
@@ -64,10 +64,10 @@ NOT_IN_PROGRAMS = (
     "init_optimizer",
     "routing",
 )
-"""Fields of a run that are inputs of its programs, or are in none: runs that differ in these alone share them."""
+"""Fields that are inputs of a run's programs or unused there: runs that differ only in these share programs."""
 
 STOPPED = "stopped"
-"""What a worker returns for a run that a signal stopped; no message of a failure is that short."""
+"""Returned by a worker for a run that a signal stopped; no failure message is that short."""
 
 
 _number_trained = [0]  # runs, by this process
@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
-    """Return the hyper_ids of the runs of a task; a run that begins at a trunk is trained by the task of its trunk."""
+    """Return the hyper_ids of a task's runs; the task of a trunk also trains the runs that begin there."""
     trunks = trunks_of(grid)
     runs = range(len(grid.runs))
     return [i for i in runs if part is None or trunks.get(i, i) % part.of == part.index]
@@ -90,19 +90,19 @@ def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
 def trunks_of(grid: Grid) -> dict[int, int]:
     """Return {hyper_id: hyper_id of the trunk} of the runs that begin at a checkpoint of another run, see `trunk`.
 
-    Runs of wsd that differ in their steps alone have one trunk: the longest of them.
+    Runs with schedule wsd that differ only in steps share one trunk: the longest of them.
     """
-    alike: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for i, run in enumerate(grid.runs):
         if run.schedule == "wsd":
-            alike.setdefault(str(run.fields() | {"steps": None}), []).append(i)
-    longest = [max(runs, key=lambda i: grid.runs[i].steps) for runs in alike.values()]
-    pairs = zip(alike.values(), longest, strict=True)
+            groups.setdefault(str(run.fields() | {"steps": None}), []).append(i)
+    longest = [max(runs, key=lambda i: grid.runs[i].steps) for runs in groups.values()]
+    pairs = zip(groups.values(), longest, strict=True)
     return {i: trunk for runs, trunk in pairs for i in runs if i != trunk and grid.runs[i].stable_steps() > 0}
 
 
 def saving(grid: Grid) -> str:
-    """Return in one sentence what trunks save; "" where the grid has none."""
+    """Return one sentence on the steps that trunks save; "" if the grid has no trunks."""
     trunks, steps = trunks_of(grid), sum(run.steps for run in grid.runs)
     if not trunks:
         return ""
@@ -123,31 +123,31 @@ def run_sweep(
     part: Part | None = None,
     have: Path | None = None,
 ) -> list[dict]:
-    """Train every run of a grid, or of a part of it, that is not finished, and return the rows of all that are.
+    """Train the unfinished runs of a grid, or of a part of it, and return the rows of all finished runs.
 
-    Parts may be at work side by side, overlap, be killed and be repeated: each run has a lock of its own, and every
+    Parts may run at the same time, overlap, be killed and be repeated: each run has its own lock, and every
     part writes the table of all finished runs at its end.
 
     Args:
         grid: the runs.
-        folder: where they are kept; made if missing.
-        jobs: runs at a time, each on one thread; as many as there are cores if None. On an accelerator always 1.
+        folder: of the sweep; made if missing.
+        jobs: runs at a time, each on one thread; None: the number of cores. Always 1 on an accelerator.
         watch: told what happens.
-        later: hyper_ids of runs that are not trained now.
+        later: hyper_ids of runs to leave for later.
         part: which runs this process trains; None if it trains all of them.
-        have: a table of the same grid, whose finished runs are not trained; None for none.
+        have: a table of the same grid; its finished runs are not trained again.
 
     Raises:
-        InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
-        WorkerDiedError: a worker was killed; starting again goes on.
-        Resumable: the process was asked to stop; starting again goes on.
+        InputError: the folder holds something else, the text cannot be used, or runs diverged (the others finish).
+        WorkerDiedError: a worker was killed; start again to resume.
+        Resumable: the process was asked to stop; start again to resume.
     """
     folder, on_cpu = Path(folder), jax.default_backend() == "cpu"
     jobs = (jobs or available_cores()) if on_cpu else 1
     started = time.time()
     check_sweep_folder(folder, grid)
     check_collected(folder)
-    # Whatever is wrong with the text is found before anything is written.
+    # Find errors of the text before anything is written.
     tokens = _prepare_tokens(grid, watch)
     rows = [] if have is None else checked_rows(have, grid, [files.train_tokens for files in tokens])
     with storage_errors(folder):
@@ -180,7 +180,7 @@ def run_sweep(
 
 
 class Task(NamedTuple):
-    """One run of a sweep, as it is handed to a worker."""
+    """One run of a sweep, as sent to a worker."""
 
     hyper_id: int
     config: TrainConfig
@@ -191,7 +191,7 @@ class Task(NamedTuple):
 
 
 def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
-    """Return the runs of a grid with their folders, trunks, and the checkpoints that they keep for others."""
+    """Return the runs of a grid with their folders, trunks, and the checkpoints that they keep for other runs."""
     folders, trunks = [folder_of_run(folder, i, run) for i, run in enumerate(grid.runs)], trunks_of(grid)
     tasks = [Task(i, run, folders[i], tokens[i]) for i, run in enumerate(grid.runs)]
     for i, trunk in trunks.items():
@@ -202,7 +202,7 @@ def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
 
 
 def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int], watch: Watch) -> list[Task]:
-    """Return the runs that are to be trained now; report finished ones to the watcher."""
+    """Return the runs to train now; report finished runs to the watcher."""
     todo = []
     for task in tasks:
         if task.hyper_id in had or is_finished(task.folder, task.config):
@@ -232,10 +232,10 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
 
 
 def in_order(tasks: list[Task]) -> list[Task]:
-    """Return the runs in the order in which they are started: the longest first, so that short ones fill the end.
+    """Return the runs in starting order: the longest first, so that short ones fill the end.
 
-    Of runs of about one length (in steps of a tenth of a decade), those come last whose programs an earlier one
-    compiles: by then they are in the cache.
+    Among runs of similar length (within a tenth of a decade), runs that share programs with an earlier run come
+    last: by then the programs are cached.
     """
     before = Counter()
 
@@ -253,14 +253,14 @@ def fields_of_programs(config: TrainConfig) -> dict:
 
 
 def cost(config: TrainConfig) -> float:
-    """Return what the time of a run is guessed from, in FLOPs."""
-    overhead = 2e5  # per token: what a model costs that is too small for its FLOPs to matter
+    """Return the FLOPs from which the time of a run is estimated."""
+    overhead = 2e5  # per token: the cost of a model too small for its FLOPs to matter
     per_token = 3 * config.accounting().flops_per_token + overhead
     return per_token * config.steps * config.batch_size * config.sequence_length
 
 
 def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
-    """Train one run after the other in this process; return {hyper_id: message} of those that failed."""
+    """Train the runs in sequence in this process; return {hyper_id: message} of the failed runs."""
     failures = {}
     for task in todo:
         watch("start", run=task.hyper_id)
@@ -274,8 +274,8 @@ def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
 
 
 def _train(task: Task, watch: Watch) -> None:
-    """Train a run; what JAX keeps of several is let go together, since the next one compiles the small programs again
-    then, and traces functions of JAX itself again."""
+    """Train a run. JAX's caches are cleared only after several runs, because the next run then compiles small programs
+    and traces JAX's own functions again."""
     trunk = task.trunk if task.trunk and task.trunk.is_saved() else None  # the losses are the same without it
     Run(task.config, task.folder, task.tokens, task.hyper_id, watch, trunk=trunk, keep=task.keep).train()
     _number_trained[0] += 1
@@ -285,7 +285,7 @@ def _train(task: Task, watch: Watch) -> None:
 
 
 def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:
-    """Train runs side by side, one thread each; return {hyper_id: message} of those that failed."""
+    """Train runs in parallel, one thread each; return {hyper_id: message} of the failed runs."""
     context = multiprocessing.get_context("spawn")
     events, sender = context.Pipe(duplex=False)
     over = threading.Event()
@@ -301,7 +301,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
         except BrokenProcessPool as error:
             raise WorkerDiedError("a training process was killed; repeat the command to resume the sweep") from error
         except BaseException:
-            _kill_workers(pool)  # do not wait for runs whose results are no longer wanted
+            _kill_workers(pool)  # do not wait for runs whose results are no longer needed
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -310,7 +310,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
 
 
 def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) -> dict[int, str]:
-    """Hand the runs to the workers, wait for all of them, and return {hyper_id: message} of those that failed.
+    """Send the runs to the workers, wait for all, and return {hyper_id: message} of the failed runs.
 
     Raises:
         Resumable: a worker got a signal to stop.
@@ -328,7 +328,7 @@ def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) ->
 
 
 def _stop_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
-    """Tell the workers to stop with a checkpoint, and wait until they have; a second Ctrl-C kills them."""
+    """Tell the workers to save and stop, and wait for them; a second Ctrl-C kills them."""
     with held():
         try:
             for process in list(pool._processes.values()):
@@ -345,9 +345,9 @@ def _kill_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
 
 
 def _pass_on(events, over: threading.Event, watch: Watch) -> None:
-    """Hand the events of the workers to the watcher, in the parent.
+    """Pass the workers' events to the watcher, in the parent.
 
-    The parent takes no lock here: a worker that was killed could hold it for ever.
+    The parent takes no lock: a killed worker could hold it for ever.
     """
     while not over.is_set() or events.poll():
         if events.poll(0.1):
@@ -363,7 +363,7 @@ def _start_worker(sender, lock) -> None:
 
 
 def _train_in_worker(task: Task) -> str | None:
-    """Train one run in a worker; return why it failed, if the input was to blame, or `STOPPED`."""
+    """Train one run in a worker; return the message of an input error, or `STOPPED`."""
 
     def watch(kind, **fields):
         with _lock:
@@ -385,7 +385,7 @@ def _train_in_worker(task: Task) -> str | None:
 
 @contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, for the processes that are started inside, and put the old ones back."""
+    """Set environment variables for processes started in the body, and restore the old ones."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -1,11 +1,11 @@
-"""What the folder of a sweep holds beside its runs: which sweep it is, and when the sweep was at work.
+"""The files in the folder of a sweep besides its runs: the grid, the table and the sessions.
 
 sweep.json         the resolved grid                                       `claim_sweep_folder`, `read_plan`
 runs/000-dense-…/  one folder per run                                      `folder_of_run`, `is_finished`
 results.csv        the rows of every finished run                          `collect_rows`
 have.csv           rows of runs that were trained elsewhere                `keep_had`, `read_had`
-sessions.json      when the sweep was at work, on how many runs at a time  `session`, `read_sessions`
-sessions/          the same of tasks of a job array, a file for each
+sessions.json      times of the sweep's sessions, and runs at a time       `session`, `read_sessions`
+sessions/          the same for tasks of a job array, one file per task
 """
 
 import json
@@ -26,41 +26,43 @@ from ..runs.run_folder import read_config, read_results
 from .grid import Grid
 
 HAVE = "have.csv"
-"""Rows of runs that a sweep need not train, since a table of the same grid has them (`routelaws sweep --have TABLE`).
+"""Rows of runs that a sweep need not train, from a table of the same grid (`routelaws sweep --have TABLE`).
 
-Every later command counts these runs as finished. A run that is finished in the folder goes before its rows here.
+Later commands count these runs as finished. A run that is finished in the folder overrides its rows here.
 """
 
 SESSION = {"started": NUMBER, "last": NUMBER, "jobs?": int, "cores?": int}
 """The form of a session."""
 
 HEARTBEAT = 2.0
-"""Seconds between the notes of a session that it is still at work."""
+"""Seconds between two updates of a session's last time."""
 
 
 def check_sweep_folder(folder: Path, grid: Grid) -> None:
-    """Raise `InputError` where the folder of a sweep is in use for something else."""
+    """Raise `InputError` if the folder of a sweep is used for something else."""
     folder = Path(folder)
     if os.path.exists(folder / "sweep.json"):
         planned = read_plan(folder).runs
         pairs = enumerate(zip(grid.runs, planned, strict=False))
-        different = next(((i, *found) for i, (ours, theirs) in pairs if (found := ours.difference(theirs))), None)
+        different = next(
+            ((i, *difference) for i, (ours, theirs) in pairs if (difference := ours.difference(theirs))), None
+        )
         if different:
             i, name, ours, theirs = different
             what = f"another sweep: {name} of run {i} is {shown(theirs)} there, and {shown(ours)} here"
             raise InputError(f"--out {folder}: holds the results of {what}; choose another folder")
         if len(planned) != len(grid.runs):
-            what = f"another sweep, of {len(planned)} runs and not {len(grid.runs)}"
+            what = f"another sweep, with {len(planned)} runs instead of {len(grid.runs)}"
             raise InputError(f"--out {folder}: holds the results of {what}; choose another folder")
     elif folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
         raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
 
 
 def claim_sweep_folder(folder: Path, grid: Grid) -> None:
-    """Make the folder of a sweep and write down which sweep it is.
+    """Make the folder of a sweep and write its grid.
 
     Raises:
-        InputError: another sweep claimed it first, be it a moment ago.
+        InputError: another sweep has claimed it.
     """
     make_folder(folder)
     write_once(Path(folder) / "sweep.json", _description(grid))
@@ -95,11 +97,11 @@ def folder_of_run(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
 
 
 def is_finished(folder: Path, config: TrainConfig) -> bool:
-    """Whether the last row of the table in the folder of a run is that of its last step."""
+    """Return whether the table of a run has the row of its last step."""
     try:
         rows = read_results(folder)[0]
     except InputError:
-        return False  # a damaged table: the run itself says so
+        return False  # a damaged table: the run itself reports it
     return _are_of_all_steps(rows, config)
 
 
@@ -110,44 +112,44 @@ def _are_of_all_steps(rows: list[dict], config: TrainConfig) -> bool:
 def collect_rows(folder: Path) -> list[dict]:
     """Write results.csv of a sweep from the tables of its finished runs, and return its rows.
 
-    Tasks of a job array do so one at a time, each after its own runs: the last one writes the table of all.
+    Tasks of a job array do this one at a time, each after its runs, so the last one writes the complete table.
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
         before, had = _collected(folder), read_had(folder)
-        for i, (own, config) in enumerate(_runs(folder)):
+        for i, (run_folder, config) in enumerate(_runs(folder)):
             try:
-                found = read_results(own)[0]
-            except InputError:  # the run itself says so, or the report
-                found = before.get(i, [])
-            rows += found if _are_of_all_steps(found, config) else had.get(i, [])
+                rows_of_run = read_results(run_folder)[0]
+            except InputError:  # the run or the report says so
+                rows_of_run = before.get(i, [])
+            rows += rows_of_run if _are_of_all_steps(rows_of_run, config) else had.get(i, [])
         write_rows(folder / "results.csv", rows)
     return rows
 
 
 def check_collected(folder: Path) -> None:
-    """Raise `InputError` where results.csv of a sweep has other rows than its finished runs: they would be lost."""
+    """Raise `InputError` if results.csv of a sweep has rows that its finished runs lack, which would be lost."""
     table = _collected(folder)
-    for i, (own, config) in enumerate(_runs(folder) if table else []):
-        if i in table and is_finished(own, config):
-            if [as_text(row) for row in table[i]] != [as_text(row) for row in read_results(own)[0]]:
+    for i, (run_folder, config) in enumerate(_runs(folder) if table else []):
+        if i in table and is_finished(run_folder, config):
+            if [as_text(row) for row in table[i]] != [as_text(row) for row in read_results(run_folder)[0]]:
                 raise InputError(
-                    f"{Path(folder) / 'results.csv'}: the rows of run {i} are not those of {own / 'results.csv'}; "
-                    "delete it: it is written anew from the runs (keep a table of your own elsewhere)"
+                    f"{Path(folder) / 'results.csv'}: the rows of run {i} differ from {run_folder / 'results.csv'}; "
+                    "delete it to write it again from the runs (keep your own tables elsewhere)"
                 )
 
 
 def check_plan(folder: Path) -> None:
-    """Raise `InputError` where sweep.json describes other runs than there are in runs/."""
+    """Raise `InputError` if sweep.json does not match runs/."""
     path = Path(folder) / "sweep.json"
-    for i, (own, config) in enumerate(_runs(folder)):
-        others = [other.name for other in own.parent.glob(f"{i:03d}-*") if other.name != own.name]
+    for i, (run_folder, config) in enumerate(_runs(folder)):
+        others = [other.name for other in run_folder.parent.glob(f"{i:03d}-*") if other.name != run_folder.name]
         if others:
-            raise InputError(f"{path}: run {i} is {own.name}, but runs/ has {others[0]}; put sweep.json back")
-        if os.path.exists(own / "config.json") and (different := config.difference(read_config(own))):
-            name, planned, found = different
-            what = f"{name} of run {i} is {shown(planned)}, but {shown(found)} in {own / 'config.json'}"
-            raise InputError(f"{path}: {what}; put sweep.json back")
+            raise InputError(f"{path}: run {i} is {run_folder.name}, but runs/ has {others[0]}; restore sweep.json")
+        if os.path.exists(run_folder / "config.json") and (different := config.difference(read_config(run_folder))):
+            name, planned, saved = different
+            what = f"{name} of run {i} is {shown(planned)}, but {shown(saved)} in {run_folder / 'config.json'}"
+            raise InputError(f"{path}: {what}; restore sweep.json")
 
 
 def _collected(folder: Path) -> dict[int, list[dict]]:
@@ -165,13 +167,13 @@ def _runs(folder: Path) -> list[tuple[Path, TrainConfig]]:
 
 @contextmanager
 def session(folder: Path, started: float, jobs: int, task: str | None = None) -> Iterator[None]:
-    """Note when this session began and when it was last at work, whatever ends it.
+    """Record the start of this session and, while it lasts, its last time.
 
     Args:
         folder: of the sweep.
         started: in seconds since 1970.
         jobs: runs at a time.
-        task: a name for a task of a job array, which has a file of its own in sessions/; None for sessions.json.
+        task: name of a task of a job array, with its own file in sessions/; None for sessions.json.
     """
     path = folder / "sessions.json" if task is None else make_folder(folder / "sessions") / f"{task}.json"
     sessions = _read_list(path)
@@ -184,7 +186,7 @@ def session(folder: Path, started: float, jobs: int, task: str | None = None) ->
 
     def beat():
         while not over.wait(HEARTBEAT):
-            with suppress(OSError):  # of a full disk the runs themselves will tell
+            with suppress(OSError):  # the runs themselves report a full disk
                 note()
 
     note()
@@ -211,7 +213,7 @@ def _read_list(path: Path) -> list[dict]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except InputError as error:
-        raise InputError(f"{error}; put it back, or delete it: only the times of the sweep are lost") from None
+        raise InputError(f"{error}; restore it, or delete it: only the times of the sweep are lost") from None
 
 
 def read_had(folder: Path) -> dict[int, list[dict]]:
@@ -228,7 +230,7 @@ def _by_run(rows: list[dict]) -> dict[int, list[dict]]:
 
 
 def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict]:
-    """Return the rows of those runs of a grid that are finished in a table.
+    """Return the rows of a table for the runs of a grid that are finished there.
 
     Args:
         table: results.csv of a sweep of the same grid.
@@ -236,7 +238,7 @@ def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict
         unique_tokens: of the training text of each run.
 
     Raises:
-        InputError: the table is missing, or a row of it is not of the run of the grid with this hyper_id.
+        InputError: the table is missing, or a row does not match the run of the grid with its hyper_id.
     """
     rows = read_rows(table)
     if not rows:
@@ -247,13 +249,13 @@ def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict
         if i >= len(grid.runs):
             raise InputError(f"--have {table}, row {number}: hyper_id is {i}; the grid has {len(grid.runs)} runs")
         if wrong := _difference(row, grid.runs[i], unique_tokens[i]):
-            raise InputError(f"--have {table}, row {number}: {wrong}; the table is of another grid")
+            raise InputError(f"--have {table}, row {number}: {wrong}; the table is for another grid")
         last[i] = int(row["step"])
     return [row for row in rows if last[int(row["hyper_id"])] == grid.runs[int(row["hyper_id"])].steps]
 
 
 def _difference(row: dict, config: TrainConfig, unique_tokens: int) -> str:
-    """Return in which column a row differs from what its run would write; "" where in none."""
+    """Return the column in which a row differs from its run of the grid; "" if none."""
     planned = run_columns(config) | {"unique_tokens": unique_tokens}
     for name, value in planned.items():
         cell = row.get(name, "")
@@ -263,6 +265,6 @@ def _difference(row: dict, config: TrainConfig, unique_tokens: int) -> str:
 
 
 def keep_had(folder: Path, rows: list[dict]) -> None:
-    """Add rows of finished runs to have.csv of a sweep; rows of a run that is there already are replaced."""
+    """Add rows of finished runs to have.csv of a sweep, replacing rows of the same run."""
     had = read_had(folder) | _by_run(rows)
     write_rows(Path(folder) / HAVE, [row for i in sorted(had) for row in had[i]])

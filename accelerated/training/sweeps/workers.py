@@ -1,8 +1,8 @@
 """Processes that train the runs of a sweep, one compute thread each, and end when the sweep does.
 
-A small model does not keep two threads busy, so two runs side by side on one thread each finish sooner than one after
-the other on two. The thread count of a run is fixed for another reason too: it is part of what makes its losses the
-same, bit for bit, whenever and beside whatever it is run.
+A small model does not keep two threads busy, so two parallel runs on one thread each finish sooner than two runs in
+sequence on two threads. The thread count is fixed for another reason too: the losses of a run depend on it
+in the last bits.
 
 On glibc a process keeps the memory that the system gave it. XLA on CPU frees its buffers after every call. Returned to
 the system, they are faulted in again page by page at the next one, which can take as long as the computation.
@@ -49,8 +49,8 @@ def thread_environment(threads: int) -> dict[str, str]:
 def start_worker() -> None:
     """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, stop when told to, and die with it.
 
-    What has been imported is never garbage, and tracing a program makes many objects that live: without searches for
-    garbage among all of them it takes a quarter less time.
+    Imported modules are never garbage, and tracing a program makes many long-lived objects: without garbage collection
+    over them it takes a quarter less time.
     """
     keep_freed_memory()
     gc.freeze()
@@ -74,11 +74,11 @@ def keep_freed_memory() -> None:
 
 
 def compute_where_called() -> None:
-    """Let XLA on CPU begin in the thread that calls it, in place of one of its own; call before JAX has any device.
+    """Let XLA on CPU run in the calling thread instead of its own; call before JAX creates devices.
 
     Then all buffers of a call are freed when it returns. And glibc keeps memory of any size for the main thread, for
-    others only pieces of less than 64 MB: what is larger is mapped and faulted in anew by each call. JAX reads no
-    environment variable for this. Not for a mesh: processes that share one then wait for each other without end.
+    others only pieces below 64 MB: larger ones are mapped and faulted in again by each call. JAX has no
+    environment variable for this. Not for a mesh: processes that share one would wait for each other for ever.
     """
     import jax
 
@@ -86,7 +86,7 @@ def compute_where_called() -> None:
 
 
 def computes_where_called() -> bool:
-    """Whether XLA on CPU has freed the buffers of a call when the call returns."""
+    """Return whether XLA on CPU has freed the buffers of a call when the call returns."""
     import jax
 
     return not jax.config.read(_ASYNCHRONOUS)

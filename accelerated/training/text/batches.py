@@ -7,11 +7,11 @@ each target is in one window and is used once per epoch:
     window 0   0  1  2  3  4
     window 1               4  5  6  7  8
 
-The stream of training windows is epoch after epoch, each in an order of its own that follows from (seed, epoch); batch
+The stream of training windows is one epoch after another; (seed, epoch) determines the order of each epoch. Batch
 number i has the windows i*b ... i*b + b - 1 of that stream, so a batch may reach from one epoch into the next. The
 position is thus a single number. Our choice: grain counts and keeps the position, while the order of an epoch is one
-NumPy permutation and all batches of a call are one indexing of the memory-mapped tokens: grain's own shuffle takes 0.3
-ms for 32 windows, ten times as long.
+NumPy permutation and one indexing of the memory-mapped tokens reads all batches of a call. Grain's shuffle takes 0.3
+ms for 32 windows, ten times longer.
 """
 
 import math
@@ -30,21 +30,21 @@ from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
 
 MOST_ENCODED = 2**22
-"""Characters of another text that are encoded for an evaluation, whatever is wanted of it: seconds."""
+"""Characters of another text that an evaluation may always encode; this takes seconds."""
 
 ENCODED_FOR_ONE = 16
-"""Characters of another text that may be encoded for each token that is wanted."""
+"""Characters of another text that an evaluation may encode for each token it needs."""
 
 
 class TrainingBatches(grain.DatasetIterator):
     """An endless iterator of batches [b, S+1] int32, made by `training_batches`.
 
-    A grain iterator: what saves grain iterators (grain's and orbax's checkpoint handlers) saves this one.
+    It is a grain iterator, so the checkpoint handlers of grain and orbax can save it.
     """
 
     def __init__(self, batches: grain.DatasetIterator, identity: dict, read: Callable[[int, int], np.ndarray]):
-        """Take the iterator of batches, what has to be the same for a saved position to mean the same batch, and what
-        returns so many batches from one on."""
+        """Take the iterator of batches, the settings on which a saved position depends, and a function that
+        returns a number of batches from a given batch on."""
         super().__init__(batches)
         self._batches, self._identity, self._read = batches, identity, read
         self._ahead: tuple[int, np.ndarray] | None = None
@@ -59,10 +59,10 @@ class TrainingBatches(grain.DatasetIterator):
         self._ahead = position, self._read(position, n)
 
     def stacked(self, n: int) -> np.ndarray:
-        """Return the next n batches as one array: [n, b, S+1] int32, for a step that scans over them."""
+        """Return the next n batches as one array for `lax.scan`: [n, b, S+1] int32."""
         position, ahead, self._ahead = self._position(), self._ahead, None
-        found = ahead is not None and ahead[0] == position and len(ahead[1]) >= n
-        read = ahead[1][:n] if found else self._read(position, n)
+        prefetched = ahead is not None and ahead[0] == position and len(ahead[1]) >= n
+        read = ahead[1][:n] if prefetched else self._read(position, n)
         self._batches.set_state({"next_index": position + n})
         return read
 
@@ -74,7 +74,7 @@ class TrainingBatches(grain.DatasetIterator):
         return {"next_batch": self._position(), **self._identity}
 
     def set_state(self, state: dict) -> None:
-        """Go to a position that `get_state` returned: the next batch is the one that followed then.
+        """Go back to a position that `get_state` returned.
 
         Raises:
             InputError: the position belongs to another text, seed or size of batch.
@@ -82,7 +82,7 @@ class TrainingBatches(grain.DatasetIterator):
         for name, value in self._identity.items():
             if state.get(name) != value:
                 raise InputError(
-                    f"the saved position in the text was for {name} {state.get(name)}, this run has {value}; "
+                    f"the saved position in the text is for {name} {state.get(name)}, but this run has {value}; "
                     "resume with the settings of the saved run"
                 )
         self._batches.set_state({"next_index": state["next_batch"]})
@@ -97,12 +97,12 @@ def training_batches(
         token_files: what `prepare_tokens` returned.
         sequence_length: S.
         batch_size: b, windows per batch.
-        seed: any integer; every seed has an order of its own in every epoch.
+        seed: any integer; it determines the order of each epoch.
         rows: which of the b windows to read, for one of several processes; all if None.
 
     Returns:
-        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; of these rows alone where they are
-        given. It runs no threads.
+        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; only of `rows` if they are
+        given. It starts no threads.
 
     Raises:
         InputError: the training text is too small for one batch.
@@ -116,7 +116,7 @@ def training_batches(
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).permutation(windows)
 
     def read(number: int, count: int) -> np.ndarray:
-        """Return `count` batches from one on, [count, b, S+1]: one indexing for all of them."""
+        """Return `count` consecutive batches, [count, b, S+1], by one indexing operation."""
         first, wanted, chosen = number * batch_size, count * batch_size, [np.empty(0, int)]
         while wanted > 0:
             epoch, begin = divmod(first, windows)
@@ -141,7 +141,7 @@ def training_batches(
 def validation_batches(
     token_files: TokenFiles, *, sequence_length: int, batch_size: int, num_batches: int
 ) -> EvaluationText:
-    """Return windows at equal steps through all of the validation tokens, the same ones at every call.
+    """Return evenly spaced windows of the validation tokens; every call returns the same windows.
 
     The first windows alone would be a handful of documents: a model of the demo has a loss of 2.49 on the first 131,072
     tokens of the standard library's validation text, and of 2.71 on all 1.1 million.
@@ -160,7 +160,7 @@ def validation_batches(
 def windows_of_text(
     path: str, token_files: TokenFiles, *, sequence_length: int, batch_size: int, num_batches: int
 ) -> EvaluationText:
-    """Return windows at equal steps through another text, for evaluation, in the tokens of `token_files`.
+    """Return evenly spaced windows of another text, for evaluation, in the tokens of `token_files`.
 
     Args:
         path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. Of a
@@ -195,14 +195,14 @@ def _equal_steps(number: int, chosen: int) -> np.ndarray:
 def _spread_windows(
     what: str, tokens: np.ndarray, sequence_length: int, batch_size: int, num_batches: int
 ) -> EvaluationText:
-    """Return up to `num_batches` batches of windows at equal steps through `tokens`.
+    """Return up to `num_batches` batches of evenly spaced windows of `tokens`.
 
     The windows of a batch are n chosen windows apart: a router that groups sequences would otherwise show a window the
     text that follows it, in the next row of its batch. With a single batch they are neighbours all the same, and a
     document that is longer than n windows meets its own later text.
     """
     if num_batches < 1:
-        raise InputError(f"{num_batches} evaluation batches: at least 1")
+        raise InputError(f"{num_batches} evaluation batches; at least 1 is needed")
     windows = _count_windows(what, len(tokens), sequence_length, batch_size)
     n = min(num_batches, windows // batch_size)
     chosen = _equal_steps(windows, n * batch_size).reshape(batch_size, n).T
@@ -211,7 +211,7 @@ def _spread_windows(
 
 
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
-    """Return the places of the end-of-document tokens, read in parts: the text may be larger than the memory."""
+    """Return the positions of the end-of-document tokens; reads in parts, because the text may exceed the memory."""
     part = 2**24
     ends = [
         start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)
@@ -226,7 +226,7 @@ def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int
         InputError: fewer than one batch.
     """
     if sequence_length < 1 or batch_size < 1:
-        raise InputError(f"sequence length {sequence_length} and batch size {batch_size}: both at least 1")
+        raise InputError(f"sequence length {sequence_length} and batch size {batch_size}; both must be at least 1")
     windows = (tokens - 1) // sequence_length
     if windows < batch_size:
         raise InputError(
@@ -238,7 +238,7 @@ def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int
 
 
 def _gatherer(tokens: np.ndarray, sequence_length: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function that reads windows [...] out of the tokens as [..., S+1] int32."""
+    """Return a function that reads windows [...] from the tokens as [..., S+1] int32."""
     all_windows = np.lib.stride_tricks.sliding_window_view(tokens, sequence_length + 1)[::sequence_length]
 
     def gather(windows: np.ndarray) -> np.ndarray:

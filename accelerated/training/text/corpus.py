@@ -1,14 +1,14 @@
-"""The text a model is trained on: found, read, freed of duplicates, cut into pieces and split in two.
+"""The text a model is trained on: find, read, remove duplicates, cut into pieces, split in two.
 
     1. FIND    `standard_library_files` or `find_files`    which files, and the name of each
-    2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; what does not decode is counted
+    2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; undecodable files are counted
     3. UNIQUE  `without_duplicates`                        a text counts once, under its first name
     4. CUT     `cut`                                       long documents become pieces, at line ends where possible
     5. SPLIT   `split`                                     by a hash of the name of the piece
 
 The name of a document is its path relative to the folder that was given (or to the fixed part of a pattern, or its
-file name alone), so the same text is split in the same way wherever it lies, and (from 1 MB on, where the length of a
-piece is fixed) adding a file moves no other.
+file name alone). So the same text is split in the same way in any place, and (from 1 MB on, where the length of a
+piece is fixed) adding a file does not move other pieces.
 
 The whole text is held in memory: about twice its size on disk while it is read.
 """
@@ -30,7 +30,7 @@ from ...files import opened
 from ...wording import in_short, plural
 
 SPLIT_RULE = "1"
-"""Version of steps 3 to 5; part of the content hash, so that a change of the rule never meets an old cache."""
+"""Version of steps 3 to 5; part of the content hash, so that a changed rule never uses an old cache."""
 
 VALIDATION_SHARE = 1 / 16
 """Share of the pieces that go to validation, in expectation."""
@@ -39,16 +39,16 @@ PIECE = 32_768
 """Longest piece, in characters."""
 
 SHORTEST_PIECE = 256
-"""A text is never cut finer than this, in characters."""
+"""Shortest piece, in characters."""
 
 FEWEST_PIECES = 32
-"""A text shorter than this many `PIECE`s is cut finer, so that both halves of the split get some of it."""
+"""A text shorter than this many `PIECE`s is cut into smaller pieces, so that both parts of the split get some."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Document(NamedTuple):
-    """A piece of text under the name that decides its split."""
+    """A piece of text, and the name that decides its split."""
 
     name: str  # relative path, with "#000001" for the second piece of a document and ":0000001" for the first line
     text: str  # not empty; line ends are as they were in the file
@@ -99,7 +99,7 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
         The corpus. Files that are not UTF-8 are left out and counted, unless they were named one by one.
 
     Raises:
-        InputError: nothing is there, a file cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
+        InputError: there are no files, one cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
             a `.jsonl` has no text, or there is too little text for two pieces.
     """
     if isinstance(paths, str | os.PathLike):
@@ -129,25 +129,27 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
 
 
 def standard_library_files() -> list[Source]:
-    """Return the `.py` files of the running interpreter, without what was installed into it.
+    """Return the `.py` files of the running interpreter's standard library, without installed packages.
 
     Raises:
         InputError: this interpreter keeps no source on disk (a frozen or zipped one).
     """
     root = sysconfig.get_path("stdlib")
     files = _walk(root, skip=("site-packages", "dist-packages")) if os.path.isdir(root) else ()
-    found = [source for source in files if source.name.endswith(".py")]
-    if not found:
-        raise InputError(f"{root}: the standard library's source is not on disk here; name your own text with --corpus")
-    return sorted(found)
+    sources = [source for source in files if source.name.endswith(".py")]
+    if not sources:
+        raise InputError(
+            f"{root}: the source of Python's standard library is missing; name your own text with --corpus"
+        )
+    return sorted(sources)
 
 
 def find_files(paths: Iterable[str]) -> list[Source]:
-    """Return the files that the paths, folders and patterns stand for, sorted by name, each file once.
+    """Return the files of the paths, folders and patterns, sorted by name, each file once.
 
-    A path that exists is taken as it is, even where it looks like a pattern.
+    A path that exists is never read as a pattern.
     """
-    found = []
+    sources = []
     for path in map(os.path.expanduser, map(os.fspath, paths)):
         if os.path.isdir(path):
             matches = list(_walk(path))
@@ -159,11 +161,11 @@ def find_files(paths: Iterable[str]) -> list[Source]:
             raise InputError(f"{path or repr(path)}: {_why_not_there(path)}")
         if not matches:
             raise InputError(f"{path}: no files there")
-        found += matches
+        sources += matches
     # The same file may be there twice, by a folder and by a pattern or through a link: its shortest way counts. Sorting
     # makes that independent of the order of the arguments, and puts a strict mention before a lenient one.
     once = {}
-    for source in sorted(found, key=lambda source: (source.name.count("/"), source)):
+    for source in sorted(sources, key=lambda source: (source.name.count("/"), source)):
         once.setdefault(os.path.realpath(source.path), source)
     return sorted(once.values())
 
@@ -207,13 +209,13 @@ def _match(pattern: str) -> Iterator[Source]:
 
 
 def read_documents(sources: Iterable[Source]) -> tuple[list[Document], dict[str, str]]:
-    """Return the documents of the files, and {name: digest} of the files; without those that are not UTF-8."""
+    """Return the documents, and {name: digest} of the files; files that are not UTF-8 are skipped."""
     documents, files = [], {}
     for source in sources:
-        found = _read_file(source)
-        if found is not None:
-            documents += found
-            files[source.name] = digest_of_texts(found)
+        documents_of_file = _read_file(source)
+        if documents_of_file is not None:
+            documents += documents_of_file
+            files[source.name] = digest_of_texts(documents_of_file)
     return documents, files
 
 
@@ -227,7 +229,7 @@ def digest_of_texts(documents: Iterable[Document]) -> str:
 
 
 def _read_file(source: Source) -> list[Document] | None:
-    """Return the documents of one file: one, or one per line of a `.jsonl`; none that is empty.
+    """Return the documents of one file: one, or one per line of a `.jsonl`, without empty ones.
 
     Returns:
         None where the file is not UTF-8 and `source.lenient`.
@@ -241,7 +243,7 @@ def _read_file(source: Source) -> list[Document] | None:
 
 
 def _read_bytes(path: str) -> bytes:
-    """Return what is in the file, decompressed where it ends in `.gz`."""
+    """Return the content of the file, decompressed if its name ends in `.gz`."""
     try:
         with opened(path) as file:
             return (gzip.open(file) if path.lower().endswith(".gz") else file).read()
@@ -262,12 +264,12 @@ def _decode(data: bytes, source: Source) -> str | None:
         offset = start + error.start
         raise InputError(
             f"{source.path}: not UTF-8: byte {offset} is 0x{data[offset]:02x}; convert the file, "
-            "or name its folder to leave out what is not UTF-8"
+            "or name its folder to skip files that are not UTF-8"
         ) from None
 
 
 def _json_lines(text: str, source: Source) -> Iterator[Document]:
-    """Yield the text of every line; blank lines are passed over."""
+    """Yield the text of every line except blank ones."""
     # Not splitlines(): it also breaks at characters that JSON allows within a string.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -286,7 +288,7 @@ def _json_lines(text: str, source: Source) -> Iterator[Document]:
 
 
 def without_duplicates(documents: Iterable[Document]) -> list[Document]:
-    """Return the documents in the order of their names, each text once, under the first name it has."""
+    """Return the documents in the order of their names, without duplicates; a text keeps its first name."""
     first = {}
     for document in sorted(documents):
         first.setdefault(document.text, document)
@@ -294,14 +296,14 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
 
 
 def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
-    """Return the documents with the long ones cut into pieces of `PIECE` characters, or less where there is little.
+    """Return the documents, with long ones cut into pieces of `PIECE` characters (fewer if the text is short).
 
     Raises:
         InputError: there is no text, or too little for two pieces.
     """
     total = sum(len(document.text) for document in documents)
     if not total:
-        raise InputError(f"{description}: no text there: every file is empty or not UTF-8")
+        raise InputError(f"{description}: has no text: every file is empty or not UTF-8")
     longest = min(PIECE, max(SHORTEST_PIECE, total // FEWEST_PIECES))
     pieces = [piece for document in documents for piece in cut(document, longest)]
     if len(pieces) < 2:
@@ -315,7 +317,7 @@ def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
 def cut(document: Document, longest: int) -> list[Document]:
     """Return the document in pieces of at most `longest` characters that together are the document.
 
-    A piece ends at the last line end of its second half, or where it is full if that half has none.
+    A piece ends at the last line end in its second half, or at `longest` characters if there is none.
     """
     name, text = document
     if len(text) <= longest:
@@ -338,7 +340,7 @@ def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Docum
     """Return (training, validation): validation has the pieces whose name hashes below `VALIDATION_SHARE`.
 
     The piece with the smallest hash is always for validation and the one with the largest never, so that neither
-    is empty. There have to be two pieces at least.
+    is empty. At least two pieces are needed.
     """
     ranked = sorted(pieces, key=lambda piece: (name_hash(piece.name), piece))
     below = sum(name_hash(piece.name) < VALIDATION_SHARE for piece in ranked)
@@ -347,7 +349,7 @@ def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Docum
 
 
 def name_hash(name: str) -> float:
-    """Return a number in [0, 1) that depends on the name alone, on every machine and in every version of Python."""
+    """Return a number in [0, 1) that depends only on the name, not on the machine or the version of Python."""
     digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=6)
     return int.from_bytes(digest.digest(), "big") / 2**48
 

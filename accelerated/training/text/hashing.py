@@ -1,8 +1,8 @@
 """The table of a hash model, made from the training text before the first step and kept in the run's folder.
 
 `hash_table.npy` is an array from token id to expert ids, [V, k G] int32, that any other program can read with NumPy.
-The hash of two tokens (bigram) is a table [2, V]; the hash of positions needs none, nor does the remainder, for which
-the table is written all the same.
+The hash of two tokens (bigram) is a table [2, V]. The hash of positions needs no table; the remainder needs none
+either, but its table is written.
 """
 
 from hashlib import blake2b
@@ -23,11 +23,11 @@ COUNTED = 1 << 24
 """Tokens that are counted at a time."""
 
 LARGEST = 1e100
-"""Of the numbers of embeddings."""
+"""Number of embeddings in one part."""
 
 
 def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
-    """Return the table of a run: the one in its folder, once experts were trained by it, else a new one.
+    """Return the table of a run: the one in its folder if experts were trained with it, else a new one.
 
     Args:
         config: the run.
@@ -36,7 +36,7 @@ def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, train
         trained: whether the run has a checkpoint.
 
     Raises:
-        InputError: the table of the folder is damaged, or nothing was trained and it is another one than the new one.
+        InputError: the table in the folder is damaged, or differs from the new one before any training.
     """
     kept = read_hash_table(folder, config.model)
     if trained and kept is not None:
@@ -53,23 +53,23 @@ def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> n
     Args:
         config: the run. Random tables follow from its seed.
         tokens: its corpus.
-        tokenizer: the file of its tokenizer, which a run that lends its embeddings has to share.
+        tokenizer: the file of its tokenizer; a run whose embeddings are used must have the same one.
 
     Raises:
         InputError: the embeddings cannot be used.
     """
-    model, given = config.model, {}
+    model, options = config.model, {}
     if model.router != "hash" or model.hash == "position":
         return None
     if model.hash in ("random", "multi", "bigram"):
         shape = (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
         key = blake2b(f"hash {config.seed}".encode(), digest_size=16).digest()
-        given["uniforms"] = np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).random(shape)
+        options["uniforms"] = np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).random(shape)
     elif model.hash == "balanced":
-        given["counts"] = count_tokens(tokens, model.vocab_size)
+        options["counts"] = count_tokens(tokens, model.vocab_size)
     elif model.hash in ("clustered", "dispersed"):
-        given["embeddings"] = read_embeddings(Path(config.hash_embeddings), model.vocab_size, tokenizer)
-    return np.asarray(hash_table(model, **given))
+        options["embeddings"] = read_embeddings(Path(config.hash_embeddings), model.vocab_size, tokenizer)
+    return np.asarray(hash_table(model, **options))
 
 
 def count_tokens(tokens: TokenFiles, vocab_size: int) -> np.ndarray:
@@ -89,10 +89,10 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
     if path.is_dir():
         theirs = path / "tokenizer.model"
         if not theirs.is_file():
-            raise InputError(f"hash_embeddings {path}: holds no run")
+            raise InputError(f"hash_embeddings {path}: is not the folder of a run")
         lender = load_run(path)
         if theirs.read_bytes() != Path(tokenizer).read_bytes():
-            raise InputError(f"hash_embeddings {path}: that run has another tokenizer; the same corpus is needed")
+            raise InputError(f"hash_embeddings {path}: that run has another tokenizer; use a run with the same corpus")
         embeddings = np.asarray(lender.params["embedding"], np.float64)
     else:
         try:
@@ -101,7 +101,7 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
     if not np.issubdtype(embeddings.dtype, np.number):
-        raise InputError(f"hash_embeddings {path}: is no array of numbers")
+        raise InputError(f"hash_embeddings {path}: is not an array of numbers")
     # The squares of larger ones may be infinite.
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not (np.abs(embeddings) < LARGEST).all():
         needed = f"numbers [{vocab_size}, d] below {LARGEST:g} needed"

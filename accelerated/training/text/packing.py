@@ -1,9 +1,9 @@
-"""A tree of arrays as a few long ones: a checkpoint of many small arrays takes its time per array, not per byte.
+"""Pack a tree of arrays into a few long ones: the time of a small checkpoint grows with the number of arrays.
 
     {"a": [[1.0, 2.0]], "b": [7], "c": 3.0}     float32  1.0 2.0 3.0
                                                 int32    7
 
-The arrays are laid end to end in the order of the tree, those of one dtype together, and cut where a piece is full.
+Arrays of one dtype are concatenated in the order of the tree and cut into pieces of limited size.
 """
 
 import math
@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 PIECE = 2**26
-"""Bytes of a piece, at most, so that several can be written at a time."""
+"""Largest piece in bytes, so that several can be written at a time."""
 
 
 class MisfitError(ValueError):
-    """Pieces hold the numbers of another tree."""
+    """The pieces belong to another tree."""
 
 
 Pieces = dict[str, list[np.ndarray]]
@@ -24,7 +24,7 @@ Pieces = dict[str, list[np.ndarray]]
 
 
 def packed(tree: dict) -> Pieces:
-    """Return the numbers of a tree of arrays, in memory of their own."""
+    """Return the numbers of a tree of arrays, copied."""
     of_dtype = {}
     for leaf in jax.tree.leaves(tree):
         of_dtype.setdefault(leaf.dtype, []).append(leaf)
@@ -32,18 +32,18 @@ def packed(tree: dict) -> Pieces:
 
 
 def _cut(leaves: list) -> list[np.ndarray]:
-    """Return arrays of one dtype end to end, in pieces."""
+    """Return the concatenation of arrays of one dtype, in pieces."""
     line = np.concatenate([np.ravel(leaf) for leaf in leaves])
     length = PIECE // line.itemsize
     return [line[start : start + length] for start in range(0, max(1, line.size), length)]
 
 
 def unpacked(pieces: Pieces, like: dict) -> dict:
-    """Return the tree of arrays that was packed; its arrays are parts of the pieces where there is one piece.
+    """Return the tree that was packed; its arrays are views of the pieces if each dtype has one piece.
 
     Args:
         pieces: from `packed`.
-        like: a tree with the shapes and dtypes of that one.
+        like: a tree with the same shapes and dtypes.
 
     Raises:
         MisfitError: the pieces hold other numbers than the tree needs.
@@ -53,9 +53,9 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
     for leaf in leaves:
         sizes[leaf.dtype] += math.prod(leaf.shape)
     needed = {dtype.name: size for dtype, size in sizes.items()}  # numpy makes the name anew whenever it is asked
-    found = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
-    if found != needed:
-        raise MisfitError(f"it holds {_counts(found)}, needed: {_counts(needed)}")
+    packed_sizes = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
+    if packed_sizes != needed:
+        raise MisfitError(f"it holds {_counts(packed_sizes)}, needed: {_counts(needed)}")
     whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
     lines = {dtype: whole[dtype.name] for dtype in sizes}
     return jax.tree.unflatten(structure, _parts(lines, leaves))

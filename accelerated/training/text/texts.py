@@ -1,4 +1,4 @@
-"""The texts of a run: what it is trained and evaluated on, and whether they are still those that it began with."""
+"""The texts of a run for training and evaluation, and whether they have changed since it began."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from .tokens import TokenFiles, changed_files
 def open_text(
     config: TrainConfig, tokens: TokenFiles, rows: np.ndarray | None = None
 ) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
-    """Return the training batches of a run, and {name: windows} of what it is evaluated on.
+    """Return the training batches of a run, and {name: windows} of its evaluation texts.
 
     Args:
         config: the run.
@@ -47,14 +47,14 @@ def check_text(
 
     Args:
         folder: of the run.
-        recorded: the digests as they were when it began; {} for a new one.
+        recorded: the digests when it began; {} for a new run.
         tokens: its corpus.
-        sets: what it is evaluated on.
+        sets: its evaluation texts.
         config: the run.
-        remedy: what helps besides putting a text back.
+        remedy: the alternative to restoring a text.
 
     Raises:
-        InputError: a text is another one now; the message names it, and both digests.
+        InputError: a text has changed; the message names it and both digests.
     """
     texts = {"corpus": tokens.content_hash} | {name: text.digest for name, text in sets.items() if text.digest}
     where = {"corpus": in_short(config.corpus) or "of the standard library"} | config.evaluation_sets()
@@ -65,6 +65,6 @@ def check_text(
             which = f" ({in_short(files)})" if files and files != [Path(path).name for path in config.corpus] else ""
             raise InputError(
                 f"{folder}: the text {where[name]}{which} is not the training text of the run: its digest is "
-                f"{now}, and was {shown(before)[1:-1]}; put the old text back, or {remedy}"
+                f"{now}, but was {shown(before)[1:-1]}; restore the old text, or {remedy}"
             )
     return texts

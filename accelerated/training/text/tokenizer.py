@@ -1,7 +1,7 @@
-"""A SentencePiece tokenizer: byte-pair encoding that gives back every text exactly.
+"""A SentencePiece tokenizer: byte-pair encoding that restores every text exactly.
 
-The paper is usually said to have used SentencePiece. How it is set here is our choice, so that nothing is lost: no
-normalisation, no space put in front, runs of spaces kept (and allowed as pieces of their own, since source code is full
+The paper probably used SentencePiece. The settings are our choice and lose nothing: no
+normalisation, no added space, runs of spaces kept (and allowed as pieces, since source code is full
 of them), and bytes for every character that has no piece. Identifiers:
 
     0            <unk>, never produced
@@ -24,25 +24,25 @@ from ...errors import InputError
 UNKNOWN, END_OF_DOCUMENT, LINE_END = 0, 1, 2
 
 FIXED_PIECES = 3 + 256
-"""Pieces that are not learned: the three above and the bytes."""
+"""Number of fixed pieces: the three above and the bytes."""
 
 SMALLEST_VOCABULARY = 264
-"""The fixed pieces, and a few characters: SentencePiece cannot train on none."""
+"""The fixed pieces and a few characters: SentencePiece cannot train without any."""
 
 SAMPLE = 16_000_000
-"""Characters to train on at most: 8 MB or 30 MB give the same tokens per byte to within 1 %."""
+"""Largest training sample, in characters: 8 MB and 30 MB differ in tokens per byte by less than 1 %."""
 
 LONGEST_LINE = 4096
 """Longer lines are cut in training, in characters: SentencePiece would leave them out."""
 
 SPACE_SYMBOL = "\u2581"
-"""SentencePiece writes a space so; where the text itself holds this character, it is encoded as its three bytes."""
+"""SentencePiece's symbol for a space; if the text contains this character, it is encoded as its three bytes."""
 
 NEVER_LEARNED = ("\n", "\t", "\0", SPACE_SYMBOL)
-"""Characters of which SentencePiece learns nothing; all but the line end are spelled in bytes."""
+"""Characters that SentencePiece cannot learn; all but the line end are encoded as bytes."""
 
 COVERAGE = 0.9995
-"""Share of the text whose characters get a piece of their own; the rare ones are spelled in bytes."""
+"""Share of the text whose characters get their own piece; rarer characters are encoded as bytes."""
 
 
 class Tokenizer:
@@ -66,7 +66,7 @@ class Tokenizer:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the identifiers of each text. Cores share the texts out; one takes about 6 MB of them per second."""
+        """Return the identifiers of each text, encoded on all cores (about 6 MB/s per core)."""
         encoded = self._processor.encode(list(texts), out_type=int, num_threads=available_cores())
         for i, text in enumerate(texts):
             if SPACE_SYMBOL in text:
@@ -74,7 +74,7 @@ class Tokenizer:
         return encoded
 
     def _encode_with_space_symbol(self, text: str) -> list[int]:
-        """Encode what is between the space symbols, and put their bytes back in between."""
+        """Encode the text between space symbols, and insert the bytes of the symbols."""
         first, *others = self._processor.encode(text.split(SPACE_SYMBOL), out_type=int, num_threads=1)
         for part in others:
             first += self._space_symbol + part
@@ -96,10 +96,13 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
         The bytes of the SentencePiece model.
 
     Raises:
-        InputError: V is too small, or the text too small for V; the message says what would do.
+        InputError: V is too small, or the text too small for V; the message gives the limit.
     """
     if vocab_size < SMALLEST_VOCABULARY:
-        raise InputError(f"--vocab-size {vocab_size}: at least {SMALLEST_VOCABULARY}, since every byte has a piece")
+        raise InputError(
+            f"--vocab-size {vocab_size} is out of range; use {SMALLEST_VOCABULARY} or more, because every byte has a "
+            "piece"
+        )
     sample = _sample(texts)
     pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # more than any text of this length supports
     # At first no more than half of what is learned are single characters, so that a text with many of them (Chinese,
@@ -112,7 +115,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
             most = re.search(r"value <= (\d+)", str(error))
             if not most:
                 raise
-    fewer = ", or ask for fewer pieces" if int(most[1]) >= SMALLEST_VOCABULARY else ""
+    fewer = ", or use fewer pieces" if int(most[1]) >= SMALLEST_VOCABULARY else ""
     raise InputError(
         f"the corpus is too small for --vocab-size {vocab_size}: it supports at most {most[1]} pieces; "
         f"give more text{fewer}"
@@ -155,10 +158,10 @@ def _sample(texts: Sequence[str]) -> list[str]:
 
 
 def _learned_characters(texts: Iterable[str], most: int) -> set[str]:
-    """Return the characters that get a piece of their own: the most frequent ones, up to `COVERAGE` of the text.
+    """Return the characters that get their own piece: the most frequent ones, up to `COVERAGE` of the text.
 
     Raises:
-        InputError: there are none but line ends.
+        InputError: the text has only line ends.
     """
     counts = Counter()
     for text in texts:
@@ -166,7 +169,7 @@ def _learned_characters(texts: Iterable[str], most: int) -> set[str]:
     for character in NEVER_LEARNED:
         counts.pop(character, None)
     if not counts:
-        raise InputError("the training text has no characters but line ends, so no tokenizer can be trained on it")
+        raise InputError("the training text has only line ends, so no tokenizer can be trained on it")
     needed, learned = COVERAGE * counts.total(), set()
     for character, count in counts.most_common(most):
         if needed <= 0:

@@ -1,4 +1,4 @@
-"""Text as memory-mapped tokens, made once and cached.
+"""Text as memory-mapped tokens, cached.
 
 An entry of the cache is a folder whose name says what it was made from (`<content hash>-v<V>-f<format>`):
 
@@ -7,9 +7,9 @@ An entry of the cache is a folder whose name says what it was made from (`<conte
     validation.bin    the same for the validation text
     meta.json         sizes and checksums of the three, and its own
 
-An entry is written in a folder beside it and renamed once it is whole, so a run killed at any moment leaves no entry
-that a later run would take for whole, and two runs that build the same entry do not meet. An entry that was damaged
-later fails its checksums and is made again.
+An entry is written in a temporary folder and renamed when complete, so a killed run leaves no partial entry,
+and two runs that build the same entry do not interfere. An entry that was damaged
+later fails its checksums and is built again.
 """
 
 import json
@@ -40,7 +40,7 @@ DOCUMENTS_AT_ONCE = 64
 """Pieces encoded in one call: lists of Python integers need ten times the room of the tokens on disk."""
 
 MOST_FILES = 4096
-"""Files of a corpus of which an entry lists the digests; of more it lists none."""
+"""Largest number of files for which an entry lists digests."""
 
 STALE = 86_400.0
 """Age in seconds at which a folder left by a killed run is removed."""
@@ -52,14 +52,14 @@ META = {
     "checksums": {"*": str},
     "files?": {"*": str},
 }
-"""The form of what an entry says of itself."""
+"""The form of meta.json."""
 
 _FILES = ("tokenizer.model", "train.bin", "validation.bin")
 _BUILDING = ".building-"
 
 
 class TokenFiles(NamedTuple):
-    """A whole entry of the cache."""
+    """A complete entry of the cache."""
 
     folder: Path
     tokenizer: Path
@@ -88,18 +88,18 @@ def prepare_tokens(
     *,
     tell: Callable[[str], None] | None = None,
 ) -> TokenFiles:
-    """Return the corpus as tokens, from the cache or made now.
+    """Return the corpus as tokens, from the cache or newly built.
 
     Args:
         corpus: what `read_corpus` returned.
         vocab_size: V, the number of pieces of the tokenizer.
         cache: the folder of the cache; by default the one named by ROUTELAWS_CACHE, or else `routelaws/tokens` in
             the user's cache folder.
-        tell: is given a line for each slow step, and one if a damaged entry is replaced; by default standard error.
+        tell: called with one line for each slow step and each replaced entry; default: print to standard error.
 
     Raises:
-        InputError: the text does not support V pieces, or the cache cannot be written, or others could write to it. No
-            half of an entry is left.
+        InputError: the text does not support V pieces, the cache cannot be written, or others could write to it. No
+            partial entry is left.
     """
     tell = tell or _tell_on_standard_error
     try:
@@ -127,14 +127,14 @@ def load_tokens(path: Path, dtype: str) -> np.ndarray:
 
 
 def changed_files(files: TokenFiles, before: str) -> list[str]:
-    """Return the names of the files of a corpus that are not as they were, by the entry of the corpus as it was.
+    """Return the names of the changed files of a corpus, by the cache entry of the earlier corpus.
 
     Args:
         files: the corpus now.
-        before: digest of the corpus as it was.
+        before: digest of the earlier corpus.
 
     Returns:
-        Names, [] where the cache has no entry for that corpus, or one that lists no files.
+        Names; [] if the cache has no entry for that corpus, or the entry lists no files.
     """
     entries = files.folder.parent.glob(f"{before}-v*/meta.json") if re.fullmatch("[0-9a-f]{32}", before) else ()
     try:
@@ -148,7 +148,7 @@ def changed_files(files: TokenFiles, before: str) -> list[str]:
 
 
 def _make_entry(corpus: Corpus, vocab_size: int, folder: Path, tell: Callable[[str], None]) -> TokenFiles:
-    """Build the entry beside its place, then move it there in one step."""
+    """Build the entry in a temporary folder, then rename it."""
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_BUILDING, ignore_cleanup_errors=True) as building:
         entry = Path(building) / "entry"
@@ -198,7 +198,7 @@ def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenize
 
 
 def _publish(entry: Path, folder: Path) -> None:
-    """Move a whole entry to its place; where another run was faster, its entry stays and ours is dropped."""
+    """Rename a complete entry; if another run was faster, keep its entry and drop ours."""
     try:
         os.rename(entry, folder)
     except OSError:
@@ -211,7 +211,7 @@ def _publish(entry: Path, folder: Path) -> None:
 
 
 def _remove_stale(cache: Path) -> None:
-    """Remove what killed runs left behind; a folder that is young may belong to a run that is at work."""
+    """Remove the folders of killed runs; a recent folder may belong to a running one."""
     for left in cache.glob(_BUILDING + "*"):
         try:
             if time.time() - left.stat().st_mtime > STALE:
@@ -224,14 +224,14 @@ def _remove_stale(cache: Path) -> None:
 
 
 class _Damaged(Exception):
-    """An entry is not as it was written; the message says which file."""
+    """An entry has changed since it was written; the message names the file."""
 
 
 def _read_entry(folder: Path) -> TokenFiles:
-    """Return an entry after checking every byte of it (about 1 GB/s).
+    """Return an entry after checking all of its bytes (about 1 GB/s).
 
     Raises:
-        _Damaged: a file is missing or is not what was written.
+        _Damaged: a file is missing or has changed.
     """
     body = _read_meta(folder)
     for name in _FILES:
@@ -251,10 +251,10 @@ def _read_entry(folder: Path) -> TokenFiles:
 
 
 def _read_meta(folder: Path) -> dict:
-    """Return what an entry says of itself.
+    """Return the content of meta.json.
 
     Raises:
-        _Damaged: it is missing, or is not what was written.
+        _Damaged: it is missing or has changed.
     """
     try:
         meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
