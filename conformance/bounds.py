@@ -64,7 +64,9 @@ BOUNDS["laws.held_out.closed"] = Bound(3e-13, "log10, of 1 + the largest error; 
 BOUNDS["laws.held_out.searched"] = Bound(1e-8, "log10, of 1 + the largest error; two searches, valleys are flat")
 BOUNDS["laws.held_out.paired"] = Bound(1e-12, "of the squared errors; sums of up to 60 of them")
 BOUNDS["laws.resampling.value"] = Bound(2e-5, "of the spread over resamples; two optima, as laws.uncertainty.value")
-BOUNDS["laws.intervals.end"] = Bound(1e-10, "of half an interval: rounding over a scatter of 1e-4; measured 2.1e-11")
+BOUNDS["laws.intervals.end"] = Bound(
+    1e-10, "share of half an interval; rounding over a scatter of 1e-4; measured 2.1e-11"
+)
 BOUNDS["laws.intervals.rejected"] = Bound(
     3e-11, "relative; Student's t at an end, rounding over scatter; measured 5e-12"
 )
@@ -73,11 +75,13 @@ BOUNDS["laws.intervals.design"] = Bound(1e-14, "absolute; logarithms up to 9 and
 BOUNDS["laws.intervals.value"] = Bound(1e-11, "relative; the same optimum, found twice; measured 1e-13")
 BOUNDS["laws.intervals.span"] = Bound(1e-13, "log10; a residual of four columns; measured 1.1e-15")
 BOUNDS["laws.intervals.jackknife"] = Bound(
-    5e-10, "of half an interval: rounding over folds nearly alike; measured 5.8e-11"
+    5e-10, "share of half an interval; rounding of nearly equal folds; measured 5.8e-11"
 )
-BOUNDS["laws.intervals.hand"] = Bound(1e-9, "absolute; a quantile good to 1e-10 of itself; measured 1.9e-10")
-BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches of ends that may be the same; measured 0")
-BOUNDS["laws.coverage.quiet"] = Bound(3e-3, "of half an interval; second order in errors of 1e-6; measured 8.6e-4")
+BOUNDS["laws.intervals.hand"] = Bound(1e-9, "absolute; a quantile with relative error 1e-10; measured 1.9e-10")
+BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches for ends that may coincide; measured 0")
+BOUNDS["laws.coverage.quiet"] = Bound(
+    3e-3, "share of half an interval; second order in errors of 1e-6; measured 8.6e-4"
+)
 BOUNDS["laws.coverage.covariance"] = Bound(2e-12, "relative; normal equations, here and there; measured 5.5e-13")
 
 BOUNDS["laws.dense.objective"] = Bound(1e-12, "relative per 1e-3/rmsle: rounding over the residual; measured 1.6e-13")
@@ -103,11 +107,11 @@ BOUNDS["laws.additive.exact_coefficient"] = Bound(
     1e-9, "relative; ln L by 1e-15 over an effect of 1e-6; measured 2.8e-13"
 )
 BOUNDS["laws.additive.sum"] = Bound(1e-11, "relative; residuals of 1e-3 from losses rounded at 1e-16; measured 1.7e-12")
-BOUNDS["laws.additive.least"] = Bound(1e-12, "relative, one-sided; the sum is flat where it is least; measured 0")
-BOUNDS["laws.additive.objective"] = Bound(1e-12, "relative; two searches of one least sum; measured 1e-14")
+BOUNDS["laws.additive.least"] = Bound(1e-12, "relative, one-sided; the sum is flat at its minimum; measured 0")
+BOUNDS["laws.additive.objective"] = Bound(1e-12, "relative; two searches for the same minimum; measured 1e-14")
 BOUNDS["laws.additive.prediction"] = Bound(3e-6, "share of the rmsle; flat valleys, root of 1e-12; measured 4.2e-7")
 BOUNDS["laws.additive.covariance"] = Bound(1e-5, "share of two standard errors; valleys are flat; measured 1.1e-6")
-BOUNDS["laws.additive.same_law"] = Bound(1e-6, "relative; flat valleys, sums alike to 1e-14; measured 1.9e-8")
+BOUNDS["laws.additive.same_law"] = Bound(1e-6, "relative; flat valleys, sums equal to 1e-14; measured 1.9e-8")
 BOUNDS["laws.additive.profile"] = Bound(1e-7, "relative sum; ends to 1e-9 of an interval, SciPy 1e-9; measured 1.5e-9")
 BOUNDS["laws.additive.end"] = Bound(1e-6, "share of the length, or ln; bisection to 1e-9, flat valleys; measured 7e-9")
 BOUNDS["laws.hoffmann.digits"] = Bound(3e-5, "relative; half a unit of the fifth digit, from 1.8 on; measured 2.3e-5")

@@ -399,7 +399,7 @@ def test_a_run_that_replays_its_own_routing_has_its_own_losses(small_fields, tmp
     watch = lambda kind, line="", **rest: told.append(line)  # noqa: E731
     replayed = make_run({**fields, "routing": str(tmp_path / "routing.npz")}, tmp_path / "replayed", watch)
     assert losses_of(replayed) == pytest.approx(own, rel=1e-5)
-    assert sum("has experts and no gates" in line for line in told) == (not gates)
+    assert sum("has experts but no gates" in line for line in told) == (not gates)
 
 
 def test_a_stored_routing_is_used(small_fields, tmp_path):
@@ -423,7 +423,7 @@ def test_a_stored_routing_is_used(small_fields, tmp_path):
     [
         ({"seed": 9}, "has other tokens than the run in step 1"),
         ({"steps": 4}, "ends with step 6; the run has 4"),
-        ({"batch_size": 2}, "needed: 32 tokens of each step"),
+        ({"batch_size": 2}, "needs 32 tokens for each step"),
         ({"experts": 2}, "expert is out of range"),
         ({"k": 2}, "has experts of shape"),
         ({"router": "expert_choice"}, "whose tokens choose experts"),

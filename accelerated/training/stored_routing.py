@@ -1,4 +1,4 @@
-"""A stored routing for a run that is to use it: a file of `routelaws inspect --out`, or of another program.
+"""A stored routing for a run: a file from `routelaws inspect --out` or another program.
 
 `--routing` of a run replays the routing of the training batches of some steps. The file has one row for each input
 token of these steps, batch by batch, and `step`, the number of the step, from 1. Without `step` its first token is that
@@ -20,11 +20,11 @@ from .configuration import TrainConfig
 from .runs.record import digest
 from .text.batches import TrainingBatches
 
-NO_GATES = "has experts and no gates; the run computes the gates, so its losses are not those of that routing"
+NO_GATES = "has experts but no gates; the run computes the gates, so its losses belong to another routing"
 
 
 def read_routing(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of `routelaws inspect --out`, or of another with `token` and `expert` at least.
+    """Return the arrays of a file from `routelaws inspect --out`, or of another with at least `token` and `expert`.
 
     Raises:
         InputError: the file cannot be read, or lacks one of the two.
@@ -43,7 +43,7 @@ def read_routing(path: Path) -> dict[str, np.ndarray]:
 
 
 def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig) -> None:
-    """Raise `InputError` where a stored routing does not fit a run."""
+    """Raise `InputError` if a stored routing does not fit a run."""
     model, token, expert = config.model, stored["token"], stored["expert"]
     if model.record.grouped or model.objective != "causal" or not model.num_routed:
         raise InputError("--routing is for causal models whose tokens choose experts; leave it out for this run")
@@ -61,7 +61,7 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
             )
     wanted = np.arange(len(token)) % config.sequence_length
     if not np.array_equal(stored.get("position", wanted), wanted):
-        raise InputError(f"{path}: has other windows; the run has {config.sequence_length} tokens in a window")
+        raise InputError(f"{path}: its windows do not match; the run has {config.sequence_length} tokens per window")
 
 
 def held_routing(config: TrainConfig, expert: np.ndarray, gate: np.ndarray | None, shape: tuple) -> Routing:
@@ -87,7 +87,7 @@ class StepsRouting:
 
     Attributes:
         first, last: steps, from 1
-        digest: of the file
+        digest: digest of the file
         gates: whether the file has gates
     """
 
@@ -95,9 +95,9 @@ class StepsRouting:
         """Read a file.
 
         Args:
-            path: of the file.
+            path: the file.
             config: the run.
-            batches: of the run; its position stays as it is.
+            batches: the batches of the run; their position stays the same.
 
         Raises:
             InputError: the file cannot be read, does not fit the run, or has other tokens than the batches.
@@ -109,7 +109,7 @@ class StepsRouting:
         self.first, self.last, self.digest = int(step[0]), int(step[-1]), digest(read_bytes(path))
         self.gates = "gate" in stored
         if not np.array_equal(step, np.repeat(np.arange(self.first, self.last + 1), per_step)) or self.first < 1:
-            raise InputError(f"{path}: needed: {per_step} tokens of each step of this run, in the order of the steps")
+            raise InputError(f"{path}: needs {per_step} tokens for each step of this run, in the order of the steps")
         if self.last > config.steps:
             raise InputError(f"{path}: ends with step {self.last}; the run has {config.steps}; use --steps {self.last}")
         _check_tokens(path, stored["token"], self.first, self.last, batches)
@@ -117,7 +117,7 @@ class StepsRouting:
         self._held = held_routing(config, stored["expert"], stored.get("gate"), shape)
 
     def after(self, step: int, n: int) -> Routing | Replay | None:
-        """Return the routing of the n steps after a step, [n, n_r, T, ...]; None where the file has none of them."""
+        """Return the routing of the n steps after a step, [n, n_r, T, ...]; None if the file has none of them."""
         if not self.first - 1 <= step < self.last:
             return None
         held = jax.tree.map(lambda leaf: leaf[step + 1 - self.first :][:n], self._held)
@@ -125,7 +125,7 @@ class StepsRouting:
 
 
 def _check_tokens(path: Path, token: np.ndarray, first: int, last: int, batches: TrainingBatches) -> None:
-    """Raise `InputError` where the tokens of a file are not those of the batches of a run."""
+    """Raise `InputError` if the tokens of a file differ from those of a run's batches."""
     position = batches.get_state()
     batches.set_state(position | {"next_batch": first - 1})
     windows = batches.stacked(last - first + 1)
