@@ -6,10 +6,10 @@ A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbc
     --check       write nothing; fail on pages that are not what their scripts give now, with the first difference
     --notebooks   also write NN_name.ipynb, with results, beside the script (git ignores them)
 
-Tags of cells. `volatile`: the output (times, trained losses) is not checked. `picture`, `check` and `folded`: the code is
-folded on the page, as in a section called "The fast twin". `released`: the lesson reads the released table, and its page is
-not rebuilt without it. `make tutorials` also keeps volatile output if nothing else has changed; delete the page to
-renew it.
+Tags of cells. `volatile`: the output (times, trained losses) is not checked. `picture`, `check` and `folded`: the code
+is folded on the page, as in a section called "The fast twin". `released`: the lesson reads the released table, and its
+page is not rebuilt without it. `make tutorials` also keeps volatile output if nothing else has changed; delete the page
+to renew it.
 """
 
 import argparse
