@@ -98,6 +98,22 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
     return f"{difference:+.3f} ± {half:.3f}"
 
 
+def rates(frame) -> str:
+    """Return the loss of seed 42 at half the rule's learning rate, at the rule's and at twice it."""
+    runs = frame[(frame["seed"] == 42) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
+    rows = []
+    for (size, router, e), cell in runs.groupby([SIZE, "router_type", "num_experts"]):
+        rule = cell[cell["hyper_id"].isin(law_runs(GRID))]["learning_rate"]
+        if len(cell) > 1 and len(rule) == 1:
+            loss = {
+                round(float(rate / rule.iloc[0]), 2): f"{each:.3f}"
+                for rate, each in zip(cell["learning_rate"], cell[LOSS], strict=True)
+            }
+            rows.append([size_label(size), router, f"{e:.0f}", *(loss.get(ratio, "") for ratio in (0.5, 1.0, 2.0))])
+    table = Table(["N", "router", "E", "half the rate", "the rule", "twice"], rows)
+    return markdown([table if rows else "No run at another rate is finished."])
+
+
 def laws(runs) -> str:
     """Return the bounded law of each router: its error, held-out error of sizes, and coefficients."""
     try:
@@ -148,7 +164,7 @@ def prediction(path: Path) -> str:
 def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
     """Return {part of the page: function that writes it}."""
     runs = results.read(table)
-    tables = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
+    tables = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order, rates)}
     return tables | {"laws": lambda: laws(runs), "prediction": lambda: prediction(score)}
 
 

@@ -49,6 +49,14 @@ def test_runs_at_another_rate_or_k_are_in_no_mean():
     assert page.with_rule(frame)["loss_validation"].tolist() == [3.5]
 
 
+def test_losses_at_other_rates_stand_beside_the_rule():
+    frame = runs_of({("Dense", 1): [3.5, 3.6, 3.7]})
+    slow, fast = (i for i, run in enumerate(page.GRID.runs[:147]) if run.learning_rate is not None)
+    frame["hyper_id"], frame["seed"], frame["learning_rate"] = [slow, 0, fast], 42, [0.01, 0.02, 0.04]
+    assert page.rates(frame).splitlines()[-1] == "| 15K | Dense | 1 | 3.500 | 3.600 | 3.700 |"
+    assert page.rates(frame[:1]).startswith("No run")
+
+
 def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
     (tmp_path / "README.md").write_text("Before.\n<!-- progress -->\nold\n<!-- end -->\nAfter.\n")
     (tmp_path / "results.csv").write_bytes((page.HERE / "results.csv").read_bytes())
