@@ -144,6 +144,31 @@ def fitted_runs(path: str, router: str) -> np.ndarray:
     return np.array([[float(row[name]) for row in mine] for name in names])
 
 
+def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
+    """Return the last losses of the study's runs of one size by router, one for each seed; {} if they are not at hand.
+
+    The runs are the rows of `docs/study/results.csv` with one expert for each token in every other layer, and the
+    learning rate that most runs of the size have.
+
+    Args:
+        size: N.
+        experts: E of the routed runs.
+    """
+    path = Path(__file__).resolve().parents[1] / "docs" / "study" / "results.csv"
+    if not path.exists():
+        print(f"The study's table is not at hand: {path.name} comes with the repository")
+        return {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        last = {row["hyper_id"]: row for row in csv.DictReader(lines) if row["dense_parameter_count"] == str(size)}
+    usual = np.median([float(row["learning_rate"]) for row in last.values()])
+    losses: dict[str, list[float]] = {}
+    for row in last.values():
+        wanted = row["num_experts"] in ("1", str(experts)) and (row["k"], row["routing_frequency"]) == ("1", "0.5")
+        if wanted and float(row["learning_rate"]) == usual:
+            losses.setdefault(row["router_type"], []).append(float(row["loss_validation"]))
+    return {router: np.array(values) for router, values in losses.items()}
+
+
 class SmallModel(NamedTuple):
     """The small trained model of lesson 0, and what was measured in training; `small_model.py` made it."""
 
