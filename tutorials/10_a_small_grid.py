@@ -285,24 +285,33 @@ for router, values in losses.items():
     print(f"{router:7} {np.sort(values).round(3)}  mean {values.mean():.3f}")
 
 # %% [markdown]
-# Three numbers say little about the spread of one router. If all routers spread alike, use all twelve numbers: add the
-# squared distances from each mean, and divide by 12 - 4 = 8, since four means were fitted. The root $s$ is the standard
-# deviation of one run. The difference of two means of three runs has the deviation $s\sqrt{1/3 + 1/3}$. Its 95 %
-# interval reaches $t$ deviations to each side. For 8 degrees of freedom, Student's $t$ is 2.306.
+# Three numbers say little about the spread of one router. If all routers spread alike, use all runs: add the squared
+# distances from each mean, and divide by the *degrees of freedom*, the number of runs minus the number of means. The
+# root $s$ is the standard deviation of one run. The difference of two means of three runs has the deviation
+# $s\sqrt{1/3 + 1/3}$. A confidence interval reaches $q$ of these deviations to each side, where $q$ is a quantile of
+# Student's distribution (lesson 12). A difference is a result if the interval does not contain 0:
 
 # %%
-squares = sum(((values - values.mean()) ** 2).sum() for values in losses.values())
-half = 2.306 * np.sqrt(squares / 8) * np.sqrt(1 / 3 + 1 / 3)
-pairs = [("Hash", "Dense"), ("S-Base", "Dense"), ("Top-K", "Dense"), ("Hash", "S-Base"), ("S-Base", "Top-K")]
-for first, second in pairs if losses else []:
-    difference = losses[first].mean() - losses[second].mean()
-    result = "a result" if abs(difference) > half else "no result"
-    print(f"{first:6} less {second:6}  {difference:+.3f} ± {half:.3f}  {result}")
+from routelaws.reference.laws.uncertainty import student_quantile
+
+if losses:
+    freedom = sum(len(values) - 1 for values in losses.values())
+    s = np.sqrt(sum(((values - values.mean()) ** 2).sum() for values in losses.values()) / freedom)
+    q = student_quantile(0.95, freedom)
+    half = q * s * np.sqrt(1 / 3 + 1 / 3)
+    print(f"{freedom} degrees of freedom, s = {s:.3f}, q = {q:.2f} for 95 % intervals")
+    pairs = [("Hash", "Dense"), ("S-Base", "Dense"), ("Top-K", "Dense"), ("Hash", "S-Base"), ("S-Base", "Top-K")]
+    for first, second in pairs:
+        difference = losses[first].mean() - losses[second].mean()
+        result = "a result" if abs(difference) > half else "no result"
+        print(f"{first:6} less {second:6}  {difference:+.3f} ± {half:.3f}  {result}")
+    dense, fixed, s_base, top_k = (values.mean() for values in losses.values())
+    assert dense - max(fixed, s_base, top_k) > half and s_base - fixed > half > abs(s_base - top_k)
 
 # %% [markdown]
 # All three routers are better than dense, and HASH is better than S-BASE at this size. S-BASE and top-k cannot be told
-# apart: that takes more seeds. A 95 % interval misses the true difference once in twenty times. Lesson 12 is about such
-# intervals. Lesson 11 shows what routing is worth in larger models.
+# apart: that takes more seeds. Lesson 12 is about such intervals. Lesson 11 shows what routing is worth in larger
+# models.
 
 # %% [markdown]
 # ## 8. The same from the command line
