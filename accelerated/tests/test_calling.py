@@ -32,7 +32,7 @@ def test_a_copy_has_the_parameters_and_the_description_of_the_original():
 
 
 def test_a_name_that_is_not_used_is_an_error():
-    with pytest.raises(NameError, match="fit_hoffmann uses no search"):
+    with pytest.raises(NameError, match="fit_hoffmann has no variable search"):
         calling(hoffmann.fit_hoffmann, search=Search)
 
 

@@ -138,7 +138,7 @@ def test_a_pattern_that_the_shell_expanded_is_named_in_short(capsys, tmp_path):
     names = [str(tmp_path / f"file{i}.txt") for i in range(151)]
     code, _, stderr = run(capsys, "evaluate", "run", *names)
     assert code == 2 and f"{names[0]}, {names[1]}, {names[2]} and 148 more; " in stderr
-    assert "put it in quotes" in stderr and names[3] not in stderr
+    assert "put the pattern in quotes" in stderr and names[3] not in stderr
     for name in names:
         Path(name).write_text(
             "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation\n0,1,Dense,1,9,3\n"

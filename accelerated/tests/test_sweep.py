@@ -132,7 +132,7 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (('name = "tiny"', "name = "), "not a TOML file"),
         (('name = "tiny"', "name = " + "[" * 5000), "not a TOML file"),
         (("steps = 40", "steps = " + "9" * 5000), "not a TOML file"),
-        (("experts = 4", 'experts = 4\nobjective = "masked"'), "run 2 .*the objective masked and run 0 causal"),
+        (("experts = 4", 'experts = 4\nobjective = "masked"'), "run 2 .*the objective masked, but run 0 has causal"),
     ],
 )
 def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):

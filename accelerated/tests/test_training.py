@@ -196,7 +196,11 @@ def test_a_trunk_that_does_not_fit_is_one_clear_line(small_fields, trunk, tmp_pa
         make_run(small_fields, tmp_path / "branch", trunk=Trunk(trunk, at), **WSD | changes)
 
     for at, changes, message in (
-        (12, {}, "has no checkpoint at step 12; there are: 6, 18, 24; --checkpoint-every and --keep-every"),
+        (
+            12,
+            {},
+            "has no checkpoint at step 12; available: 6, 18, 24; train with a different --checkpoint-every",
+        ),
         (6, {"seed": 2}, "its seed is 1, not 2"),
         (6, {"warmup_steps": 8}, "its learning rate at step 1 is 0.01.*both must be equal up to step 6"),
         (18, {"decay": 0.75}, "its learning rate at step 8 is .*, but .* in this run; .*: begin earlier"),

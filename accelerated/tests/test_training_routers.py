@@ -252,7 +252,7 @@ BAD = {
     "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings must be set for"),
     "tokens of an expert": (
         {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
-        "k 1 times sequence_length 16 over experts 3",
+        "k 1 times sequence_length 16 divided by experts 3",
     ),
     "neighbours": (
         {"router": "mixture_of_tokens", "experts": 3, "grouping": "sequence", "objective": "masked"},

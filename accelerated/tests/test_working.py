@@ -75,5 +75,5 @@ def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypat
             clock[0] += 1
     said = console.file.getvalue().splitlines()
     # 30 and 20 steps in two times 3 s; 60, 70 and two times 100 are left, and two times 20 s: (330 · 0.12 + 40) / 2.
-    assert said[-1] == "compiled in about 20 s each, 2 at a time  0:23 so far, about 0:40 left"
+    assert said[-1] == "compiled in about 20 s per run, 2 at a time  0:23 so far, about 0:40 left"
     assert len(said) == 2 and "compiling" in said[0]

@@ -435,7 +435,7 @@ class TestBackend:
         nested = SimpleNamespace(top_k=SimpleNamespace(top_k_router=top_k.top_k_router))
         backend = stranger(routers=nested, softmax=notation.softmax, predict_loss=notation.softmax)
         assert backend.functions == ["notation.softmax", "routers.top_k.top_k_router"]  # predict_loss is ambiguous
-        with pytest.raises(pytest.skip.Exception, match="routers.base.base_router is not there"):
+        with pytest.raises(pytest.skip.Exception, match="routers.base.base_router is missing"):
             _ = backend.routers.base.base_router
         with pytest.raises(AttributeError, match="the reference has no notation.nothing"):
             _ = backend.notation.nothing
