@@ -141,7 +141,7 @@ def _backward(causal, kept, gradient):
     if weights is None:
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)
     heads, b, length, width = query.shape
-    scaled = gradient / delayed(total, gradient)  # in float32 at least, as `total` is
+    scaled = gradient / delayed(total, gradient)  # `total` is in float32 or wider
     along = (scaled * delayed(mixed, gradient)).sum(axis=-1, keepdims=True)
     of_value = weight_gradient(weights, scaled.astype(value.dtype))
     factor = 1 / math.sqrt(width)

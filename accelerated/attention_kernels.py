@@ -9,7 +9,7 @@ bias B, [b, H, S, S]; rotary positions need none.
 
 Kernels support different inputs in different versions and devices, and some lack the gradient of the bias. So a process
 tests a kernel before it trains: its result and gradients, at the model's widths, must be about as close to float32 as
-those of our own form. A CPU always uses our own form, the fastest there.
+the result and gradients of our own code. A CPU always uses our own form, the fastest there.
 """
 
 import functools

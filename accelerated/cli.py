@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _close_output()  # the reader of the pipe has closed it
     except OSError as error:
-        if error.filename is None:  # for example, of the output: a full disk
+        if error.filename is None:  # such as a full disk under the output
             _close_output()
         return _ended(file_line(error), 2)
     return 0

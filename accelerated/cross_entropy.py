@@ -1,8 +1,8 @@
 """Cross-entropy of logits x · embeddingᵀ in chunks, with a backward pass of its own.
 
 The [tokens, V] logits are never stored whole. For each chunk, the program computes the logits, their softmax and, if
-needed, the gradients while the chunk is in the cache. So training computes logits once and stores neither them nor
-their gradient. A chunk has some positions of all sequences, so a batch may be sharded over devices.
+needed, the gradients while the chunk is in the cache. So training computes the logits once and stores neither the
+logits nor their gradient. A chunk has some positions of all sequences, so a batch may be sharded over devices.
 """
 
 import jax
@@ -21,7 +21,7 @@ WIDER = 2**8
 
 @jax.custom_vjp
 def summed_log_probability(x, embedding, target, counted) -> tuple[jax.Array, jax.Array]:
-    """Return the sum of the targets' log-probabilities over the counted tokens, and those of all tokens.
+    """Return the targets' log-probabilities: their sum over the counted tokens, and the value of every token.
 
     Args:
         x: [b, S, d].

@@ -32,7 +32,7 @@ from .notation import _admitted_experts, _as_bool, _number_admitted, _number_kno
 
 
 class Placement(NamedTuple):
-    """Where each assignment sits in the experts' buffers.
+    """The slot of each assignment in the experts' buffers.
 
     Attributes:
         slot: [T, k] integers, place in the queue of the chosen expert, from 0; C where the assignment asks for no slot
@@ -152,7 +152,7 @@ def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.
 
 
 def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Placement:
-    """Return the placement in buffers of `slots` slots, of which the first `capacity` may be used."""
+    """Return the placement in buffers of `slots` slots; only the first `capacity` slots may be used."""
     num_tokens, k = expert.shape
     queue = _queue(expert, num_experts, asked)
     slot, kept = _slots(queue, num_experts, slots, capacity, order, priority)
@@ -198,7 +198,7 @@ def _position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
 def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array:
     """Return [T, k], the rank of each assignment among the assignments of its expert, the largest priority first."""
     num_tokens, k = expert.shape
-    index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # in the order "choice", which the stable sort keeps for ties
+    index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # the order "choice"; the stable sort keeps it for ties
     keys = expert.T.reshape(-1), -canonical_zero(priority).T.reshape(-1)
     by_expert, _, source = jax.lax.sort((*keys, index), num_keys=2)
     start = jnp.searchsorted(by_expert, jnp.arange(num_experts + 1, dtype=expert.dtype)).astype(jnp.int32)

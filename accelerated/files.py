@@ -32,7 +32,7 @@ _REMEDIES_OF_NAMES = {
 }
 
 _BEGINNING = ".writing-"
-"""Of the names of files that are being written."""
+"""Ending of the names of files that are being written."""
 
 
 @contextlib.contextmanager
@@ -86,7 +86,8 @@ def append_to(path: Path) -> IO[str]:
 def opened(path: str | os.PathLike) -> IO[bytes]:
     """Open a user's file for reading.
 
-    A shell's `<(command)` works. Devices are errors, and so are named pipes, on which a command could wait forever.
+    A shell's `<(command)` works. Devices are errors. Named pipes are errors too, because a command could wait for them
+    forever.
 
     Raises:
         OSError: the file cannot be read.
@@ -117,7 +118,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
             return np.lib.format.read_array(file, allow_pickle=False)
         except OSError:
             raise
-        except Exception as error:  # of NumPy's reader, and of Python's tokenizer inside it
+        except Exception as error:  # NumPy's reader and Python's tokenizer inside it raise many types
             line = " ".join(str(error).split())[:200]
             raise ValueError(f"is not an array in a .npy file ({line or type(error).__name__})") from error
 

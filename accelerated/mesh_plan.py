@@ -18,8 +18,8 @@ Traffic is what one device sends in one step, with rings: an all-reduce of s byt
 reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. It excludes the few numbers per expert that routers
 exchange to balance globally. Each shard of a layer over model sends whole rows to the experts.
 
-Letters are those of `notation`; t is b S / (data expert), the tokens of one device, and a the bytes of one number in
-matrix products.
+`notation` defines the letters; t = b S / (data expert) is the number of tokens of one device, and a the bytes of one
+number in matrix products.
 """
 
 import math
@@ -229,7 +229,7 @@ def plan_device(
     weights = 4 * sum(piece.count for piece in pieces)
     tokens, width = batch_size * sequence_length // mesh.shards(), WIDTHS[dtype]
     kept, recomputed = activation_bytes(config, mesh, batch_size, sequence_length, dtype)
-    # Rows cross to the experts and back in the forward pass, and so do their gradients in the backward pass.
+    # Rows cross to the experts and back in the forward pass, and their gradients in the backward pass.
     rows = config.num_routed * sent_rows(config, tokens) * config.d_model * width
     # The outputs of attention and FFN in the forward pass, and the gradients of their inputs in the backward pass.
     sums = config.blocks * tokens * config.d_model * width
@@ -254,9 +254,9 @@ class _Piece(NamedTuple):
     """One parameter's part on a device."""
 
     count: int  # numbers
-    axes: tuple  # that cut it, or None, by dimension
-    summed: int  # devices over which its gradient is added up: data, and expert but for experts
-    parts: int  # into which its moments are cut further: that many, or 1
+    axes: tuple  # for each dimension, the axes that cut it, or None
+    summed: int  # devices over which its gradient is summed: data, and expert too unless it is an expert's
+    parts: int  # further parts of its moments: `summed`, or 1
 
 
 def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:

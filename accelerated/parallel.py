@@ -395,7 +395,7 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     expected = all_to_all(sizes, axis_name=axis_name)
     begin, into = (jnp.cumsum(v) - v for v in (sizes, expected))
     there = all_to_all(into, axis_name=axis_name)  # the start of our rows on each device
-    back = all_to_all(begin, axis_name=axis_name)  # and the origin of each device's rows
+    back = all_to_all(begin, axis_name=axis_name)  # also send the origin of each device's rows
 
     def swap(rows, output, *sizes):
         return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)

@@ -51,10 +51,10 @@ def _by_transposed_copy(x, gradient):
 def delayed(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Return x, but make XLA read it only after the gradient, and not merge it with earlier reads.
 
-    XLA on CPU would copy the saved arrays of all blocks early and hold them until the backward pass needs them: a
-    quarter of the memory of a step of four blocks. XLA drops barriers before scheduling, so the order needs a value:
-    whether the first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to
-    others that are NaN anyway.
+    XLA on CPU would copy the saved arrays of all blocks early and keep them until the backward pass. For four blocks
+    this is a quarter of a step's memory. XLA drops barriers before scheduling, so the order needs a value: whether the
+    first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to others that
+    are NaN anyway.
     """
     if not gradient.size:
         return x

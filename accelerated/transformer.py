@@ -222,7 +222,7 @@ def _attention(params, x, *, causal, mask, positions, axis_name, kernel="own"):
     projected = product(x.reshape(-1, d_model), jnp.concatenate(matrices, axis=1)).reshape(b, length, -1)
     relative = None
     if positions == "relative":
-        distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
+        distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # distances from S - 1 down
         matrix = params["relative_key"].reshape(d_model, heads * width)
         relative = jnp.asarray(distances, projected.dtype) @ matrix
     else:

@@ -61,7 +61,7 @@ class Bench:
         except BrokenProcessPool as error:  # a process was killed; the next figure starts new ones
             self.close()
             return entry | {"status": f"failed: {error}"}
-        except Exception as error:  # from any library; the other figures continue
+        except Exception as error:  # any library may raise; the other figures continue
             return entry | {"status": f"failed: {type(error).__name__}: {error}"}
 
     def _measured(self, figure: Figure) -> dict:

@@ -43,7 +43,7 @@ class Result(NamedTuple):
     gap: float  # share of the optimum's lead
     missing: float  # share of the optimum's lead
     imbalance: float  # largest load over mean load; 1 is balance
-    ratio: float  # median over the repeats of its time over that of the first method
+    ratio: float  # its time over the first method's time, median over the repeats
     note: str
 
 

@@ -20,11 +20,11 @@ ROUTED = (-0.082, -0.108, 0.009, 1.104, 1.847, 314.478)
 
 INITIAL = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])  # a, b, c, d, log2 E_start, log2 E_max; our choice
 HOFFMANN = (480.0, 0.348, 2085.0, 0.366, 1.817)  # A, alpha, B, beta, C
-NOISE = {"routed": 0.0032, "hoffmann": 8e-3}  # of log10 L and ln L, as in the released tables
+NOISE = {"routed": 0.0032, "hoffmann": 8e-3}  # deviation of log10 L and of ln L, as in the released tables
 DELTA = 1e-3
 TIGHT = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-15, "gtol": 1e-10}
 REACHED = 1e-6
-SHARE = 20  # of these counts in a quick run, of both sides alike
+SHARE = 20  # a quick run divides these counts by this, on both sides
 COUNTS = {"bootstrap": 1000, "restarts": 20, "starts": 300, "scipy starts": 20}
 
 

@@ -24,10 +24,10 @@ import numpy as np
 SIZES = ("1024x16x1x1", "1024x16x4x1", "32000x4x4x1", "32000x16x1x2", "32000x16x4x1", "32000x64x4x1", "32000x64x4x2")
 
 DIMENSION = 8
-"""Of the embeddings."""
+"""Width of the embeddings."""
 
 POSITIONS, SEED = 1024, 0
-"""Of the position hash; of tables and embeddings."""
+"""Positions of the position hash; seed of tables and embeddings."""
 
 COUNTED = 10_000_000
 """Tokens of the text that the balanced table counts."""
@@ -39,8 +39,8 @@ class Result(NamedTuple):
     size: str
     hash: str
     largest: float  # largest over mean load, all choices together
-    choice: float  # the same of the choice in which it is largest
-    least: float  # what `largest` is not below for any table
+    choice: float  # largest over mean load of one choice, for the worst choice
+    least: float  # lower limit of `largest` for any table
     sets: int  # different sets of experts
 
 
@@ -87,7 +87,7 @@ def measure(config, positions: int, seed: int) -> Result:
         load = experts * max(first @ second[(expert - np.arange(experts)) % experts] for expert in range(experts))
         return Result(size, config.hash, load, load, max(1.0, shares[0] ** 2 * experts), experts)
     loads = loads_of(table, shares, experts)
-    reached = config.experts if config.hash == "multi" else experts  # a hash of multi names those of its segment
+    reached = config.experts if config.hash == "multi" else experts  # a hash of multi names its segment's experts
     sets, least = len(np.unique(np.sort(table, axis=1), axis=0)), max(1.0, shares[0] * experts / choices)
     return Result(size, config.hash, loads.sum(axis=0).max() * experts / choices, loads.max() * reached, least, sets)
 

@@ -48,7 +48,7 @@ def dense_layer(quick: bool = False) -> Job:
 def _in_place(value_and_grad, *arguments):
     """Return a function that runs a compiled call, and what the last call returned.
 
-    Gradients overwrite those of the previous call, as in a train step; otherwise the time would include memory
+    Gradients overwrite the previous call's gradients, as in a train step; otherwise the time would include memory
     allocation.
     """
     import jax

@@ -57,7 +57,7 @@ D_MODEL, HIDDEN, VOCAB_SIZE = 8, 16, 6
 SEEDS = 5  # models, of which the median
 MOST_DRAWS = 5000  # that are still gone through
 UNBIASED = 1e-9  # a bias below it is rounding
-LEARNING_RATE = 0.5  # of the training that `--steps` asks for
+LEARNING_RATE = 0.5  # learning rate of the training by `--steps`
 
 
 class Problem(NamedTuple):
@@ -81,8 +81,8 @@ class Estimate(NamedTuple):
     """An estimator and the true gradient, at the routers' weights by default."""
 
     bias: float  # |mean − truth| / |truth|
-    bias_of_all: float  # the same for all weights of the model
-    cosine: float  # of mean and truth
+    bias_of_all: float  # bias over all weights of the model
+    cosine: float  # cosine between mean and truth
     variance: float  # E |estimate − mean|² / |truth|²
 
 
@@ -152,7 +152,7 @@ def expected_loss(params: dict, given: Problem, draws: jax.Array, nucleus: float
 def estimator(
     params: dict, given: Problem, draw: jax.Array, credited: jax.Array, value: jax.Array, nucleus: float = 1.0
 ) -> dict:
-    """Return the training gradient of one draw: of its loss and of the policy term of each routed layer.
+    """Return the training gradient of one draw: the gradient of its loss plus each routed layer's policy term.
 
     Args:
         params: the weights at which it is taken.
@@ -160,7 +160,7 @@ def estimator(
         draw: [n_r, T, k].
         credited: [T], the reward of each choice of this draw, in every routed layer.
         value: [T], the baseline.
-        nucleus: that of the policy.
+        nucleus: the policy's nucleus.
     """
 
     def training_loss(params):

@@ -57,7 +57,7 @@ def our_step(
 
 
 def step_flops(d_model: int, blocks: int, vocab_size: int, length: int, batch: int, **_) -> float:
-    """Return the FLOPs of the matrix products of a dense training step, three times those of the forward pass.
+    """Return the FLOPs of the matrix products of a dense training step, three times the forward pass.
 
     For each token: 24 d² of projections and FFN in each block, 2 d V of the output, and in each block three products
     (keys, distances, values) with the S/2 tokens that it sees on average; and the projection of S distances.

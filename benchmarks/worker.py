@@ -24,7 +24,7 @@ MOST_CALLS = 200
 """In a block."""
 
 _THREAD_COUNTS = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_JOBS: dict[str, tuple[Job, float]] = {}  # of this process, each with the seconds of a call
+_JOBS: dict[str, tuple[Job, float]] = {}  # jobs of this process, each with the seconds of a call
 
 
 class Worker:

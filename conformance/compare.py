@@ -86,7 +86,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
 
     Args:
         chosen: [T, k] integers.
-        scores: [T, E], those of the reference.
+        scores: [T, E], the reference's scores.
         margin: at least 0, a number or [T]; the bound on the backend's error in a score.
         what: the function under test.
 

@@ -57,7 +57,7 @@ class Matched(NamedTuple):
     """How far two routers group the tokens alike, whatever their experts are called."""
 
     agreement: float  # share of the choices in common after the best matching of experts, 0 to 1
-    baseline: float  # the same where the second routing is that of shuffled tokens: mean over the shuffles
+    baseline: float  # mean agreement after shuffling the tokens of the second routing
     spread: float  # standard deviation over the shuffles
     partner: np.ndarray  # [E], the expert of the second routing that each expert of the first is matched with
     common: np.ndarray  # [E], the tokens that an expert and its partner share
@@ -105,7 +105,7 @@ def matched_agreement(
     """Return the share of the choices that two routers have in common after the best matching of their experts.
 
     Two runs that differ in their seed can have the same experts under other numbers. Let J(e, e') be the number of
-    tokens with expert e in the first routing and e' in the second. Of all permutations π, the best matching has the
+    tokens with expert e in the first routing and e' in the second. The best matching is the permutation π with the
     largest Σ J(e, π(e)). The result is this sum, over the mean number of choices of the two routings.
 
     The best of many permutations agrees by chance more than k/E, above all with few tokens or uneven loads. Shuffled

@@ -52,7 +52,7 @@ DROP_ORDERS = ("choice", "token", "priority")
 
 
 class Placement(NamedTuple):
-    """Where each assignment sits in the experts' buffers."""
+    """The slot of each assignment in the experts' buffers."""
 
     slot: (
         np.ndarray
@@ -210,7 +210,7 @@ def expert_ffn(
         ValueError: the activation is unknown, or `linear` is missing or unexpected.
 
     Example:
-        Of two rows, x = 2 gives ReLU 2 and x = -2 gives 0; as SwiGLU with linear = 3 they give x σ(x) · 3x:
+        ReLU of the rows x = 2 and x = -2 is 2 and 0; as SwiGLU with linear = 3 they give x σ(x) · 3x:
 
         >>> one, x = np.array([[1.0]]), np.array([[2.0], [-2.0]])
         >>> expert_ffn(one, one, x, activation="relu").ravel().tolist()

@@ -55,7 +55,7 @@ class Policy(NamedTuple):
 class Decision(NamedTuple):
     """The decision of a router of the first kind for a group."""
 
-    routing: Routing  # of the tokens of the group
+    routing: Routing  # experts and gates of the tokens of the group
     auxiliary: float = 0.0  # its term of the training loss
     bias: np.ndarray | None = None  # [E G], for the next batch; None for a router without
     policy: Policy | None = None  # RL-R only

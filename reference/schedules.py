@@ -1,6 +1,6 @@
 """Learning rates: how large each step of a training is, as a multiple of the peak.
 
-Every schedule begins with W steps of warm-up, in which the rate rises in equal steps to its peak, 1. Of S steps in all,
+Every schedule begins with W steps of warm-up, in which the rate rises in equal steps to its peak, 1. With S steps,
 counted from s = 0, the rate is then
 
     cosine     F + (1 - F) (1 + cos(pi x)) / 2      x = (s - W) / (S - W)          F = 0.1, the final rate
@@ -9,8 +9,9 @@ counted from s = 0, the rate is then
                f(x) = 1 - x (linear), or 1 - sqrt(x) (sqrt)
 
 Sources: cosine, Loshchilov and Hutter 2017, arXiv 1608.03983, equation 5. Warm-up, stable, decay (wsd): Hu et al. 2024
-(MiniCPM), arXiv 2404.06395, section 4, with an exponential decay. The two shapes are those of Hägele et al. 2024, arXiv
-2405.18392, section 3, which counts steps as here: the last step has the rate 1/D of the linear shape, not 0.
+(MiniCPM), arXiv 2404.06395, section 4, with an exponential decay. The two shapes are from Hägele et al. 2024, arXiv
+2405.18392, section 3. The paper counts steps in the same way: in the linear shape the last step has the rate 1/D, not
+0.
 
 A cosine depends on S from its first step after the warm-up, so each budget needs a run of its own. Before step S - D
 the rate of wsd does not depend on S: runs of several budgets share these steps, and each adds its own decay.

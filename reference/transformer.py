@@ -82,8 +82,8 @@ class Loss(NamedTuple):
 
     total: float  # the training objective: the cross-entropy plus the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
-    output: Output  # of the forward pass
-    credit: Credit | None  # of RL-R in training
+    output: Output  # result of the forward pass
+    credit: Credit | None  # RL-R only, in training
 
 
 def parameter_shapes(config: ModelConfig) -> dict:

@@ -1,4 +1,4 @@
-"""Upcycling: the weights of a routed model from those of a trained dense model of the same shape.
+"""Upcycling: make the weights of a routed model from a trained dense model of the same shape.
 
 1. COPY    everything but the FFNs of the routed blocks is taken over
 2. CUT     an FFN of width f becomes G narrow FFNs of width f / G: columns of `up` (and `linear`), rows of `down`; and

@@ -104,7 +104,7 @@ def needs(library: str, extra: str = "") -> None:
 
 
 def released(name: str = "curves.csv.gz") -> str | None:
-    """Return the path of a released table, that of the runs of Clark et al. 2022 if no other is named.
+    """Return the path of a released table; the default has the runs of Clark et al. 2022.
 
     None, and a sentence that says why, where it is not available. The table is looked for in the folder that
     ROUTELAWS_DATA names, or else in the user's cache; if it is not there it is downloaded. See
@@ -173,7 +173,7 @@ class SmallModel(NamedTuple):
     """The small trained model of lesson 0, and what was measured in training; `small_model.py` made it."""
 
     config: ModelConfig
-    params: dict  # as `reference/transformer.py` takes them
+    params: dict  # parameters for `reference/transformer.py`
     pieces: list[str]  # the text of each token
     text: np.ndarray  # [64, 65], tokens of text that the model was not trained on
     steps: np.ndarray  # [evaluations]

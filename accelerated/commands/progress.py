@@ -41,12 +41,12 @@ class Progress:
     ):
         self.runs, self.console = runs, console or Terminal(stderr=True)
         self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
-        self.steps_done: dict[int, int] = {}  # by run, for running and finished runs
-        self.finished: dict[int, float | None] = {}  # by run, its loss
+        self.steps_done: dict[int, int] = {}  # {run: steps}, of running and finished runs
+        self.finished: dict[int, float | None] = {}  # {run: loss}
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
-        self.started: dict[int, float] = {}  # time by run, as in the next two
-        self.stepped: dict[int, tuple[float, int]] = {}  # after its first call, and the number of steps done then
+        self.started: dict[int, float] = {}  # {run: time}
+        self.stepped: dict[int, tuple[float, int]] = {}  # {run: (time after its first call, steps then)}
         self.ended: dict[int, float] = {}
         self.at_once = 1  # the largest number of simultaneous runs so far
         self.told_first = False
@@ -160,7 +160,7 @@ class Progress:
         if work <= 0 or seconds < SURE:
             return None
         start, unfinished = self._start_seconds() or 0.0, [run for run in self.costs if run not in self.finished]
-        left = 0.0  # of a run after the other
+        left = 0.0  # seconds left if runs follow one another
         for run in unfinished:
             left += seconds / work * self.costs[run] * (1 - self.steps_done.get(run, 0) / self.runs[run].steps)
             if run not in self.stepped:

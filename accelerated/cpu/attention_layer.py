@@ -83,7 +83,7 @@ def _forward(twin, heads, causal, projected, relative):
 
 
 def _backward(twin, heads, causal, saved, gradient):
-    """Return the gradients of `projected` and `relative` from that of the output."""
+    """Return the gradients of `projected` and `relative` from the gradient of the output."""
 
     def on_cpu(projected, relative, kept, gradient):
         more = {"kept [b, H, S, 2]": kept, "gradient [b, S, H c]": gradient}

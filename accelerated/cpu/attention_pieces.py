@@ -310,7 +310,7 @@ def _weights_again(job, block, s, kept):
 
 @jit
 def _backward(job, s, sequence, head, of_relative):
-    """Write the gradients of queries, keys and values of a sequence, and add those of distances."""
+    """Write the gradients of queries, keys and values of a sequence, and add the gradients of distances."""
     c, h, wide, distance_row = job.width, job.heads, s.wide, s.distance_row
     _read_sequence(job, s, sequence, head, True)
     kept = floats(job.kept + 2 * BYTES * (sequence * h + head) * job.length, 2 * job.length)

@@ -58,7 +58,7 @@ def call_loops(
     Args:
         call: `ATTENTION` or `EXPERTS`.
         arrays: {"gate [T, k]": gate, ...} in the loops' order, see `shapes`.
-        results: ["[T, k, d]", ...]; their sizes follow from those of the arrays.
+        results: ["[T, k, d]", ...]; their sizes follow from the sizes of the arrays.
         attributes: further integers.
         sizes: values of letters that no array determines.
 

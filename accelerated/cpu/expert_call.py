@@ -24,7 +24,7 @@ from .together import PIECE, num_threads, run_together
 from .xla import attribute, is_question, read_call, shape
 
 PAST_CACHE_FROM = 1 << 21
-"""Numbers in the matrices of one kind from which their gradients are written past the cache, which they would fill."""
+"""Matrices of one kind with at least this many numbers would fill the cache, so their gradients are written past it."""
 
 X, GATE, QUEUE, UP, DOWN, GRADIENT_OF_OUTPUT, UP_BEFORE, LINEAR, LINEAR_BEFORE = range(9)
 LINEAR_FORWARD = GRADIENT_OF_OUTPUT

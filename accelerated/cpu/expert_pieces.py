@@ -1,8 +1,8 @@
 """The work of one expert, forward and backward, on the rows of its own tokens: gather, products, nonlinearity, scatter.
 
 One core does a whole piece of work, so the output of one product is still in the cache for the next. Rows are sorted by
-expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and dropped ones last; those of expert e are
-start[e] up to start[e + 1].
+expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and dropped ones last; expert e has start[e]
+up to start[e + 1].
 
 Everything here is float32 at an address (`memory`), rows one after the other. An address is in bytes, a size in
 numbers.

@@ -76,15 +76,15 @@ class BlockFindings(NamedTuple):
 
     block: int
     load: list[float]  # [E], share of the choices, over that of an even load
-    entropy: float | None  # of the probabilities, over log E; None without logits
+    entropy: float | None  # entropy of the probabilities over log E; None without logits
     information: dict[str, Information]  # by `LABELS`
     most: float  # bits that the experts of this block can tell at most
-    agreement: float | None  # of the experts in evaluation and in training
+    agreement: float | None  # share of experts that evaluation and training have in common
     dropped: float | None  # share of the assignments without a slot in training
     unchosen: float  # share of the tokens that no expert takes
     faults: Faults
     words: list[list[Word]]  # of each expert
-    matched: Matched | None = None  # with another model on the same tokens; None without one
+    matched: Matched | None = None  # match with another model on the same tokens; None without one
 
 
 def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockFindings]:

@@ -246,7 +246,7 @@ def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
 
 
 def _terms(found: list[BlockFindings]) -> str:
-    """Return what the numbers on the page mean; without those of columns that no block has."""
+    """Explain the numbers on the page, except for columns that no block has."""
     shown = (term for term in TERMS if term[0] not in COLUMNS or any(map(COLUMNS[term[0]], found)))
     lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in shown)
     return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"

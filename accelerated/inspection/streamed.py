@@ -218,7 +218,7 @@ def _configuration(folder: Path):
     try:
         with _quiet():
             config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # of JSON, of strict types, of a model that this version does not have
+    except Exception as error:  # invalid JSON, a wrong type, or a model that this version lacks
         raise InputError(
             f"{path}: transformers {transformers.__version__} has no model for it, and code of the folder is"
             f" not run ({in_line(str(error))[:200]}); update transformers, or inspect another model"
@@ -283,7 +283,7 @@ def _opened(path: Path):
     """Open a safetensors file."""
     try:
         file = safe_open(path, framework="pt")
-    except Exception as error:  # of the reader in Rust
+    except Exception as error:  # the reader in Rust raises its own types
         raise InputError(
             f"{path}: is not a complete safetensors file ({in_line(str(error))[:100]}); copy it again"
         ) from error

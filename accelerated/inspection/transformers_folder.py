@@ -68,7 +68,7 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
         raise InputError(f"{folder}: has no tokenizer.json; save a fast tokenizer there with save_pretrained")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # of the reader in Rust
+    except Exception as error:  # the reader in Rust raises its own types
         raise InputError(f"{path}: is not a tokenizer ({error}); save a fast tokenizer with save_pretrained") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

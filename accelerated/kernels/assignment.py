@@ -21,11 +21,11 @@ from .auction import auction, jit_vector
 from .compile import jit
 
 FAR = 2**60  # longer than any chain
-HELD = -(2**61)  # in place of a score: a link to there is longer than any other
+HELD = -(2**61)  # replaces a score: a link to it is longer than any other
 COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; affects only speed
-MOST_BIDS = 8  # in each auction, per place of the group; affects only speed
+MOST_BIDS = 8  # most bids of an auction per place of the group; affects only speed
 STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; affects only speed
-FEW, STRIDES_OF_FEW = 16, (8, 1)  # the same where experts have fewer places than that
+FEW, STRIDES_OF_FEW = 16, (8, 1)  # other strides if experts have fewer than FEW places
 HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
 
 
@@ -115,7 +115,7 @@ def _regret(scores, expert, prices):
 
 @jit
 def in_order(scores, slots):
-    """Return experts [T, k] of slots [k T]; those of a token by descending score, then by index."""
+    """Return experts [T, k] of slots [k T]; the experts of a token are sorted by descending score, then by index."""
     num_tokens, num_experts = scores.shape
     if num_tokens == 0 or slots.size % num_tokens or slots.min() < 0 or slots.max() >= num_experts:
         raise ValueError("slots have to be [k T], one at least, each at least 0 and below E")
@@ -181,7 +181,7 @@ def solve(whole, price, k, everyone, more):
     ring = np.full((2, len(expert) + reserve), -1, np.int32)  # next and previous: the slots of e, from k T + e
     for e in range(reserve):
         ring[:, len(expert) + e] = len(expert) + e
-    for t in range(num_tokens - 1, -1, -1):  # from the last, so that of equals the last is the cheapest
+    for t in range(num_tokens - 1, -1, -1):  # backwards, so that the last of equals is the cheapest
         for i in range(k):
             _join(t, i * num_tokens + t, whole, expert, own, links, cheapest, ring)
     if more:  # else no token is counted there
@@ -223,7 +223,7 @@ def _hold(t, slot, e, whole, expert, own):
 
 @jit
 def _join(t, slot, whole, expert, own, links, cheapest, ring):
-    """Add a slot of token t to those of its expert."""
+    """Add a slot of token t to its expert's slots."""
     e = expert[slot]
     head = len(expert) + e
     after = ring[0, head]
@@ -362,7 +362,7 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
                             for slot in range(settled, len(expert), num_tokens):
                                 _leave(slot, whole, expert, own, links, cheapest, ring)
                             settled += 1
-                        continue  # the same search again, without them
+                        continue  # repeat the search without them
                     _move(found, before, whole, expert, own, links, cheapest, ring)
                     slot = t
                     while expert[slot] != found:

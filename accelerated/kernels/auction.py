@@ -10,7 +10,7 @@ from .compile import compiler, jit
 
 jit_vector = compiler(fastmath={"nnan", "nsz", "reassoc"})
 
-NOTHING = np.float32(-3e38)  # in place of a value: below all others
+NOTHING = np.float32(-3e38)  # replaces a value; below all others
 
 
 @jit_vector
@@ -51,7 +51,7 @@ def auction(near, price, k, places, increment, most):
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:
         raise ValueError("near [T, E] needs price [E], 1 <= k <= E, and T k places at least")
     taken = np.zeros(num_experts, np.int64)
-    bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
+    bid = np.empty((num_experts, places), np.float32)  # one heap for each expert, the lowest bid first
     holder = np.empty((num_experts, places), np.int32)
     clean = near.copy()
     waiting = np.arange(num_tokens)

@@ -1,4 +1,4 @@
-"""Minimise the sum of Huber terms of the laws of `law_terms.py`, in compiled loops: under a millisecond per start.
+"""Minimise a sum of Huber terms for a law of `law_terms.py`, in compiled loops: under a millisecond per start.
 
 `routelaws.reference.laws._descent` explains the objective and the steps. This code is fast because each start runs
 alone, without waiting for slower ones, and because a rejected step costs one evaluation: its small linear system is

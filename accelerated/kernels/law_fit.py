@@ -28,10 +28,10 @@ ONE, SIZE, FIXED_0, FIXED_1, TARGET, LOSS = range(6)
 # Lines of the array `work`, each [2 levels].
 PSI, TILT, LEVEL, RESIDUAL, TURN_0, TURN_1 = range(6)
 
-STEPS = 300  # of the search; about ten are used
+STEPS = 300  # most steps of the search; about ten are used
 SETTLED = 1e-14  # relative decrease of the residual that ends the search
-SETTLED_SOON = 1e-10  # the same for a bootstrap; the step that promises so little is not taken, yet all before it were
-NEWTON_STEPS, NUDGE = 40, 1e-5  # of `polish`, and the step of its differences
+SETTLED_SOON = 1e-10  # the same for a bootstrap: a step that promises less is not taken
+NEWTON_STEPS, NUDGE = 40, 1e-5  # most steps of `polish`, and the step of its differences
 MARGIN = 1.1  # see `_may_win`
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
 TIE = 1e-13  # relative difference of residuals below which the smaller piece of the domain is taken
@@ -427,7 +427,7 @@ def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
 
     A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge, with a
-    margin. A narrow valley between points of the scan, as for an E_max that is barely finite, can be missed; the
+    margin. The search can miss a narrow valley between points of the scan, such as for a barely finite E_max. The
     objective is then a few parts in ten thousand too high.
     """
     best = line.argmin()

@@ -28,10 +28,10 @@ from .law_fit import (
     _solve_two,
 )
 
-ROUNDS = 200  # of the Newton steps at one shape; about five are used
-STEPS = 300  # of the search over shapes
+ROUNDS = 200  # most Newton steps at one shape; about five are used
+STEPS = 300  # most steps of the search over shapes
 SETTLED = 1e-15  # relative decrease that ends either
-OUTER_SHARE = 1e-6  # of the reweighted rows beyond delta, in a Newton matrix: keeps it regular
+OUTER_SHARE = 1e-6  # weight of rows beyond delta in a Newton matrix; it keeps the matrix regular
 
 
 @jit

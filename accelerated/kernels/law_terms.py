@@ -2,7 +2,7 @@
 
 Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`). `additive.py`, `hoffmann.py` and `joint.py` of the reference
 derive their formulas; the same files here choose the starts. A table is `logs` [columns, n], centred; unknowns θ [p]
-are those of the reference.
+are the reference's.
 
 Loops run along the rows, column by column, so the compiler can vectorise them.
 """

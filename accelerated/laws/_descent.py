@@ -20,10 +20,10 @@ from ..kernels import law_descent
 from ..kernels.law_descent import FAINT, ROUNDING
 from ..kernels.law_terms import coefficient, predict
 
-STEPS = np.array([200, 3000])  # of the first and of the second half of a search
-HELD = np.array([200, 300])  # the same of a search that is held at a value
+STEPS = np.array([200, 3000])  # most steps in the first and in the second half of a search
+HELD = np.array([200, 300])  # the same for a search with one value held
 SHARE = 16  # starts that a thread takes at a time
-ROUNDS = 40  # of the bracket of an end
+ROUNDS = 40  # most rounds to bracket an end
 NARROW = 1e-9  # share of the first step outward at which a bracket is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
@@ -217,7 +217,7 @@ def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.nd
         signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
     which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
-    many, lanes = len(which), 2 * len(begin)  # of each: both sides, from each place to begin
+    many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
     value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile)

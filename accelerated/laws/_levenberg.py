@@ -37,7 +37,7 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     Raises:
         ArithmeticError: no start has a finite sum.
     """
-    if callable(law):  # one of the reference's, which is not worth compiling
+    if callable(law):  # a law of the reference that is not worth compiling
         return reference.search(law, target, starts, delta)
     model, data = law
     rows = len(target)

@@ -35,7 +35,7 @@ class WeightedFits(NamedTuple):
     status: np.ndarray  # [draws] int, index into STATUSES; -1 where the rows with a weight do not determine the law
     coefficients: np.ndarray  # [draws, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
     curves: np.ndarray  # [draws, 6], LossCurve but for top; NaN where status is -1
-    top: float  # of LossCurve: largest E - 1 of the whole table, for any weights
+    top: float  # field of LossCurve: largest E - 1 of the whole table, for any weights
     objective: np.ndarray  # [draws] weighted mean squared difference of log10 losses
 
 

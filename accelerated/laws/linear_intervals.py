@@ -87,7 +87,7 @@ def bilinear_intervals(
     """
     quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
     _, b, c, _ = fit.coefficients
-    shift = np.array([[1.0, mean], [0.0, 1.0]])  # from (b, c) to the slope at the mean size, and c
+    shift = np.array([[1.0, mean], [0.0, 1.0]])  # maps (b, c) to (slope at the mean size, c)
     slopes = quantile**2 * shift @ fit.covariance[1:3, 1:3] @ shift.T
     slope = b + c * mean
     steep, low, high = _tangents(slope, c, slopes[0, 0], slopes[0, 1], slopes[1, 1])
@@ -117,7 +117,7 @@ def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[b
     If x² > x_x they do. Else they lie outside, or everywhere; then the ends are ∞ and -∞.
     """
     square, half = x * x - x_x, x * y - x_y
-    # half² less the product of `square` and y² - y_y, multiplied out so that nothing cancels where the room is small
+    # this is half² - `square` · (y² - y_y), multiplied out so that nothing cancels where the room is small
     inner = x * x * y_y - 2.0 * x * y * x_y + y * y * x_x - (x_x * y_y - x_y * x_y)
     if square > 0:
         inner = max(inner, 0.0)

@@ -86,7 +86,7 @@ def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit:
     _, best, *ends = law_intervals.ends_at(problem, table.extra, constant, kind, at, beyond, *shape, limit, work)
     for side, sign in enumerate((1.0, -1.0)):
         end = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
-        if end < law_intervals.OUTSIDE:  # else no shape of the scan is allowed, as where only the best one is
+        if end < law_intervals.OUTSIDE:  # else the scan has no allowed shape, such as if only the best is allowed
             ends[side] = sign * min(end, sign * ends[side])
     return float(best), float(ends[0]), float(ends[1])
 

@@ -41,7 +41,7 @@ def plain(value):
 
 
 def dumps(value, **options) -> str:
-    """Return a value as strict JSON; `options` are those of `json.dumps`."""
+    """Return a value as strict JSON; `options` are passed to `json.dumps`."""
     return json.dumps(plain(value), allow_nan=False, **options)
 
 
@@ -61,7 +61,7 @@ def unknown(name: str, value: float) -> Range:
 
 
 def values_of(coefficients: dict) -> dict:
-    """Return coefficients without intervals, each in the shape of one with."""
+    """Return coefficients without intervals, in the same format as coefficients with intervals."""
     return {name: coefficient(unknown(name, value), None) for name, value in coefficients.items()}
 
 

@@ -104,7 +104,7 @@ class Rise(NamedTuple):
 
     experts: float | None  # the smallest E of the rows; None for a law of N alone
     sizes: tuple[float, float]  # the smallest and the largest N of the rows
-    losses: tuple[float, float]  # of the law there, nats per token
+    losses: tuple[float, float]  # losses of the law there, nats per token
 
 
 class Misfit(NamedTuple):
@@ -196,8 +196,8 @@ def outliers(
 ) -> list[Outlier]:
     """Return the runs far from the law, farthest first, with their names by hyper_id.
 
-    Far is more than FAR times 1.4826 times the median of |miss| (the standard deviation of normal residuals,
-    which a few wrong rows hardly change), and more than LEAST of the loss.
+    A row is far if its |miss| is more than FAR times 1.4826 times the median of |miss|, and more than LEAST of the
+    loss. For normal residuals 1.4826 times the median is the standard deviation, and a few wrong rows hardly change it.
     """
     miss = np.abs(np.log10(loss) - np.log10(law))
     scale = 1.4826 * float(np.median(miss))

@@ -19,9 +19,9 @@ return any.
 
 Proof: let the value of an expert to a token be its score minus the price, or minus the token's bid if it has the
 expert. At all times, each expert of a token is worth at least the (d + 1)-th best of the other experts, minus epsilon.
-Bids are chosen to satisfy this. If a token loses an expert, d rises by one, and so does the number of other experts;
-prices only rise. When all tokens have their places, d = 0. A token then has at most min(k, E − k) experts for which a
-better one exists.
+Bids are chosen to satisfy this. If a token loses an expert, d and the number of other experts both rise by one; prices
+only rise. When all tokens have their places, d = 0. A token then has at most min(k, E − k) experts for which a better
+one exists.
 
 A non-finite score does not raise: the objective, the prices, the gap and the residual are NaN, and so is the gate of
 each token with such a score. If no token is real, the same values are NaN, except the gates.
@@ -61,7 +61,7 @@ METHODS = ("host", "auction")
 """Methods for the balanced assignment."""
 
 EPSILON = 2.0**-8
-"""Default increment of the auction, as a share of the largest difference of two scores of a token (our choice)."""
+"""Default increment of the auction, as a share of the largest score difference within a token (our choice)."""
 
 _SLICE = 2**16
 """Bytes passed to the host in one piece. JAX copies larger pieces (from 100 kB in JAX 0.10) in another thread of the

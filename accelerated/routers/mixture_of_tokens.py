@@ -81,7 +81,7 @@ def mixing_weights(
         weights = _largest(jnp.where(real, logits, -jnp.inf))
     else:
         weights = jax.nn.softmax(jnp.where(real, _divided(logits, temperature, real), -jnp.inf), axis=0)
-    return _among(jnp.where(real, weights, 0), admitted, 0)  # where no token is real the weights were NaN
+    return _among(jnp.where(real, weights, 0), admitted, 0)  # without a real token the weights are NaN
 
 
 def emit_weights(
@@ -149,7 +149,7 @@ def _check_temperature(temperature):
 
 
 def _divided(logits, temperature, real):
-    """Return logits / temperature but for a constant in each column, 0 in the padding.
+    """Return logits / temperature up to a constant in each column, 0 in the padding.
 
     Shifted before the division too: a compiler may fuse division and shift, so that the largest quotient is shifted by
     its rounded value. The rest, for a quotient of 1e10, then overflows in the exponential.

@@ -314,7 +314,7 @@ def _scaling_sweeps(group: _Group, unfinished):
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
     # Each round has its own u and the next one; the first round is no sweep, but saves one copy of the products.
-    u = jnp.ones(kernel.shape[1], kernel.dtype)  # of a masked expert it stays 1
+    u = jnp.ones(kernel.shape[1], kernel.dtype)  # stays 1 for a masked expert
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
     u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
 

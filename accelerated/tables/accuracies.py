@@ -3,15 +3,15 @@
     wide    params, tokens, acc_TASK..., loss_TEXT...; and, where known, run, training_set, flops, guess_TASK...
     long    tokens, benchmark, metric_type, score, tpr; and, where known, flops, params
 
-The long layout is that of the tables which Krajewski et al. 2025 (arXiv 2512.08894) published: a first column without a
-name that numbers the rows, `tpr` for tokens per parameter. One of these two tables has neither parameters nor FLOPs.
-Then N = tokens/tpr, accurate to about 10 % because their `tpr` is nominal (20 means 21.8 in the first run
+Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout: a first column without a name numbers
+the rows, and `tpr` means tokens per parameter. One of the two tables has neither parameters nor FLOPs. Then N =
+tokens/tpr, accurate to about 10 % because their `tpr` is nominal (20 means 21.8 in the first run
 of the other table), and C = 6 N D. A run is one value each of tokens, tpr and params.
 
 An accuracy is between 0 and 1, a loss above 0; a blank cell means no value. Accuracies in percent are
-divided by 100, with a remark; a table that mixes both units is an error. Of the metrics of the long
-layout `acc`, `acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies, of a task named "benchmark metric",
-and `cross_entropy_loss` is a loss; the others (counts, standard errors, probability scores) are ignored.
+divided by 100, with a remark; a table that mixes both units is an error. In the long layout, the metrics `acc`,
+`acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and
+`cross_entropy_loss` is a loss. Other metrics (counts, standard errors, probability scores) are ignored.
 """
 
 import csv
@@ -51,7 +51,7 @@ class Accuracies(NamedTuple):
     flops: np.ndarray  # [n]
     losses: dict[str, np.ndarray]  # {text: [n]} nats per token
     accuracies: dict[str, np.ndarray]  # {task: [n]} between 0 and 1
-    remarks: list[str]  # what was derived or left out, in words
+    remarks: list[str]  # sentences on derived and excluded values
     guess_rates: dict[str, float] = {}  # {task: guess rate} from the table
 
 
@@ -223,7 +223,7 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
     Args:
         columns: of the table.
         accuracies: by task.
-        percent: tasks whose accuracies are in percent, and so is a rate above 1.
+        percent: tasks whose accuracies are in percent; their guess rates above 1 are in percent too.
     """
     rates = {}
     for name in accuracies:

@@ -45,9 +45,9 @@ class Identity(NamedTuple):
 
     column: str
     by: str  # source of the range, for messages
-    expected: Callable  # of `Numbers`: the least and the most [n], NaN where not known
+    expected: Callable  # `Numbers` -> the least and the most [n], NaN where not known
     factor: float  # tolerated factor outside the range
-    slips: Callable  # of `Numbers`: {cause: the resulting factor, [n] or float}
+    slips: Callable  # `Numbers` -> {cause: the resulting factor, [n] or float}
     advice: str  # advice if no slip explains a number
 
 
@@ -149,7 +149,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
         problems: collects thousandfold differences; after these, nothing else is compared.
     """
     numbers, remarks = Numbers(frame), {}
-    with np.errstate(all="ignore"):  # of columns that are blank or 0
+    with np.errstate(all="ignore"):  # some columns are blank or 0
         for identity in (identity for identity in IDENTITIES if identity.column in frame):
             if identity.column not in remarks and (remark := _judge(identity, numbers, rows, problems)):
                 remarks[identity.column] = remark
@@ -364,5 +364,6 @@ IDENTITIES = (
         "is one of the three for another text?",
     ),
 )  # fmt: skip
-"""Exact identities come first, because their findings cause those of the others. Only the first finding
+"""Exact identities come first, because their findings cause the findings of the other identities. Only the first
+finding
 for a column is reported."""

@@ -14,22 +14,22 @@ For example
     1e6 <= dense_parameter_count < 1e8 and router_type != "Hash"
     tokens / dense_parameter_count >= 20 or objective == None
 
-`&`, `|` and `~` are written by people who know pandas. They mean and, or and not here, each condition in parentheses:
-`(k == 1) & (seed == 42)`. Without them Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error
-here, as is a mixture of signs and words, since the two bind differently.
+As in pandas, `&`, `|` and `~` mean and, or and not. Each condition then needs parentheses: `(k == 1) & (seed == 42)`.
+Without parentheses, Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error here. A mixture of
+signs and words is an error too, because they bind differently.
 
-What was decided (our choice):
+The rules (our choice):
 
-* Numbers are compared with numbers and text with text. Columns that the schema does not know are numbers where every
-  cell is one (blank ones apart), else text. Text is ordered by the code points of its characters.
-* Numbers and arithmetic are float64: k / 0 is infinite, and what is no number, such as 0 / 0 or the root of -1, counts
-  as blank.
-* A blank cell has no value: every comparison with it is false, but for `!=` and `not in`, which are true. So
-  `not (k == 1)` and `k != 1` keep the same rows, blank ones too, and `k > 1` keeps no blank ones. `k == None` holds
-  where k is blank and `k != None` where it is not; None may stand in a list. Blank text is what the schema takes for
-  blank, such as "" or "NA", in the table and in the condition.
-* Whole numbers in the text are at most 2^53, since float64 does not tell larger ones apart, and 9**9**9 is an error.
-* A column whose name is no name in Python, such as `val loss`, cannot be asked about.
+* Numbers are compared with numbers and text with text. A column that the schema does not know holds numbers if every
+  nonblank cell is a number, else text. Text is ordered by the code points of its characters.
+* Numbers and arithmetic are float64: k / 0 is infinite, and a result that is no number, such as 0 / 0 or the root of
+  -1, counts as blank.
+* A blank cell has no value: `!=` and `not in` are true for it, all other comparisons are false. So `not (k == 1)` and
+  `k != 1` keep the same rows, blank ones included, and `k > 1` keeps no blank ones. `k == None` is true where k is
+  blank and `k != None` where k is not blank; a list may contain None. The schema decides which text is blank, such as
+  "" or "NA", in the table and in the condition.
+* Whole numbers in the text are at most 2^53, because float64 cannot distinguish larger ones; 9**9**9 is an error.
+* A condition cannot use a column whose name is no name in Python, such as `val loss`.
 """
 
 import ast

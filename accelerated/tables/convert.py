@@ -16,10 +16,10 @@ exceptions: the names of runs are kept as `run`, for messages, and columns that 
 cell is a loss, with a remark, because a law is fitted to one of them only if `--loss` names it. Kept columns, such as
 the name of a text, serve `--rows`, and warnings about differences that a law ignores.
 
-Several files: pieces of a log (`exports.py`) are joined by run and step, and rows of a log
-without a logged loss are left out (NaN counts as logged: an earlier row must not represent a run that
-diverged). Tables are converted separately, their runs get new numbers, and the column `source` names
-the table of a row, as when `fit` reads several.
+Several files: pieces of a log (`exports.py`) are joined by run and step, and rows of a log without a logged loss are
+left out. NaN counts as logged, because an earlier row must not represent a run that diverged. Tables are converted
+separately and their runs get new numbers. The column `source` names the table of a row, as when `fit` reads several
+tables.
 """
 
 import csv
@@ -61,7 +61,7 @@ class Converted(NamedTuple):
 
     rows: int
     runs: int  # different hyper_id
-    remarks: list[str]  # what was derived, dropped and left out, in words
+    remarks: list[str]  # sentences on derived, dropped and excluded values
 
 
 def convert_runs(
@@ -81,14 +81,14 @@ def convert_runs(
             folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; a column that already has the table's name needs no entry.
-            Allowed are the columns of TABLE_COLUMNS, and `loss_` with any name. Of several tables each takes those
-            that it has. In a log hyper_id is the column `run` unless another one is named.
+            Allowed are the columns of TABLE_COLUMNS, and `loss_` with any name. With several tables, each uses the
+            columns that it has. In a log hyper_id is the column `run` unless another one is named.
         constants: {column of the table: value} for cells that `runs` leaves blank.
         loss_unit: one of LOSS_UNITS, for every loss.
         keep: more columns of `runs` to keep, under their own names.
         config: a table with one row per run, whose columns are added to every row of the run. Its column `run` or
-            `Name`, or else the first one, matches the source column of hyper_id. With several tables it is joined to
-            those that have one of its runs.
+            `Name`, or else its first column, matches the source column of hyper_id. With several tables, it is joined
+            to each table that has one of its runs.
         values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells of a column of the table that hold OLD
             (blank ones, where OLD is "" or one of BLANK) become NEW before anything is derived.
 

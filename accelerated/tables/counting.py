@@ -33,7 +33,7 @@ def fill_counts(table: Cells) -> None:
         counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
         table.fill(name, values, "counted from the shape of the model")
-        told = name == "dense_parameter_count" or "d_model" not in table.cells  # by `read_table`, or no shape at all
+        told = name == "dense_parameter_count" or "d_model" not in table.cells  # `read_table` reports it, or no shape
         if len(values) < len(blank) and not told:
             row = next(i for i in blank if i not in values)
             causes = _lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})

@@ -30,10 +30,10 @@ def event_files(path) -> list[Path]:
 def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
-    Of several values of a metric at one step, the last is used. Values that a run abandoned when it
-    restarted from an earlier step are left out, with a remark, as TensorBoard's reader does: if a session
-    starts at a step, or a metric goes back to one. If metrics go back in a file that begins after the others of its
-    run, the run's other metrics are cut back too (our choice). A file that ends in the middle
+    If a metric has several values at one step, the last is used. As in TensorBoard's reader, values that a run
+    abandoned when it restarted from an earlier step are left out, with a remark. A restart shows as a session that
+    starts at a step, or as a metric that goes back to an earlier step. If metrics go back in a file that begins after
+    the others of its run, the run's other metrics are cut back too (our choice). A file that ends in the middle
     of a record is read up to there.
 
     Raises:
@@ -97,7 +97,7 @@ class _Branch:
 
     def __init__(self):
         self.values: dict[tuple[str, int], str] = {}
-        self.steps: dict[str, list[int]] = {}  # of each tag, rising
+        self.steps: dict[str, list[int]] = {}  # {tag: its steps, rising}
         self.abandoned: set[int] = set()
         self.restart = self.end = 0.0  # the step of the last restart; the time of the last event
 

@@ -105,7 +105,7 @@ def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
     kept, restarts = latest_branch([run] * len(steps), steps)
     rows = {}
     for i in kept:
-        rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # of a step that is there twice the later
+        rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # the later of two rows at one step
     return Log(STEP, rows, {}, restart_remarks(path, restarts))
 
 

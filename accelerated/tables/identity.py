@@ -48,7 +48,7 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
     marks = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
     for name, kind in list(marks.items()):
         there = {cell.strip().casefold() for cell in cells[name]} - {each.casefold() for each in BLANK}
-        counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # of the rows, not of the runs
+        counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # an id that counts rows, not runs
         if not there or counter or (kind == "end" and not there <= _ENDED):
             del marks[name]
     return dict(sorted(marks.items(), key=lambda item: ("id", "start", "end").index(item[1])))

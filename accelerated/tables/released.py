@@ -139,7 +139,7 @@ class Released(NamedTuple):
     url: str  # the file, or the archive that the table is made of, at a fixed commit
     sha256: str  # of the table
     licence: str
-    make: Callable[[Path], bytes] | None = None  # from the archive; None where the file itself is the table
+    make: Callable[[Path], bytes] | None = None  # makes the table from the archive; None if the file is the table
 
 
 _OVERTRAINING = "https://codeload.github.com/mlfoundations/scaling/tar.gz/a003c4913793ac2ae7ef87b28ecb562955d026d5"

@@ -138,13 +138,13 @@ RANGES = {
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),
     "learning_rate": _from_0(1e6),
     "dropped_fraction": _SHARE,
-    "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # of the busiest expert, in fair shares; a float32 mean
+    "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
     "router_information": Range("a number of bits", -20, high=20),  # minus that of shuffled ids, so it may be negative
     "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
-    "standard_error": _from_0(1e9),  # of loss_validation over documents, nats per token
+    "standard_error": _from_0(1e9),  # error of loss_validation over documents, nats per token
     "wall_seconds": _from_0(1e12),
     "training_flops": _from_0(MOST_FLOPS),  # 0 at step 0
     "epochs": _from_0(1e9),

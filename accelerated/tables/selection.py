@@ -156,7 +156,7 @@ def none_chosen(frame, rows: str) -> str:
 def last_evaluations(frame, chosen: np.ndarray | None = None):
     """Return the last evaluation of every run among the chosen rows, or among all, by hyper_id.
 
-    Of two rows at the same step, the later one in the frame is used.
+    If two rows have the same step, the later one in the frame is used.
     """
     at = np.arange(len(frame)) if chosen is None else np.flatnonzero(chosen)
     run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]

@@ -18,7 +18,7 @@ from .table import SOURCE, named
 class Source(NamedTuple):
     """One unit of conversion: a table, or all pieces of a log."""
 
-    name: str  # as messages call it
+    name: str  # its name in messages
     cells: dict[str, list[str]]
     at: list[str] | None  # for a log: the name of each row in messages
     remarks: list[str]

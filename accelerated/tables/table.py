@@ -173,7 +173,7 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
     good = np.ones(len(rows), dtype=bool)
-    absent = {name: [""] * len(rows) for name in NEEDED_COLUMNS if name not in cells.columns}  # of these JSON lines
+    absent = {name: [""] * len(rows) for name in NEEDED_COLUMNS if name not in cells.columns}  # absent here
     for name, texts in (cells.columns | absent).items():
         raw = texts
         if range_of(name):

@@ -1,8 +1,8 @@
 """Find the layer that first gave a value that is not finite, by running the failing batch block by block.
 
-Beyond the first m blocks all weights are set to 0, so that the residual stream passes them unchanged and the logits
-are those of a model of m blocks. The first m whose logits are not finite names the block. If there is none, the
-gradient is checked from the last block to the first.
+All weights beyond the first m blocks are set to 0. The residual stream then passes these blocks unchanged, and the
+logits are the logits of a model of m blocks. The first m whose logits are not finite names the block. If there is none,
+the gradient is checked from the last block to the first.
 """
 
 import functools

@@ -44,15 +44,15 @@ def evaluate_run(
 
     Returns:
         {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
-        "standard_error_NAME": of it, over documents (None with one document), "tokens_NAME": that were predicted,
-        "documents_NAME": that they are of}.
+        "standard_error_NAME": its error over documents (None with one document), "tokens_NAME": number of predicted
+        tokens, "documents_NAME": number of their documents}.
 
     Raises:
         InputError: no run there, its text is not the one it was trained on, a text cannot be read or is too small, or
             an option does not fit its router.
     """
     folder = Path(folder)
-    config = dataclasses.replace(read_config(folder), attention="auto")  # of this machine, not that of the training
+    config = dataclasses.replace(read_config(folder), attention="auto")  # this machine's choice, not the training's
     model = changed_model(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()

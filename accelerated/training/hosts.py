@@ -141,7 +141,7 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
     if hosts is None:
         yield
         return
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # where the devices are CPUs
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # for CPU devices
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `stopping` hears
     try:
         jax.distributed.initialize(*hosts, initialization_timeout=TIMEOUT)
@@ -202,14 +202,14 @@ def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int 
 def batch_of_all(
     own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
 ) -> jax.Array:
-    """Return the global array of which each process has read its rows.
+    """Return the global array; each process has read its own rows of it.
 
     Args:
         own: the rows of this process.
         rows: which ones they are, as `own_rows` says.
         sharding: of the whole.
         shape: of the whole.
-        axis: that of the rows.
+        axis: the axis of the rows.
     """
 
     def piece(index):

@@ -8,7 +8,7 @@
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
         record.json        digests that tie these files together: see `record`
-        checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
+        checkpoints/       the last two, or as `keep_last` and `keep_every` choose
 
 Checkpoints are written during training, and the last row after the last checkpoint is complete. A killed run
 resumes from its last complete checkpoint: weights, optimizer and position in the text. Rows and log lines that were
@@ -299,7 +299,7 @@ class Run:
         return record.texts if record else {}
 
     def _check_replay(self, recorded: dict[str, str]) -> None:
-        """Add the digest of the stored routing to those of the texts; InputError where it is not that of before."""
+        """Add the digest of the stored routing to the digests of the texts; InputError if it has changed."""
         before, now = recorded.get("routing", self.replay.digest), self.replay.digest
         if before != now:
             raise InputError(f"routing {self.config.routing}: its digest is {now}, and was {before}; put it back")
@@ -371,7 +371,7 @@ class Run:
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
         try:
             return failing_layer(self.config, self.table, params, windows, number)
-        except Exception as error:  # for example, too little memory for a pass without the step's fusions
+        except Exception as error:  # such as too little memory for a pass without the step's fusions
             return f"the layer could not be found ({type(error).__name__})"
 
     def _diverged(self, what: str, checkpoints: Checkpoints) -> str:

@@ -9,13 +9,13 @@ A mesh is written `data=2,expert=4`; an axis that is left out has size 1. A step
 
     1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
        Tokens travel to their experts and back within a row of the expert axis.
-    2. Gradients are summed over the devices that hold the same weight: those of experts over data, all others over data
-       and expert. The sum is a reduce-scatter: each device gets the part whose moments it keeps.
+    2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, all others over
+       data and expert. The sum is a reduce-scatter: each device gets the part whose moments it keeps.
     3. Each device updates its part of the weights.
     4. An all-gather makes the weights whole again, once a step.
 
-Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). A weight whose moments cannot be cut into equal
-parts (`Layout`) is updated by all devices alike.
+Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). If the moments of a weight cannot be cut into equal
+parts (`Layout`), every device updates the whole weight.
 
 A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n
 devices equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. A bias of

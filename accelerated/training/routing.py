@@ -35,8 +35,8 @@ class RouterReport(NamedTuple):
 
     experts: int  # E G, of a block
     chance: float  # k/E, the agreement of two routings at random
-    agreement: list[float]  # of the experts in training and in evaluation; empty where experts choose
-    information: list[float]  # bits that the expert says about the token's id, less those of shuffled ids; as above
+    agreement: list[float]  # share of experts that training and evaluation have in common; empty where experts choose
+    information: list[float]  # bits that the expert tells about the token's id, minus those of shuffled ids; as above
     entropy: list[float]  # nats, of the policy of RL-R; empty for others
     exchange: float  # loss with experts exchanged at random, over the loss
 

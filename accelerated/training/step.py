@@ -43,7 +43,7 @@ class StepMetrics(NamedTuple):
     """The logged numbers of each step."""
 
     loss: jax.Array  # cross-entropy in training, nats per token, without router losses
-    auxiliary: jax.Array  # what the routers add to it
+    auxiliary: jax.Array  # the router losses, which are added to `loss`
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
     bad: jax.Array  # bool: a loss or gradient that is not finite, or a loss that exploded; the batch changed nothing
@@ -168,7 +168,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         metrics, *operands = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, operands = ~metrics.bad & (left >= 0), (state, *operands, given.rates[now[1]], metrics.gradient_norm)
-        if layout is None:  # one copy of the state less than a choice between two
+        if layout is None:  # `cond` needs one copy of the state less than `where`
             state = jax.lax.cond(taken, change, lambda state, *_: state, *operands)
         else:  # no collective waits inside a condition, where devices could part
             state = jax.tree.map(functools.partial(jnp.where, taken), change(*operands), state)
@@ -227,8 +227,8 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 def _changed(
     state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
 ) -> TrainState:
-    """Return the state after one update at a learning rate; `norm` is that of the gradient, `shardings` are those of
-    the state on the layout."""
+    """Return the state after one update at a learning rate; `norm` is the gradient's norm; `shardings` are the
+    shardings of the state on the layout."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
@@ -348,7 +348,7 @@ def attention_of(config: TrainConfig) -> Choice:
 
 
 def compute_dtype(config: TrainConfig) -> jnp.dtype | None:
-    """Return `compute_dtype` of `transformer.apply`; None for that of the parameters."""
+    """Return `compute_dtype` of `transformer.apply`; None for the parameters' own type."""
     return None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
 

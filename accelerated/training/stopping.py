@@ -4,7 +4,8 @@
     held        for a training loop, which checks `asked` after each call
     obey        for a worker of a sweep: the same, for its whole life
 
-Outside a loop there is nothing to save, so a signal ends the command at once. So does a second Ctrl-C. A second
+Outside a loop there is nothing to save, so a signal ends the command at once. A second Ctrl-C always ends it at once. A
+second
 SIGTERM changes nothing, because schedulers send one to every process and wrappers pass it on.
 """
 

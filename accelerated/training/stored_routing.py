@@ -1,9 +1,10 @@
 """A stored routing for a run: a file from `routelaws inspect --out` or another program.
 
 `--routing` of a run replays the routing of the training batches of some steps. The file has one row for each input
-token of these steps, batch by batch, and `step`, the number of the step, from 1. Without `step` its first token is that
-of step 1. Experts and gates have the values of the file; the gradient of a gate is that of the gate that the run
-computes for the same expert, so the router learns. Without gates in the file, the run's own gates are used.
+token of these steps, batch by batch, and `step`, the number of the step, from 1. Without the column `step`, the file
+begins with the first token of step 1. Experts and gates have the values of the file. The run also computes its own gate
+for the same expert and uses its gradient, so the router learns. Without gates in the file, the run's own gates are
+used.
 """
 
 from pathlib import Path
@@ -34,7 +35,7 @@ def read_routing(path: Path) -> dict[str, np.ndarray]:
             arrays = {name: stored[name] for name in stored.files}
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # of NumPy's reader and of zipfile
+    except Exception as error:  # NumPy's reader and zipfile raise many types
         raise InputError(f"{path}: is not an .npz file; write one with routelaws inspect --out") from error
     missing = [name for name in ("token", "expert") if name not in arrays]
     if missing:
@@ -125,7 +126,7 @@ class StepsRouting:
 
 
 def _check_tokens(path: Path, token: np.ndarray, first: int, last: int, batches: TrainingBatches) -> None:
-    """Raise `InputError` if the tokens of a file differ from those of a run's batches."""
+    """Raise `InputError` if the tokens of a file differ from the tokens of a run's batches."""
     position = batches.get_state()
     batches.set_state(position | {"next_batch": first - 1})
     windows = batches.stacked(last - first + 1)

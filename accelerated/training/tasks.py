@@ -59,7 +59,7 @@ class Question(NamedTuple):
     context: str
     choices: tuple[str, ...]  # only the last word, without choices
     answer: int
-    line: int  # of the file, from 1
+    line: int  # line number in the file, from 1
 
 
 class Scores(NamedTuple):
@@ -86,9 +86,9 @@ def evaluate_task(
     Returns:
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
         "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
-        "standard_error_..." (choice only), "log_likelihood": mean of that of the right answer, nats, "cut": questions
-        whose context was cut, "params": N without the embedding, "tokens": trained on, "flops": of that training, three
-        times those of the forward passes, and the losses of the run's last evaluation, "loss_NAME"}.
+        "standard_error_..." (choice only), "log_likelihood": mean log-likelihood of the right answer, nats, "cut":
+        questions whose context was cut, "params": N without the embedding, "tokens": training tokens, "flops": training
+        FLOPs (three times the forward passes), and "loss_NAME": the losses of the run's last evaluation}.
 
     Raises:
         InputError: no run there, the task cannot be read (with its line), or the model cannot read one text alone.

@@ -2,20 +2,20 @@
 
     one row      one window's tokens of one document: how many were predicted, and the sum of their losses
     L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
-    error of L   how far L would lie from that of other documents of the same kind               `standard_error`
-    A minus B    token by token on the same windows, with the error of that difference           `loss_difference`
+    error of L   how far the L of other documents of the same kind would lie from this L        `standard_error`
+    A minus B    token by token on the same windows, with the error of the difference            `loss_difference`
 
 The tokens of a document are alike: a model that does badly on its first window does so on the next. So the standard
-error counts documents, not tokens. With lₔ the summed loss of document d, mₔ its predicted tokens, and M those of all
-D documents, it is that of a ratio of sums,
+error counts documents, not tokens. Document d has the summed loss lₔ and mₔ predicted tokens, and all D documents have
+M. L is a ratio of sums, so its error is
 
     error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
 
 (the cluster-robust variance of a mean). A document that is hard for one model is hard for the other, so the difference
 of two models on the same windows is much better known than either loss.
 
-Which windows a validation text gives depends on the text, the tokenizer, the sequence length, the batch size and the
-number of evaluation tokens; runs that agree in these were evaluated on the same windows.
+The windows of a validation text depend on the text, the tokenizer, the sequence length, the batch size and the number
+of evaluation tokens. Runs that agree in these were evaluated on the same windows.
 """
 
 import math
@@ -38,7 +38,7 @@ class EvaluationText(NamedTuple):
     tokens: np.ndarray  # [n, b, S+1] int32
     window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
     document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
-    digest: str = ""  # of the text, where it is not the validation text of a run
+    digest: str = ""  # digest of a text other than a run's validation text
 
 
 class WindowLosses(NamedTuple):
@@ -119,11 +119,11 @@ def standard_error(losses: WindowLosses) -> float:
 
 
 def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
-    """Return the losses of the first models minus those of the second, window by window; means of several models.
+    """Return the losses of the first models minus the losses of the second, window by window; means of several models.
 
     Returns:
-        Window losses whose mean and standard error are those of the difference; None where not all were evaluated on
-        the same windows.
+        Window losses with the mean and the standard error of the difference; None where not all were evaluated on the
+        same windows.
     """
     everyone = [*first, *second]
     same = ("window", "document", "tokens")

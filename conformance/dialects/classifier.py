@@ -60,7 +60,7 @@ class Counterexample(NamedTuple):
 
     inputs: dict[str, Any]
     ours: Any
-    found: Any  # what it returned, or "raised TypeError: ..." in words
+    found: Any  # the returned value, or the text "raised TypeError: ..."
 
 
 class Verdict(NamedTuple):
@@ -120,7 +120,7 @@ def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]
 
 
 def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
-    """Return whether an answer equals that of a dialect with one right answer."""
+    """Return whether an answer equals a dialect's answer, if the dialect has only one right answer."""
     return dialect.accepts is None and _same(pair[0], dialect.function(*values))
 
 
@@ -269,7 +269,7 @@ def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool
         return False
     try:
         return all(dialect.accepts(*v, answer) for v, pair in zip(inputs, answers, strict=True) for answer in pair)
-    except (IndexError, TypeError, ValueError):  # of another shape or kind
+    except (IndexError, TypeError, ValueError):  # the answer has another shape or kind
         return False
 
 

@@ -17,7 +17,7 @@ class Dialect(NamedTuple):
     """One way to compute something."""
 
     name: str
-    formula: str  # in words and letters, for a report
+    formula: str  # the formula as text, for a report
     spoken_by: tuple[str, ...]  # libraries; "routelaws" is this one
     function: Callable  # the formula; or, with `accepts`, one that satisfies the condition
     accepts: Callable | None = None  # (*inputs, found) -> bool, where more than one answer is right
@@ -27,9 +27,9 @@ class Dialect(NamedTuple):
 class Subject(NamedTuple):
     """A function that differs between libraries."""
 
-    parameters: tuple[str, ...]  # of the function, in order
+    parameters: tuple[str, ...]  # parameters of the function, in order
     dialects: tuple[Dialect, ...]  # ours first
-    inputs: Callable[[int], list[tuple]]  # from a seed; the smallest first
+    inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
     same: tuple[frozenset, ...] = ()  # sets of names for the same function
     bare: Callable | None = None  # takes away from an answer what does not matter, such as the order of groups
 
@@ -450,7 +450,7 @@ SECOND_EXPERT = (
 
 def _second_inputs(seed: int) -> list[tuple]:
     random = np.random.default_rng(seed)
-    shares = np.log([[0.5, 0.35, 0.15], [0.81, 0.09, 0.1], [0.81, 0.1, 0.09]])  # of the second: 0.41, 0.11, 0.11
+    shares = np.log([[0.5, 0.35, 0.15], [0.81, 0.09, 0.1], [0.81, 0.1, 0.09]])  # shares of the second: 0.41, 0.11, 0.11
     draws = np.array([0.75, 0.9, 0.4])  # above twice a probability, above five times a share, and below
     more = np.round(2 * random.standard_normal((8, 3)), 2), random.integers(0, 100, 8) / 100
     return [*((shares[t : t + 1], draws[t : t + 1]) for t in range(3)), more]

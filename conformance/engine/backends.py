@@ -350,14 +350,14 @@ class Backend:
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
         """Return the arguments of a call for which the function has parameters.
 
-        Drop an option that it lacks if its value is that of the function's design, or the reference's default if no
-        design is known. Skip the example for any other value.
+        Drop an option that the function lacks if the option has the value of the function's design, or the reference's
+        default if no design is known. Skip the example for any other value.
         """
         defaults, options = defaults_of(path), options_of(path)
         places, extra = places_of(function), {}
         if len(arguments) > places:
             extra = dict(zip(list(defaults)[places : len(arguments)], arguments[places:], strict=False))
-            if set(extra) <= set(options):  # by name, where the function has them at all
+            if set(extra) <= set(options):  # pass them by name, if they are options
                 arguments, keywords = arguments[:places], extra | keywords
         values = dict(zip(defaults, arguments, strict=False)) | keywords
         stance = self.stance(path)
@@ -372,7 +372,7 @@ class Backend:
 
     def _not_offered(self, path: str, reason: str, options=()):
         """Skip a call with options that the function lacks, or one that raised NotImplementedError."""
-        named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # where the reason names none, it may be any
+        named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # none named: any may be meant
         self.ledger.declined(self.name, path, reason or "it gives no reason", named or options)
         self._leave_out(f"{path}: {reason}")
 
@@ -416,12 +416,12 @@ class Backend:
         if type(value) in path_of_class() and hasattr(value, "_replace"):
             record = self._find(path_of_class()[type(value)])
             return (record or type(value))(*(self._given(part, precision) for part in value))
-        lone = precision and isinstance(value, np.floating)  # in a record, an array like the others
+        lone = precision and isinstance(value, np.floating)  # a record holds arrays, so make this number an array
         if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
             return value
         array = np.array(value)
         if array.dtype.kind in "fV":
-            record = array.dtype.name == "bfloat16"  # from the test: passed on unchanged
+            record = array.dtype.name == "bfloat16"  # the test made it: pass it on unchanged
             dtype = array.dtype.name if record or not precision else precision
             if dtype not in self.dtypes:
                 self.leave_out_precision(dtype)

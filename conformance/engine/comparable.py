@@ -31,7 +31,7 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
 def canonical(path: str, result, wanted, given: dict, precision: str):
     """Return a choice in the reference's order if its set of experts is admissible.
 
-    Replace tied experts by those of the lower index, with their gates. Leave an inadmissible set unchanged, so that a
+    Replace tied experts by the experts of lower index, with their gates. Leave an inadmissible set unchanged, so that a
     test fails.
 
     Args:

@@ -41,7 +41,7 @@ def _on_arrays(change, tree: dict) -> dict:
         return None if isinstance(value, jax.core.Tracer) else change(place, np.asarray(as_numpy(value)))
 
     changed = jax.tree_util.tree_map_with_path(leaf, tree)
-    return {name: changed[name] for name in tree}  # in their order, which JAX does not keep
+    return {name: changed[name] for name in tree}  # restore the order of the names, which JAX changes
 
 
 def named(tree: dict) -> dict[str, np.ndarray]:

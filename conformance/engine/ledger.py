@@ -22,8 +22,8 @@ class Trouble(NamedTuple):
     kind: str
     detail: str
     test: str
-    file: str = ""  # with the failing call, if exported
-    script: str = ""  # that repeats the failing call, where its arguments are few numbers
+    file: str = ""  # file with the failing call, if exported
+    script: str = ""  # script that repeats the failing call, if its arguments are few numbers
 
 
 @dataclasses.dataclass
@@ -79,8 +79,8 @@ class Ledger:
         self.keeps, self.broken = False, {}
         self.not_offered: dict[tuple[str, str, str], int] = {}
         self.compared: dict[tuple[str, str], int] = {}  # tests that came to their end, by backend and function
-        self.findings: dict[tuple[str, str], dict] = {}  # by backend and function: see `stances.as_row`
-        self.options: dict[tuple[str, str, str], bool] = {}  # by backend, function and option: answered, or declined
+        self.findings: dict[tuple[str, str], dict] = {}  # {(backend, function): row}, see `stances.as_row`
+        self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered, not declined}
         self.test = 0  # how many tests have begun
         self.begin()
 
@@ -188,7 +188,7 @@ class Ledger:
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
-        """Return the bounds of which a backend never used much, the loosest first; unused bounds separately."""
+        """Return the bounds that a backend used only to a small part, the loosest first; unused bounds separately."""
         bounds_used = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()

@@ -72,7 +72,7 @@ class Options:
 
     @classmethod
     def of_pytest(cls, config) -> "Options":
-        """Return the options of pytest's command line, else those of ROUTELAWS_BACKEND and ROUTELAWS_PROFILE."""
+        """Return the options of pytest's command line, else the values of ROUTELAWS_BACKEND and ROUTELAWS_PROFILE."""
 
         def given(name):
             return config.getoption(f"--routelaws-{name}", default=None)

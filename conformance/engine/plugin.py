@@ -1,6 +1,6 @@
 """The pytest plugin: options, the `backend` fixture, and the record of each test.
 
-`python -m routelaws.conformance` loads it by name; so does `pytest -p routelaws.conformance.engine.plugin`. In this
+Both `python -m routelaws.conformance` and `pytest -p routelaws.conformance.engine.plugin` load it by name. In this
 repository conftest.py registers it; without an option or ROUTELAWS_BACKEND the fixture is the module
 `routelaws.accelerated`.
 """
@@ -27,9 +27,9 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 
 NAME = "routelaws.conformance.engine.plugin"
 
-_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # by name: on CI Hypothesis keeps nothing
+_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # own folder: on CI there is none
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile(  # first: a profile takes what it leaves open from "default", as that is by then
+settings.register_profile(  # before "default" changes: a profile copies its other settings from it
     "nightly",
     max_examples=400,
     deadline=None,
@@ -43,7 +43,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     suppress_health_check=_SUPPRESSED,
-    phases=[phase for phase in Phase if phase is not Phase.explain],  # it takes longer than all else of a failure
+    phases=[phase for phase in Phase if phase is not Phase.explain],  # that phase takes longest
 )
 settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED

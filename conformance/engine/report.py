@@ -82,14 +82,14 @@ class Row(NamedTuple):
     function: str
     verdict: str  # one of VERDICTS
     examples: int  # calls in this run
-    share: float | None  # the worst share of a bound after one of its calls; None where nothing was compared so
-    failed: int  # faults: tests that blame it
-    detail: str  # the first one's message
-    test: str  # the first of these tests
-    left_out: str = ""  # which calls it declined, if any
+    share: float | None  # largest used share of a bound after its calls; None if no bound applied
+    failed: int  # number of tests that found a fault in it
+    detail: str  # message of the first fault
+    test: str  # test of the first fault
+    left_out: str = ""  # the calls that it declined, if any
     besides: tuple[str, ...] = ()  # the other faults, one for each; some may follow from the first
-    file: str = ""  # that holds the call of that test, where failures are exported
-    defaults: str = ""  # which differ from the reference's
+    file: str = ""  # file with the call of that test, if failures are exported
+    defaults: str = ""  # its defaults that differ from the reference's
     unchecked: str = ""  # options of the reference's function that no call had, and why
     kind: str = ""  # one of KINDS where the verdict is "defect" or "differs", or would be if it were not "expected"
     dialect: str = ""
@@ -294,7 +294,7 @@ def _found(row: Row, finding: dict) -> Row:
     row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None)
     row = row._replace(script=finding["script"] or row.script)
     row = row._replace(besides=(*finding["besides"], *row.besides))
-    unclear = finding["verdict"] == "not askable"  # and yet the tests that followed may all have passed
+    unclear = finding["verdict"] == "not askable"  # yet all later tests may have passed
     if row.verdict in ("not askable", "not asked") or row.verdict == "right" and not unclear:
         row = row._replace(**{name: finding[name] for name in ("verdict", "kind", "detail")})
     return row
@@ -352,7 +352,7 @@ def _unchecked(ledger: Ledger, backend, path: str) -> str:
     lacking = backend.lacking(path)
     without = [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
     never = [name for name in backend.options(path) if name not in seen and name not in without]
-    never = never if (backend.name, path) in ledger.compared else []  # else it broke down before they had their turn
+    never = never if (backend.name, path) in ledger.compared else []  # else it broke before these tests ran
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
     return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
 

@@ -48,7 +48,7 @@ class Stance(NamedTuple):
     """The design of a function."""
 
     finding: Finding
-    options: dict | None = None  # of the reference, if they are the same for every k
+    options: dict | None = None  # options of the reference, if equal for every k
 
     def options_at(self, k: int) -> dict | None:
         """Return the function's values of the reference's options, by name; None if there are none."""
@@ -175,7 +175,7 @@ def _of_subject(backend, path: str) -> Stance:
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
-    """Return a fault if the gradient of a balance loss by the logits is not that of its dialect."""
+    """Return a fault if the gradient of a balance loss by the logits differs from its dialect's gradient."""
     dialect = next(candidate for candidate in classifier.SUBJECTS["balance loss"].dialects if candidate.name == name)
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 

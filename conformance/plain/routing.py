@@ -260,7 +260,7 @@ def top_k(weights: dict, logits: list, sequences: list, config, training: bool, 
             b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
             for b, n in zip(weights["bias"], load, strict=True)
         ]
-    if config.sample_second and training:  # as GShard: the second expert only where 2 · gate > uniform
+    if config.sample_second and training:  # GShard: keep the second expert only if 2 · gate > uniform
         chosen = [
             [first, second if 2 * row[1] > u else None]
             for (first, second), row, u in zip(chosen, gates, uniforms, strict=True)

@@ -21,7 +21,7 @@ class Case(NamedTuple):
     """One call of the reference and the checks of its answer."""
 
     name: str
-    inputs: dict  # by the names of the parameters
+    inputs: dict  # {parameter: value}
     checks: list  # made by the functions below
 
 
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     passes: str  # the condition in one sentence
     cases: list[Case]
     precisions: tuple[str, ...] = BOTH
-    checked: str = ""  # by what other computation the answers were found too
+    checked: str = ""  # the other computation that gave the same answers
 
 
 # Checks.

@@ -146,7 +146,7 @@ def check_vectors(
     """Return the failures of a backend.
 
     Args:
-        folder: of the files; `FOLDER` for those of the package.
+        folder: of the files; `FOLDER` has the package's files.
         namespace: the backend: a module or any object with the reference's public names, such as
             `routers.sinkhorn.sinkhorn_plan`. Records may be returned as objects with the fields as attributes, as
             dicts, or as tuples in the order of the fields.

@@ -33,7 +33,7 @@ def as_function(path: Path, names: dict[Path, str]) -> str:
     """Return the statement that makes a module's exports a constant.
 
     Raises:
-        ValueError: the module has an import or an export of another form than those of the lab.
+        ValueError: the module has an import or an export in a form that the lab's modules do not use.
     """
     text = path.read_text(encoding="utf-8")
     exports = ", ".join(EXPORT.findall(text))

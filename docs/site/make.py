@@ -1,6 +1,6 @@
 """Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See docs/site.md.
 
-1. STAGE   copy the Markdown pages, make those of the API and of the source, mend links     `stage`
+1. STAGE   copy the Markdown pages, make the API and source pages, mend links     `stage`
 2. BUILD   Sphinx makes HTML of them; a warning is an error
 3. CHECK   every link leads somewhere, and no page loads anything from elsewhere            `links`
 """

@@ -25,7 +25,7 @@ GUIDES = {  # in the order in which a reader needs them; a page that is not name
     "Background": ("study/README", "choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # targets of links to these
-NO_PAGES = ("docs/site.md",)  # for those who build the site, not for those who read it
+NO_PAGES = ("docs/site.md",)  # for developers of the site, not for readers
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)

@@ -11,11 +11,11 @@ there: the value v is allowed if some law with value v has a residual sum of squ
        RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h)                                                       (`least_sum`)
 
    An observation, a new run, is one more row with its own error: add 1 to the denominator.
-3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is. With
-   ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table,
-   and K = log10(E_start/Ê₀)/span with Ê₀ = 1, unless the quantity names another, the h of each is
+3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. With
+   ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)) (the decades of Ê from E = 1 to the largest E of the table)
+   and K = log10(E_start/Ê₀)/span (Ê₀ = 1 unless the quantity names another), each quantity has this h:
 
-       prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span, of which b at N = 1
+       prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span; b is the slope at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
                                                           a          (0, 1, 0, -K)
                                                           d          (1, n₀, -K, -K n₀) at N = 1
@@ -46,7 +46,7 @@ PLACE = {
     "a": (), "b": (), "c": (), "d": (), "E_start": (), "E_max": (), "N_cutoff": (), "slope": ("N",),
     "gain": ("N", "E"), "prediction": ("N", "E"), "observation": ("N", "E"), "effective_parameters": ("N", "E"),
 }  # fmt: skip
-"""The names of quantities, with the ones of N and E that each needs."""
+"""The names of the quantities. Each lists which of N and E it needs."""
 
 _POWERS = ("N_cutoff", "effective_parameters", "prediction", "observation")
 """The quantities that are log10 in this file."""
@@ -123,7 +123,8 @@ def least_sum(solved: Solved, missed: float, variance: float) -> float:
     """Return the least residual sum of all β with h·β = s, by h·β̂ - s and hᵀ(XᵀX)⁻¹h (step 2).
 
     Example:
-        Two rows say that β is (1, 3). Of all β with a sum of 2 (0, 2) is the nearest, which misses each row by 1.
+        Two rows say that β is (1, 3). Among all β whose entries sum to 2, (0, 2) is the nearest. It misses each row by
+        1.
 
         >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
         >>> least_sum(two, missed=1 + 3 - 2, variance=_variance(two, np.array([1.0, 1.0])))
@@ -212,7 +213,7 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
 def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
     """Return the best value and both ends of prediction, observation, gain, slope, b or c (the table of step 3)."""
     name, top = quantity.name, rows.extra_experts.max()
-    n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # of b at N = 1
+    n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # b is the slope at N = 1
     if "E" in PLACE[name]:
         psi = float(expert_curve(quantity.E - 1.0, rise, bend, top))
         dense = (0, 0) if name == "gain" else (1, n)
@@ -230,8 +231,8 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     if rise > 0:
         K = (max(math.log10(rise / (rise + bend) ** 2), 0.0) - taken_at) / _span(rows, rise, bend)
         return linear_ends(solved, dense - K * routed)
-    # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
-    # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
+    # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1, K is 0; it grows without limit as E_start
+    # grows. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
     with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
         value, *ends = math.inf * linear_ends(solved, -routed)  # only the signs matter
     if taken_at == 0:
@@ -260,9 +261,10 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
 
     The sum rises with n only if the interaction is above 0; then n is -gain/interaction. Draw a law as a point of a
     plane, with the interaction to the right and -gain upwards. Then n is the slope of the line from the origin to a
-    point on the right, and the search finds the ends as angles. Straight up n is ∞. If straight up is allowed, so are
-    laws further to the left, which never rise to 0, and there is no high end. Straight down n is -∞; if it is allowed,
-    there is no end on either side. If no point on the right is allowed, no law rises to 0, and both ends are infinite.
+    point on the right, and the search finds the ends as angles. Straight up n is ∞. If straight up is allowed, laws
+    further to the left are allowed too. They never rise to 0, so there is no high end. Straight down n is -∞; if it is
+    allowed, there is no end on either side. If no point on the right is allowed, no law rises to 0, and both ends are
+    infinite.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))
@@ -278,12 +280,12 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
 
 def _least_in_direction(solved: Solved, y: np.ndarray, x: np.ndarray, angle: float) -> float:
     """Return the least residual sum of all β seen at an angle: (x·β, -y·β) = r (cos, sin) with r at least 0."""
-    h = y * math.cos(angle) + x * math.sin(angle)  # h·β = 0 on the whole line, of which half is the direction
+    h = y * math.cos(angle) + x * math.sin(angle)  # h·β = 0 is the whole line; the direction is half of it
     spread = solved.root @ (h @ solved.root)
-    nearest = solved.solution - spread * (h @ solved.solution) / (h @ spread)  # of the line: its sum is `least_sum`
+    nearest = solved.solution - spread * (h @ solved.solution) / (h @ spread)  # on the line; its sum is `least_sum`
     if math.cos(angle) * (x @ nearest) - math.sin(angle) * (y @ nearest) >= 0:
         return least_sum(solved, h @ solved.solution, _variance(solved, h))
-    pair = np.stack([y, x])  # else the origin is the nearest of the direction: both are 0
+    pair = np.stack([y, x])  # else the origin is the nearest: y·β = x·β = 0
     missed, across = pair @ solved.solution, pair @ solved.root
     return solved.residual + float(missed @ np.linalg.solve(across @ across.T, missed))
 

@@ -45,16 +45,16 @@ import numpy as np
 from ..errors import InputError
 from ._huber import check_delta, clipped, terms
 
-STEPS = (200, 3000)  # at most, of the first and of the second half of the search
-OUTER_SHARE = (1.0, 1e-3)  # of the weight of a row beyond delta, in each half
+STEPS = (200, 3000)  # most steps in the first and in the second half of the search
+OUTER_SHARE = (1.0, 1e-3)  # factor of the weight of a row beyond delta, in each half
 WORTH = (1e-6, 1e-14)  # each half ends if a step would lower the sum by a smaller share
 ROUNDING = 1e-16  # a residual of 0 may come out as large as this
-REACHED = 1e-6  # relative excess over the best objective up to which a start has reached it
+REACHED = 1e-6  # a start has reached the best objective if its relative excess is at most this
 ABSENT = -700.0  # ln of an absent multiplier: its exp is negligible relative to every other term
-PROMISE = 1e-6  # share of the sum by which one more step may lower it after convergence
-GONE = 1e-7  # effect of an unknown on ln L̂ in any row, below which it has vanished
-FAINT = 1e-12  # effect of an unknown on all rows together, below which a step does not move it
-LONGEST = 3.0  # change of one unknown in one step
+PROMISE = 1e-6  # after convergence one more step may lower the sum by at most this share
+GONE = 1e-7  # an unknown has vanished if it changes no ln L̂ by this much
+FAINT = 1e-12  # a step does not move an unknown with less effect on all rows together
+LONGEST = 3.0  # largest change of one unknown in one step
 FAR = 40.0  # limit of an interval, in units of ln: an end beyond it counts as open
 
 

@@ -36,11 +36,11 @@ import numpy as np
 from ..errors import InputError
 from ._projection import Rows, columns
 
-ROUNDS = 200  # of Newton steps; typically 5 to 25
+ROUNDS = 200  # most Newton steps; typically 5 to 25 are taken
 LENGTHS = 0.5 ** np.arange(24)  # of a step
-LEVEL = 1e-7  # of |clipped(r)|: Qᵀ clipped(r) below this is 0; the sum is then within some 1e-14 of its least value
+LEVEL = 1e-7  # Qᵀ clipped(r) below this share of |clipped(r)| counts as 0; the sum is then within 1e-14 of its minimum
 ROUNDING = 1e-15  # log10: a residual of 0 may come out as large as this, and counts as 0 too
-_OUTER_SHARE = 1e-6  # of the weight of a row beyond delta
+_OUTER_SHARE = 1e-6  # factor of the weight of a row beyond delta
 
 
 def check_delta(delta: float, unit: str) -> float:

@@ -28,7 +28,7 @@ import numpy as np
 
 from ._huber import terms
 
-ROUNDS = 400  # of steps, tried or taken
+ROUNDS = 400  # most steps, tried or taken
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
 _NO_LOWER = 1e-14  # relative fall of the sum in one step; below it the search has arrived
 

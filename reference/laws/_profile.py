@@ -30,7 +30,7 @@ import numpy as np
 
 from ._descent import FAR, Problem, descend, error_variance, huber_sum
 
-HALVINGS = 30  # of the bracket of an end, at most as wide as the interval
+HALVINGS = 30  # halvings of the bracket of an end, which is at most as wide as the interval
 STIFFNESS = 1e4  # weight of the added row: f is then off by a ten-thousandth of a standard error or so
 LEAST_RISE = 1e-20  # times the rows: what rounding of exact losses may do to S
 

@@ -25,7 +25,7 @@ from ..notation import check_finite
 SCAN = 49  # points of the scan of a line
 CANDIDATES = 3  # low points of a scan to refine
 GOLDEN = (math.sqrt(5) - 1) / 2  # the share of an interval that a step of golden section keeps, 0.618
-STEPS = 37  # of them: 2/48 · 0.618³⁷ = 8e-10 is left of the interval around a point of the scan
+STEPS = 37  # golden-section steps; they leave 2/48 · 0.618³⁷ = 8e-10 of the interval around a scan point
 STRAIGHT = 1e-14  # below these rise·top and bend·top, rounding of the losses hides the curvature of ψ
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
 LEAST_ROWS = 7  # one more than the coefficients: a residual needs it

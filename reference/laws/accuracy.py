@@ -29,7 +29,7 @@ _FACTORS = ("A", "B", "E")  # the covariance is of their logarithms
 
 
 class StagesLinearCoefficients(NamedTuple):
-    """L = A/C^alpha, then Q = a L + b; the letters are those of `two_stage.py`."""
+    """L = A/C^alpha, then Q = a L + b; `two_stage.py` defines the letters."""
 
     A: float
     alpha: float
@@ -167,7 +167,7 @@ def accuracy_prediction(
 
 
 def _stages(form: type, found: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:
-    """Return the fit of both stages as one record; its `rmse` is that of both stages chained."""
+    """Return the fit of both stages as one record; its `rmse` is the error of both stages chained."""
     first = found.stage_1 if form is StagesRatioCoefficients else found.stage_1[:2]
     coefficients = form(*first, *found.stage_2)
     criterion = "mean squared differences of the accuracies at the measured losses, and of the log10 losses"

@@ -253,7 +253,7 @@ def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoeffici
 
 
 def _line(fit: ComputeFit, flops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln(L - floor) of the law and its variance: that of the level at `centre`, and x² times that of α."""
+    """Return the law's ln(L - floor) and its variance: the level's variance at `centre`, plus x² times α's variance."""
     x = np.log(check_range("flops", flops, above=0.0)) - fit.centre
     _, A, alpha = fit.coefficients
     return math.log(A) - alpha * (x + fit.centre), fit.covariance[0, 0] + x**2 * fit.covariance[1, 1]

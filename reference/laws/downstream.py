@@ -37,7 +37,7 @@ from .uncertainty import student_quantile
 
 Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
 
-LEAST_GAIN = 0.05  # of accuracy above the guess rate; the fit skips rows below it
+LEAST_GAIN = 0.05  # least accuracy above the guess rate; the fit skips other rows
 LEAST_SQUARES = "half the sum of squared differences of ln(-ln Q')"
 HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
@@ -217,7 +217,7 @@ def predict_interval(
     variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)  # gᵀ spread g at each point
     unknowns = len(coefficients)
     if observation:
-        variance = variance + 2 * fit.objective / (fit.rows - unknowns)  # of a row; the objective is half the sum
+        variance = variance + 2 * fit.objective / (fit.rows - unknowns)  # per row; the objective is half the sum
     reach = student_quantile(level, fit.rows - unknowns) * np.sqrt(variance)
     share = 1 - fit.guess_rate
     low = np.exp(-np.exp(log_surprise + reach)) * share + fit.guess_rate  # the larger surprise

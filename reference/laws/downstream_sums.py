@@ -36,10 +36,10 @@ from .downstream import (
 )
 
 _EXPONENTS = (0.1, 0.3, 0.6, 1.2)  # of the starts
-_SHARES = (0.1, 0.5, 0.9)  # of the second term, in the middle of the table
+_SHARES = (0.1, 0.5, 0.9)  # shares of the second term in the middle of the table
 _VANISHED = 1e-6  # share of a term in every row, below which the term is not seen
 _AS_GOOD = 1e-9  # relative; a ceiling that lowers the sum by less is none
-_ROUNDING = 1e-20  # of the sum, for every row: residuals of 1e-10
+_ROUNDING = 1e-20  # rounding of the sum per row, from residuals of 1e-10
 
 
 def fit_ratio(

@@ -40,10 +40,10 @@ WIDTH_PER_BLOCK = 64
 """d over the number of blocks, of the models of the paper."""
 
 FLOPS_PER_PARAMETER = 6
-"""Of training, for each active parameter and token."""
+"""Training FLOPs for each active parameter and token."""
 
 ROUTER_FLOPS = 14
-"""Of training, for each width, expert and token; the paper says that 6 to 20 change little."""
+"""Training FLOPs for each width, expert and token. In the paper, values of 6 to 20 change little."""
 
 
 class FineGrainedCoefficients(NamedTuple):

@@ -118,7 +118,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         ValueError: as `law.fit` for the whole table, or `groups` is of another length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
-    fit = partial(law.fit, **law.given(*columns))  # with given values of the whole table, such as B_min
+    fit = partial(law.fit, **law.given(*columns))  # values such as B_min come from the whole table
     fit(*columns, loss)  # raises for an invalid table
     errors = np.full(loss.size, np.nan)
     names = np.unique(groups)

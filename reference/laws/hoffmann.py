@@ -106,7 +106,7 @@ PUBLISHED = {
         "from memory; the paper was not available",
     ),
 }
-"""Printed coefficients. Those of Hoffmann et al. fit the points of the second fit 21 % worse in the objective."""
+"""Printed coefficients. On the points of the second fit, the first fit (Hoffmann et al.) has a 21 % worse objective."""
 
 
 def predict_hoffmann(

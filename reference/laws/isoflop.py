@@ -15,7 +15,7 @@ The two minima differ for two reasons, which add up in ln N (`minimum_difference
     shape   the law's profile is no parabola: it is steeper on one side unless α = β. A parabola through the law's own
             losses, at the sizes of the runs, misses the law's minimum by this much. The error is larger if the sizes
             lie on one side of the minimum, and smaller if they are close to it (arXiv 2603.22339 calls it a bias).
-    runs    the rest: the losses are not those of the law, by chance or because the law is wrong here.
+    runs    the rest: the runs' losses differ from the law's, by chance or because the law is wrong here.
 
 A table rarely has the same FLOPs to the last digit. `isoflop_budgets` collects runs whose FLOPs are within a factor.
 """
@@ -56,10 +56,10 @@ class Minimum(NamedTuple):
 
 
 class MinimumDifference(NamedTuple):
-    """By how much the parabola's minimum is above that of the law, in ln N."""
+    """How far the parabola's minimum lies above the law's minimum, in ln N."""
 
-    shape: float  # of a parabola through the law's own losses
-    runs: float  # of the losses of the runs, which are not those of the law
+    shape: float  # the part due to the parabola: it misses the minimum even on the law's own losses
+    runs: float  # the part due to the runs: their losses differ from the law's
 
 
 def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW) -> list[np.ndarray]:
@@ -121,7 +121,7 @@ def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
     residual, free = losses - design @ [p, q, r], len(x) - 3
     error = math.nan
     if free:
-        slope = np.array([q / (2 * p**2), -1 / (2 * p), 0.0])  # of the place of the minimum in p, q and r
+        slope = np.array([q / (2 * p**2), -1 / (2 * p), 0.0])  # derivatives of the minimum's x by p, q and r
         covariance = residual @ residual / free * np.linalg.inv(design.T @ design)
         error = math.sqrt(slope @ covariance @ slope)
     return Minimum(math.exp(centre + lowest), float(r - q**2 / (4 * p)), float(p), error)
@@ -151,7 +151,7 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
 
 
 def minimum_difference(sizes: np.ndarray, losses: np.ndarray, profile: Callable) -> MinimumDifference:
-    """Return why the minimum of the parabola is not that of the law; NaN where one of the three has no minimum.
+    """Return why the minima of the parabola and the law differ; NaN where one of the three has no minimum.
 
     Args:
         sizes: [n], N of the runs of one budget.

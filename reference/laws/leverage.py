@@ -47,7 +47,7 @@ CRITERION = "mean squared difference of log10 leverages"
 
 _LEAST_START, _LARGEST_START = 1e-6, 1.0  # the search range of A_start
 _GRID = 121  # values of A_start in one round of the search
-_ROUNDS = 12  # of the search; the last is 60¹² times finer than the range: only rounding is left
+_ROUNDS = 12  # rounds of the search; the last is 60¹² times finer than the range: only rounding is left
 
 
 class LeverageCoefficients(NamedTuple):

@@ -92,7 +92,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
     solved = _solve(dense_design(fit, *columns), loss, level)
     if math.isnan(fit.coefficients.alpha):
         return [Range(name, None, math.nan, math.nan, math.nan, "") for name in fit.coefficients._fields]
-    _, *ends = ratio_ends(solved, (0, 1), (1, 0))  # of β = (α, α log10 N_c)
+    _, *ends = ratio_ends(solved, (0, 1), (1, 0))  # log10 N_c is a ratio of the entries of β = (α, α log10 N_c)
     return [
         _coefficient("alpha", None, fit.coefficients.alpha, solved, 0),
         Range("N_c", None, float(fit.coefficients.N_c), *_powers(ends), ""),

@@ -88,7 +88,7 @@ class LogLinearFit(NamedTuple):
         rmsle: its square root
         status: "interior", or how many sizes of a per-size fit have no line
         covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
-        rows: rows used: all rows except those of sizes without a line
+        rows: number of used rows; sizes without a line are not used
         criterion: the minimised quantity
     """
 

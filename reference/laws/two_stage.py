@@ -31,9 +31,9 @@ from .compute import fit_compute
 
 Link = Literal["linear", "logistic"]
 
-_STEEPNESS = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the starts, |k| times the standard deviation of the losses
-_PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the starts, quantiles of the losses
-_EXPONENTS = (0.1, 0.3, 0.6)  # of the starts of stage 1
+_STEEPNESS = (0.5, 1.0, 2.0, 4.0, 8.0)  # |k| times the standard deviation of the losses, at the starts
+_PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)  # quantiles of the losses, at the starts
+_EXPONENTS = (0.1, 0.3, 0.6)  # exponents at the starts of stage 1
 
 
 class LinearCoefficients(NamedTuple):

@@ -36,7 +36,7 @@ from ._allowed import PLACE, union
 from ._projection import check_rows
 from .fitting import fit_routed
 
-_COEFFICIENTS = 6  # of the law: n - 6 degrees of freedom, even if the optimum lies on an edge
+_COEFFICIENTS = 6  # the law has six: n - 6 degrees of freedom, even if the optimum lies on an edge
 _LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # narrow by the ratio of their ends
 _TWOFOLD, _FIVE_PERCENT, _HALF = 2.0, 1.05, 0.5  # limits of a narrow interval in `verdict`
 _TENFOLD = 10.0  # a loose interval has a larger ratio of its ends

@@ -16,10 +16,10 @@ The solver eliminates one expert after the other and adds only positive numbers 
 keep all their digits. An expert that shares no token with others has no link. Each expert also has a tiny link to the
 ground, of the size of a rounding error, which keeps v finite.
 
-**The step length.** Let ρ = max v − min v. Along v the second derivative of Φ is a mean over tokens of variances of v.
-The third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature grows at
-most by the factor exp(ρ s) over a length s, and Φ decreases up to s = log(1 + ρ) / ρ. The program takes this length. It
-does not evaluate Φ, which would lack the precision.
+**The step length.** Let ρ = max v − min v. Along v, the second derivative of Φ is the mean over tokens of the variance
+of v. The third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature
+grows at most by the factor exp(ρ s) over a length s, and Φ decreases up to s = log(1 + ρ) / ρ. The program takes this
+length. It does not evaluate Φ, which would lack the precision.
 
 **Annealing.** Far from the solution ρ is large and the steps are short. So the program first divides z and g by a
 temperature τ at which the rows span 16 at most. It halves τ, down to 1, whenever ρ ≤ 1 or the plan at this τ is within

@@ -274,7 +274,7 @@ def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
         target = min((e for e in range(num_experts) if too_many[e] < 0), key=lambda e: cost[e])
         if cost[target] == math.inf:
             return False
-        while before[target] is not None:  # from the end of the chain to its beginning
+        while before[target] is not None:  # walk from the end of the chain to its beginning
             source = before[target]
             _, t = moves[source, target]
             holds[t] = holds[t] - {source} | {target}

@@ -321,8 +321,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     emptiest. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
     experts would stay equally full and always serve the same tokens, as if each group were one expert.)
 
-    Ties: of equally frequent tokens the lower id goes first. Of equally full experts the one with fewer tokens in its
-    table is emptier, then the one with the lower index. So tokens with count 0 are spread too.
+    Ties: of equally frequent tokens the lower id goes first. Among equally full experts, the one with fewer tokens in
+    its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
     The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
     at most that count. Proof by induction over the tokens: the claim holds before the first one. If an expert reached

@@ -282,8 +282,8 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
 
     Example:
         At initialisation, logits of normalised tokens are normal with deviation 0.88 (`transformer.TRUNCATION`). If the
-        outputs of the experts are uncorrelated, the root mean square of their gated sum is √(Σ gate²) times that of one
-        output. For each E: k = 1, 2, 4 for the softmax, then for the sigmoid:
+        outputs of the experts are uncorrelated, the root mean square of their gated sum is √(Σ gate²) times the root
+        mean square of one output. For each E: k = 1, 2, 4 for the softmax, then for the sigmoid:
 
         >>> for num_experts in (4, 16, 64, 256):
         ...     z = 0.88 * np.random.default_rng(0).standard_normal((4000, num_experts))

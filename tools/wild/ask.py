@@ -217,7 +217,7 @@ def router_in_bfloat16(library, name: str, module: str):
 
 
 def agrees(router, layer) -> str | None:
-    """Say how the experts and gates of a whole layer, up to a constant, relate to those of its router."""
+    """Describe how the experts and gates of a whole layer relate to its router's, up to a constant."""
 
     def measure(k):
         (experts, gates), (others, answers) = (route(one, random_logits(32, 8), k) for one in (router, layer))

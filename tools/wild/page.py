@@ -141,7 +141,7 @@ def named(names: list[str]) -> str:
 
 
 def defects() -> str:
-    """Return the list of reproductions: what each says of itself."""
+    """Return the list of reproductions, each with its own description."""
     lines = []
     for path in sorted(FOLDER.glob("*.py")):
         title, _, reason = ast.get_docstring(ast.parse(path.read_text("utf-8"))).partition("\n\n")

@@ -49,7 +49,7 @@ def slopes_figure(results: dict, runs: list[Run]):
 
 
 def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
-    """Draw the measured slopes of a router with intervals, and a line through those of its law at the same E.
+    """Draw the measured slopes of a router with intervals, and a line through the slopes of its law at the same E.
 
     Args:
         panel: to draw in.

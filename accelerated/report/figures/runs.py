@@ -175,7 +175,7 @@ def k_figure(results: dict, runs: list[Run]):
             _draw_k_line(panel, name, points, colour)
         flops = [point["flops"] for _, points, _ in lines for point in points]
         losses = [point["loss"] for _, points, _ in lines for point in points]
-        span = max(max(flops) / min(flops), 1.2)  # or the axis has no length
+        span = max(max(flops) / min(flops), 1.2)  # at least 1.2, or the axis has no length
         panel.set_xscale("log")
         ends = (min(flops) / span**0.1, max(flops) * span**0.5)
         panel.set(

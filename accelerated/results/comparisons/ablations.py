@@ -36,8 +36,8 @@ def experts_per_token(runs: list[Run]) -> dict:
         "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...},
         "versus_dense": {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) are against k = 1 and
         flop_increase 1; `growth` is the per_decade of the next larger size. `versus_...` have, by k, the mean over the
-        cells of per_decade minus that of growth, or of the dense runs of the same N and flop_increase: above 0 if k
-        gains less. Their intervals count each N once.
+        cells of per_decade minus the per_decade of growth, or of the dense runs of the same N and flop_increase. It is
+        above 0 if k gains less. Their intervals count each N once.
     """
     grid = _by_k(runs)
     cells = [

@@ -72,7 +72,7 @@ class Pair(NamedTuple):
     second_error: float
     first_median: float  # median over tasks instead of the mean
     second_median: float
-    p: float  # of a two-sided sign test over tasks
+    p: float  # p of a two-sided sign test over tasks
 
 
 class Study(NamedTuple):

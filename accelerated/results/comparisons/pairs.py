@@ -170,7 +170,7 @@ def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> l
 
 
 def _ratio(mean: dict, alpha: float) -> dict:
-    """Return a mean change of log10 L as a ratio of dense sizes of equal loss; the ends swap."""
+    """Convert a mean change of log10 L to a ratio of dense sizes with equal loss; the ends swap."""
     low, high = (None if mean[name] is None else ten_to(-mean[name] / alpha) for name in ("high", "low"))
     return {"mean": ten_to(-mean["mean"] / alpha), "low": low, "high": high}
 

@@ -64,7 +64,7 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 
 
 def other_way(interval: dict) -> dict:
-    """Convert an interval of a difference of two losses from percent of one to percent of the other.
+    """Convert an interval of a loss difference from percent of one loss to percent of the other.
 
     25 % above becomes 20 % below: the sign changes, and the ends swap.
     """
@@ -96,7 +96,7 @@ class Run(NamedTuple):
     total_parameters: float | None  # P
     flops: float | None  # F, TeraFLOPs of the forward pass of 2,048 tokens
     suspect: str  # reason not to trust it, or ""
-    loss: float | None  # of the main loss column, nats per token
+    loss: float | None  # main loss column, nats per token
     losses: dict[str, float | None]  # all loss columns
 
     @property

@@ -111,7 +111,7 @@ def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> 
         effective = effective_teraflops(flops, utilisation, coefficients)
     except ValueError:  # size does not change the loss
         return []
-    if not (flops.min() / REACH < effective.min() and effective.max() < flops.max() * REACH):  # or it hardly does
+    if not (flops.min() / REACH < effective.min() and effective.max() < flops.max() * REACH):  # nearly flat
         return []
     predicted = predict_loss(effective, coefficients.B_min, coefficients)
     return [

@@ -1,7 +1,8 @@
-"""Which run to add to a table: for each possible size and number of experts, the interval of a number with that run.
+"""Choose a run to add to a table: for each possible size and number of experts, predict the interval of a number with
+that run.
 
-The sizes are those of the table and twice its largest, the numbers of experts those of the table, 1, and twice the
-largest. The costs come from the table, see `options.costs_of`.
+The candidates have the sizes of the table and twice its largest size, and the numbers of experts of the table, 1, and
+twice its largest number. The costs come from the table, see `options.costs_of`.
 """
 
 import math

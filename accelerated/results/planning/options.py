@@ -1,4 +1,4 @@
-"""The kinds of models that a budget can be spent on: those of the runs of a table, and those of printed coefficients.
+"""The kinds of models that a budget can be spent on, from the runs of a table or from printed coefficients.
 
     runs           each trained number of experts of a router, and the dense model, by a fitted law
     hoffmann       6 N FLOPs per training token and 2 N per inference token, for any shape of the model

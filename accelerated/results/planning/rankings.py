@@ -79,7 +79,7 @@ class Ranking(NamedTuple):
     """The models of one data set, the lowest loss first."""
 
     law: str
-    source: str  # of printed coefficients; "" of a table
+    source: str  # source of printed coefficients; "" for a table
     attested: str
     rows: dict[str, int]  # runs by router; empty for printed coefficients
     lines: list[Line]

@@ -140,7 +140,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return the mean residual at each size, and that of the largest size by the law of the others, in percent."""
+    """Return the mean residual at each size, and the largest size's by the law of the others, in percent."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])

@@ -185,7 +185,7 @@ def _is_released(last) -> bool:
 
 
 def _run(table: Table, row: dict, tokens: float) -> Run:
-    """Return one row of the table as a Run; `tokens` are those of a step."""
+    """Return one row of the table as a Run; `tokens` is the number of tokens of a step."""
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")

@@ -57,7 +57,7 @@ class Load(NamedTuple):
     shares: list[list[float]]  # [blocks, E G] share times E G, falling: 1 everywhere is balance
     busiest: float  # largest of them
     idle: int  # experts without a validation token, over all routed blocks
-    dropped_fraction: float  # of the assignments in training, since the evaluation before the last
+    dropped_fraction: float  # share of the training assignments, since the evaluation before the last
 
     @property
     def dropped(self) -> float:
@@ -337,9 +337,9 @@ class Learning(NamedTuple):
     experts: int
     seed: int
     chance: float  # agreement of two routings at random
-    agreement: float | None  # of the routings in training and in evaluation
+    agreement: float | None  # share of choices that training and evaluation have in common
     information: float | None  # mutual information of expert and token id, in bits
-    entropy: float | None  # of the policy, over ln(E G)
+    entropy: float | None  # entropy of the policy over ln(E G)
     exchange: float | None  # loss with experts exchanged at random, over the loss
     reasons: list[str]  # why the router has not learned; empty if it has
 

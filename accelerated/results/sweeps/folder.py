@@ -28,7 +28,7 @@ class SweepRun(NamedTuple):
     config: TrainConfig
     row: dict  # its last evaluation, a row of `read_table`
     log: list[dict]  # the lines of log.jsonl
-    windows: WindowLosses | None  # of its last evaluation, window by window; None if the run kept none
+    windows: WindowLosses | None  # losses of its last evaluation by window; None if the run kept none
 
     @property
     def router(self) -> str:

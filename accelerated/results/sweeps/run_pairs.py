@@ -22,7 +22,7 @@ class RunBeside(NamedTuple):
     folder: Path
     config: TrainConfig
     size: int  # N
-    step: int  # of its last evaluation
+    step: int  # step of its last evaluation
     loss: float  # nats per token
     error: float  # standard error over documents; NaN if it is not known
     difference: float  # loss minus the first run's

@@ -54,7 +54,7 @@ class Restored(NamedTuple):
 
     step: int  # training steps done
     state: dict  # tree of arrays, as saved
-    extra: dict  # what was saved beside it, as JSON
+    extra: dict  # the other saved fields, as JSON
 
 
 class Checkpoints:
@@ -64,7 +64,7 @@ class Checkpoints:
         folder: where they are; made by the first `save` if missing.
         tell: called with one line whenever a damaged checkpoint is passed over.
         keep_last: how many of the newest are kept.
-        keep_every: those of a step that is a multiple of this are kept, too.
+        keep_every: checkpoints whose step is a multiple of this are kept, too.
     """
 
     def __init__(

@@ -4,14 +4,14 @@
     steps = load_train_step(content)                         there, with what made them: JAX and this package
     state, metrics = steps(state, batches, first_step, inputs, left=1)
 
-The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
-run compiles, including weights, optimizer and router, with two exceptions. In training BASE assigns tokens by the
-auction, which runs on the device, instead of by loops on the host, which a file cannot contain. On CPU attention and
-experts run as plain JAX instead of this package's loops (`cpu`), which would tie the file to its version. Shapes are
-fixed: those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys
-and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The number of
-bad batches that may still be skipped is an input, too, independent of `--skip-bad-batches`. The program is for one
-device.
+The program is StableHLO in the format of `jax.export`, which promises six months of compatibility. It has what a live
+run compiles, including weights, optimizer and router, with two exceptions. In training, BASE assigns tokens by the
+auction on the device, because a file cannot contain loops on the host. On CPU, attention and experts run as plain JAX,
+because this package's loops (`cpu`) would tie the file to its version. Shapes are fixed: the model's shapes, b
+sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys
+    and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The number
+    of bad batches that may still be skipped is an input, too, independent of `--skip-bad-batches`. The program is for
+    one device.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from ..step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_s
 from .run_folder import table_shape
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""For which platforms a train step can be exported."""
+"""Platforms for which a train step can be exported."""
 
 
 def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> bytes:

@@ -7,9 +7,9 @@
     rows, windows     every row of results.csv, and the digest of validation_windows.csv as it was with that row
     log               how many bytes log.jsonl had, and their digest
 
-The digest of a checkpoint covers the record of its step, so weights and files cannot be exchanged for those of
-another run. `record.json` has the record of the last evaluation, for readers that need no weights. It is written before
-the files, so after a kill the files may be older than the record but never newer: a
+The digest of a checkpoint covers the record of its step, so weights and files cannot be exchanged for another run's.
+`record.json` has the record of the last evaluation, for readers that need no weights. It is written before the files,
+so after a kill the files may be older than the record but never newer: a
 table with fewer rows, a log with more lines.
 
 Runs of earlier versions have no record, so changes of their files cannot be detected.

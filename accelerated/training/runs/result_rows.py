@@ -186,7 +186,7 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Raise `InputError` if the columns of a run's table are not those of `HEADER`."""
+    """Raise `InputError` if the columns of a run's table differ from `HEADER`."""
     unknown = next((name for name in header if name not in COLUMNS or header.count(name) > 1), None)
     missing = next((name for name in ("hyper_id", "step", "loss_validation") if name not in header), None)
     if unknown is not None or missing is not None:

@@ -237,7 +237,7 @@ def parse_line(line: bytes, where: str) -> dict:
 
 
 def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
-    """Return the rows of a run's table, and the window losses of the last one; None where the run has none.
+    """Return the rows of a run's table, and the window losses of the last row; None if the run has none.
 
     Raises:
         InputError: a file is damaged, or not the one of the record.
@@ -256,7 +256,7 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
         return rows, read_window_losses(folder)
     if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
         raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; restore it, or delete it")
-    return rows, None  # a stopped run may have written those of the next row
+    return rows, None  # a stopped run may have written the windows of the next row
 
 
 def check_losses(path: Path, rows: list[dict], lines: list[dict]) -> None:

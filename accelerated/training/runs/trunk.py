@@ -3,7 +3,7 @@
 If two runs differ only in the schedule and their learning rates agree up to a step, they are identical up to that
 step: same weights, batches and noise. So a run that stays at the peak of its learning rate is trained
 once, and a run of each smaller budget takes over its state at the start of its own decay (Hägele et al. 2024, arXiv
-2405.18392, section 3). Its losses are bit for bit those of the same run trained alone.
+2405.18392, section 3). Its losses equal the losses of the same run trained alone, bit for bit.
 """
 
 from collections.abc import Callable, Sequence

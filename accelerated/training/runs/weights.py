@@ -39,7 +39,7 @@ class SavedRun(NamedTuple):
     tokenizer: Tokenizer
     texts: dict[str, str]  # digest of each text that is known, see `record`
     optimizer: optax.OptState | None  # only where it is asked for
-    tokens: int  # that trained the weights, those of runs before it included
+    tokens: int  # training tokens of the weights, earlier runs included
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, as `TokenFiles` does."""
@@ -92,7 +92,7 @@ def check_files(
     Args:
         folder: a run folder.
         config: from config.json or the flags.
-        record: of a checkpoint; None in one of an earlier version.
+        record: the record in the checkpoint; None if an earlier version wrote the checkpoint.
         by: name of the checkpoint in messages.
 
     Raises:

@@ -115,7 +115,7 @@ def _axes(table: dict) -> dict[str, list]:
 
 
 def _expand(content: dict, tables: list[dict[str, list]], overrides: dict, where: str) -> Iterator[dict]:
-    """Yield the fields of every combination of the values of every [[runs]]."""
+    """Yield the fields of each run: for every [[runs]], all combinations of its values."""
     base, sizes = content.get("base", {}), content.get("sizes", {})
     for axes in tables:
         for values in itertools.product(*axes.values()):

@@ -186,7 +186,7 @@ class Task(NamedTuple):
     config: TrainConfig
     folder: Path
     tokens: TokenFiles
-    trunk: Trunk | None = None  # where it begins, if the checkpoint is there
+    trunk: Trunk | None = None  # the start of the run, if its checkpoint exists
     keep: tuple[int, ...] = ()  # steps at which others begin
 
 

@@ -32,7 +32,7 @@ _SINGLE_THREAD_XLA = "--xla_cpu_multi_thread_eigen=false"
 _QUICK_COMPILE_XLA = "--xla_backend_optimization_level=1"  # a quarter less time to compile, the same time to run
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""Of Python's garbage collector, in a worker; its own choice is 700."""
+"""Objects between two collections of Python's garbage collector in a worker; Python's default is 700."""
 
 
 def thread_environment(threads: int) -> dict[str, str]:

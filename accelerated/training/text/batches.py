@@ -163,9 +163,9 @@ def windows_of_text(
     """Return evenly spaced windows of another text, for evaluation, in the tokens of `token_files`.
 
     Args:
-        path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. Of a
-            text of more than `MOST_ENCODED` characters (and `ENCODED_FOR_ONE` for each token that is wanted), pieces at
-            equal steps are encoded, in the order of a hash of their names.
+        path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. If a
+            text has more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` for each token that is
+            wanted), only pieces at equal steps are encoded, in the order of a hash of their names.
         token_files: whose tokenizer to use.
 
     Returns:

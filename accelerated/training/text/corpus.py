@@ -90,9 +90,9 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
     """Read and split the text to train on.
 
     Args:
-        paths: files, folders, and glob patterns of files (`**` goes through folders). Of a folder every file at any
-            depth is read whose path has no part that begins with a dot. `.gz` is decompressed; each line of `.jsonl`
-            (or `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py` source of the running
+        paths: files, folders, and glob patterns of files (`**` goes through folders). In a folder, every file at any
+            depth is read unless a part of its path begins with a dot. `.gz` is decompressed; each line of `.jsonl` (or
+            `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py` source of the running
             interpreter's standard library.
 
     Returns:

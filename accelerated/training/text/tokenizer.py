@@ -133,7 +133,7 @@ def _train(lines: Iterator[str], vocab_size: int) -> bytes:
         model_type="bpe",
         vocab_size=vocab_size,
         hard_vocab_limit=True,
-        character_coverage=1.0,  # of what `_lines` lets through; SentencePiece itself takes no less than 0.98
+        character_coverage=1.0,  # every character that `_lines` keeps; SentencePiece takes 0.98 or more
         byte_fallback=True,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
@@ -144,7 +144,7 @@ def _train(lines: Iterator[str], vocab_size: int) -> bytes:
         eos_id=END_OF_DOCUMENT,
         bos_id=-1,
         pad_id=-1,
-        max_sentence_length=8 * LONGEST_LINE,  # in bytes; what is longer would be dropped
+        max_sentence_length=8 * LONGEST_LINE,  # in bytes; SentencePiece drops longer lines
         num_threads=1,
         minloglevel=4,  # says nothing
     )

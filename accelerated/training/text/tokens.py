@@ -68,7 +68,7 @@ class TokenFiles(NamedTuple):
     train_tokens: int
     validation_tokens: int
     vocab_size: int
-    bytes_per_token: float  # of the validation text, ends of documents counted as tokens
+    bytes_per_token: float  # on the validation text; ends of documents count as tokens
     dtype: str  # "uint16", or "uint32" where V needs it
 
     @property
