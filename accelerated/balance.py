@@ -337,7 +337,7 @@ def update_bias(
     """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
-    if isinstance(rate, int | float) and not rate >= 0:  # a schedule may pass a traced rate
+    if isinstance(rate, int | float) and not rate >= 0:  # `rate` may be traced, such as by a schedule
         raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
         raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")

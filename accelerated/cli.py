@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         goes_on = "; repeat the command to resume from the last checkpoint" if command in RESUMABLE else ""
         return _ended(f"interrupted{goes_on}", 130)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # XLA's word for it
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # XLA's code for lack of memory
             raise
         return _ended(f"not enough memory: {str(error).partition(chr(10))[0]}; choose smaller sizes", 2)
     except BrokenPipeError:

@@ -401,7 +401,7 @@ def routed_ffn(
         gate = jnp.where(requests, gate, 0)
     slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
     by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
-    if fewest == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
+    if fewest == num_tokens and num_experts > 1:  # then fewer tokens drop nothing either
         none = (
             jnp.zeros((), gate.dtype) if requests is None else jnp.where(requests.any(), 0, jnp.nan).astype(gate.dtype)
         )
@@ -410,7 +410,7 @@ def routed_ffn(
     if requests is not None or traced:
         num_real = num_tokens if requests is None else requests.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
-    if by_rows or traced:  # a buffer with the slots that a single admitted expert would have is large
+    if by_rows or traced:  # the slots of a single admitted expert would make the buffer large
         _, kept = _slots(_queue(expert, num_experts, requests), num_experts, slots, capacity, order, priority)
         output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:
@@ -469,7 +469,7 @@ def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
     num_tokens, k = queue.shape
     # PLACE
     rows_per_block = -(-num_tokens * k // num_experts)
-    num_blocks = num_experts + num_tokens * k // rows_per_block  # no loads need more
+    num_blocks = num_experts + num_tokens * k // rows_per_block  # enough for any loads
     queue = _queue(queue, num_experts, None)
     slot = _queue_position(queue, num_experts)
     load = one_hot(queue, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]

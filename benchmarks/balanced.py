@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     """The result of a method."""
 
     expert: np.ndarray | None  # [T]
-    plan: np.ndarray | None  # [T, E] in place of experts
+    plan: np.ndarray | None  # [T, E], a plan instead of experts
     prices: np.ndarray  # [E]
     note: str = ""
 

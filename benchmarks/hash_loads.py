@@ -82,7 +82,7 @@ def measure(config, positions: int, seed: int) -> Result:
         table = modulo_table(positions, experts, choices)
     else:
         table = build(config, shares, seed)
-    if config.hash == "bigram":  # the sum of two experts modulo E: its shares are theirs, turned and weighed
+    if config.hash == "bigram":  # an expert is the sum of two modulo E, so its shares are a cyclic convolution
         first, second = loads_of(table.T, shares, experts)
         load = experts * max(first @ second[(expert - np.arange(experts)) % experts] for expert in range(experts))
         return Result(size, config.hash, load, load, max(1.0, shares[0] ** 2 * experts), experts)

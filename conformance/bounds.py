@@ -140,7 +140,7 @@ BOUNDS["laws.intervals.jackknife"] = Bound(
 BOUNDS["laws.intervals.hand"] = Bound(1e-9, "absolute; a quantile with relative error 1e-10; measured 1.9e-10")
 BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches find ends that may coincide; measured 0")
 BOUNDS["laws.coverage.quiet"] = Bound(
-    3e-3, "share of half an interval; at noise of 1e-6 the interval is linear up to this; measured 8.6e-4"
+    3e-3, "share of half an interval; the test omits the squares of errors of 1e-6; measured 8.6e-4"
 )
 BOUNDS["laws.coverage.covariance"] = Bound(
     2e-12, "relative; the test and the code both solve normal equations; measured 5.5e-13"
@@ -254,7 +254,7 @@ BOUNDS["laws.sparsity.objective"] = Bound(
 )
 BOUNDS["laws.sparsity.rmsle"] = Bound(1e-8, "relative; the fit minimises Huber's sum, not this one; measured 3e-14")
 BOUNDS["laws.compute.value"] = Bound(2e-15, "relative; exponents are below 10; measured 2e-16")
-BOUNDS["laws.compute.published"] = Bound(0.02, "relative; our refit has only the six rounded losses of the published line")
+BOUNDS["laws.compute.published"] = Bound(0.02, "relative; our refit has only the line's six rounded losses")
 BOUNDS["laws.compute.speedup"] = Bound(
     5e-14, "relative; it raises a ratio to 1/alpha, with alpha from 0.09 on; measured 5e-15"
 )
@@ -415,7 +415,7 @@ BOUNDS["transformer.noise_deviation"] = Bound(8, "standard errors of a mean: the
 BOUNDS["transformer.init_mean"] = Bound(5, "standard errors of a leaf's mean; 12 leaves, fixed seeds; measured 2.2")
 BOUNDS["transformer.init_deviation"] = Bound(5, "standard errors of a leaf's mean; fixed seeds; measured 1.2")
 
-# The plain model, and examples by hand.
+# The plain model, and worked examples.
 BOUNDS["plain.logits"] = Bound(100, "u max |logit|, as transformer.logits; measured 30")
 BOUNDS["plain.loss"] = Bound(10, "u (max |logit| + the loss): errors of logits average out; measured 2.3")
 BOUNDS["plain.bias"] = Bound(50, "u max |bias|, a difference of logits after up to four blocks; measured 16")
@@ -508,8 +508,8 @@ BOUNDS["parallel.ffn"] = Bound(1e-13, "of the largest entry; sums of 5 products 
 BOUNDS["parallel.dropped"] = Bound(1e-15, "absolute; a quotient of two whole numbers below 48")
 BOUNDS["mesh.loss"] = Bound(1e-13, "nats, float64; means of up to 128 terms below 10 in another order: 128 u of 10")
 BOUNDS["mesh.gradient"] = Bound(2e-13, "of the largest entry of a leaf, float64; as mesh.loss; measured 2e-15")
-# A gradient is sums of up to 128 products of products, in another order on a mesh. In float64 that moves the worst
-# entry by 18 u of the largest of its leaf (2e-15, mesh.gradient), so in float32 by 18 u as well, u = 2^-24.
+# A gradient sums up to 128 products of products, and a mesh sums them in another order. In float64 this moves the worst
+# entry by 18 u of the largest entry of its leaf (2e-15, mesh.gradient). In float32 it is also 18 u, with u = 2^-24.
 BOUNDS["mesh.gradient_float32"] = Bound(
     1.1e-6, "of the largest entry of a leaf; it is the 18 u that mesh.gradient measured"
 )

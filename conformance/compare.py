@@ -144,7 +144,7 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
 
 def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
     """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
-    import jax  # not above: the lessons compare with NumPy alone
+    import jax  # imported here: the lessons compare with NumPy alone
 
     def at(s):
         return function(jax.tree.map(lambda p, v: p + s * v, point, direction))

@@ -49,7 +49,7 @@ class Information(NamedTuple):
     """The information that the expert of a token gives about a label of the token, such as its id or its position."""
 
     bits: float  # estimated mutual information of label and expert; too large for few tokens
-    baseline: float  # bits, the same for shuffled labels: mean over the shuffles
+    baseline: float  # bits, mean over shuffles of the labels
     spread: float  # bits, standard deviation over the shuffles
 
 
@@ -116,7 +116,7 @@ def matched_agreement(
         second: [T, k'] integers, the same tokens in the routing of another model.
         num_experts: E of both.
         shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
-        mask: [T] bool, the real tokens; None for all. Shuffles are then of the real tokens alone.
+        mask: [T] bool, the real tokens; None for all. Only real tokens are then shuffled.
 
     Returns:
         `Matched`; the agreement is 1 if the routings differ only in the numbers of the experts.
@@ -228,7 +228,7 @@ def information(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
-        mask: [T] bool, the real tokens; None for all. Shuffles are then of the real tokens alone.
+        mask: [T] bool, the real tokens; None for all. Only real tokens are then shuffled.
 
     Returns:
         `Information`; `bits` is at most log₂ E.

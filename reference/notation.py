@@ -49,7 +49,7 @@ class Routing(NamedTuple):
     expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
     gate: np.ndarray  # [T, k], the factor of each chosen expert's output
     load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
-    plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of
+    plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for
     # the others 1/(T k) at each chosen expert; sums to 1
     residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 

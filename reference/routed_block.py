@@ -66,7 +66,7 @@ class BlockOutput(NamedTuple):
 
     output: np.ndarray  # [b, S, d]
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
-    dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that no expert chose
+    dropped_fraction: float  # share of assignments without a slot; expert choice: share of tokens that no expert chose
     auxiliary: float  # the router's term of the training loss
     bias: np.ndarray | None  # [E G], for the next batch; None for a router without
     policy: Policy | None  # RL-R only
@@ -130,7 +130,7 @@ def _token_choice_block(params, x, tokens, config, training, *, noise, table, he
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
-        # A second expert dropped by GShard's draw has gate 0 and asks for no slot; nor does padding.
+        # A second expert that GShard's draw drops has gate 0 and asks for no slot. Padding asks for no slot either.
         asks = routing.gate != 0
     options = {"order": config.drop_order, "mask": asks, "expert_mask": expert_mask, "activation": config.activation}
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)

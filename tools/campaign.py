@@ -60,7 +60,7 @@ YEARS = 10 * 365 * 86_400.0
 class Ended(NamedTuple):
     """How a command ended."""
 
-    code: int  # the exit code, or less the signal
+    code: int  # the exit code, or minus the signal
     said: str  # its standard error
 
 
@@ -82,7 +82,7 @@ def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | 
         from routelaws.accelerated import cli
         from routelaws.accelerated.training.sweeps import sweep
 
-        # Workers are processes of their own and import everything anew; as on an accelerator, this process trains.
+        # Workers are separate processes and import everything anew. So this process trains, as on an accelerator.
         sweep._train_in_workers = lambda todo, jobs, watch: sweep._train_here(todo, watch)
         prepare()
         code = cli.main(arguments)
@@ -115,7 +115,7 @@ def run_until(arguments: list[str], said: Path, seconds: float, number: int, cac
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             break
         time.sleep(0.005)
-    os.kill(pid, number)  # a process that has ended is still there, until `end` asks for it
+    os.kill(pid, number)  # an ended process exists until `end` collects it
     return end(pid, said)
 
 
@@ -456,7 +456,7 @@ def prepare_environment(folder: Path) -> None:
     import routelaws.accelerated.commands.train  # noqa: F401
     from routelaws.accelerated.training.runs.result_rows import commit
 
-    commit()  # remembered: a commit in the middle of the campaign would change the rows
+    commit()  # stored here: a commit during the campaign would change the rows
 
 
 def _full_disk(campaign: Campaign) -> str:

@@ -291,7 +291,7 @@ assert wrong.cross_entropy > found.cross_entropy + 1
 # ## What to remember
 #
 # - A Mixture of Experts replaces a feed-forward network by several, and a router sends each token to one or a few.
-# - Total parameters grow with the experts; active parameters, and so the work for a token, hardly do.
+# - Total parameters grow with the experts; active parameters, and so the work for a token, hardly grow.
 # - More experts lower the loss, less and less.
 # - A router without load balancing may use only a few experts. Most lessons on routers are about load balancing.
 #

@@ -250,13 +250,13 @@ print(f"one expert {one_expert}, router {router}; all weights {weights}; weights
 assert weights == up.size + down.size + w.size
 
 # %% [markdown]
-# With more experts the first number grows, and the second hardly does. That is the whole idea of a routed model: more
+# With more experts the first number grows, and the second hardly grows. That is the whole idea of a routed model: more
 # weights to learn with, and nearly the same work for each token.
 #
 # Four letters count this for a whole model:
 #
 # - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
-# - **P**: all parameters, those of all experts included;
+# - **P**: all parameters, including all experts;
 # - **F**: the additions and multiplications for one token, from the first layer to the last;
 # - **B** = P / F: how many parameters there are for each of these operations. One of the [laws](../docs/laws.md) needs
 #   it, to compare models with different numbers of experts for each token.
@@ -375,7 +375,7 @@ print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3
 #   probability is its gate.
 # - An expert has C places. A token without a place is dropped: the layer gives it 0, and it goes on unchanged.
 # - The choice is a jump. The router learns through the gate.
-# - Total parameters P grow with the number of experts. The work F for one token hardly does.
+# - Total parameters P grow with the number of experts. The work F for one token hardly grows.
 #
 # ## Exercises
 #

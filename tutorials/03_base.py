@@ -218,7 +218,7 @@ def draw(bound, wishes):
     wishes.set(xlabel="price of expert 0, in scores", ylabel="tokens that wish for it", ylim=(0, 5.5))
 
 
-seen = "Where two tokens wish for expert 0, which has two places, the bound is level. There it equals the best sum."
+seen = "The bound is level where two tokens wish for the two places of expert 0. There it equals the best sum."
 figure(draw, seen, panels=2)
 
 # %% [markdown]
@@ -264,8 +264,8 @@ assert history[:, 3].argmin() == 6 and history[6, 3] == best < history[-1, 3]
 # %% [markdown]
 # The prices only rise. The bound falls at first and rises a little at the end. After bid 7 it equals the best sum:
 # these prices already prove which choice is best. But a token is still without a place, so the bidding goes on, and
-# prices go a little higher than they need to. The auction ends with the best choice, at prices that prove nearly the
-# same as those of section 3. [Play it bid by bid in the lab](../docs/site/lab/routers.md?base.step=0).
+# prices go a little higher than they need to. The auction ends with the best choice. Its prices prove nearly the same
+# as the prices of section 3. [Play it bid by bid in the lab](../docs/site/lab/routers.md?base.step=0).
 
 # %%
 same([sold[t] for t in range(T)], exact)
@@ -282,7 +282,7 @@ assert 0 <= gap <= T * step < 1
 #
 # Our scores are whole numbers, and T ε is below 1. No balanced choice fits between the sum and the bound, so the choice
 # is exactly the best. With other scores the auction may miss the best by up to T ε. A smaller ε costs more bids. Here
-# are forty tokens and four experts, of which the first is liked the most. (In the paper's auction the experts bid for
+# are forty tokens and four experts; most tokens like the first expert best. (In the paper's auction the experts bid for
 # tokens. Ours, in which tokens bid, is the more common form.)
 
 # %%

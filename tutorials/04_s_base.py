@@ -212,8 +212,8 @@ for temperature in (100.0, 10.0, 1.0, 0.1, 0.02):
 
 # %% [markdown]
 # The `assert` in the loop checks how near: the score is at most T τ log E below the best one. The reason: ⟨Π, z⟩ + τ H
-# of the plan is at least that of the exact choice. The entropy of the exact choice is log T, and no entropy is above
-# log(T E).
+# is at least as large for the plan as for the exact choice. The entropy of the exact choice is log T, and no entropy is
+# above log(T E).
 
 
 # %% tags=["picture"]
@@ -385,8 +385,8 @@ assert informed < honest
 
 # %% [markdown]
 # Such a loss is too low: when the model writes a text, the later words do not exist yet. In training the leak is
-# accepted for the sake of balance. A loss that is reported, or compared with that of another model, has to come from
-# routes that see no later token. Try it on random texts: does an earlier token move when the last token changes?
+# accepted for the sake of balance. A loss that you report, or compare with another model's loss, must come from routes
+# that see no later token. Try it on random texts: does an earlier token move when the last token changes?
 
 # %%
 draws, moved = np.random.default_rng(2), {True: 0, False: 0}

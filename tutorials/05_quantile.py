@@ -105,7 +105,7 @@ for name, alpha in (("largest", ordered[:, 0]), ("middle", ordered[:, :2].mean(a
 same(bound_of(s, ordered[:, 0] + 0.5, beta), dual_bound(s, beta) + 0.5 * T)
 
 # %% [markdown]
-# With the best α the bound is that of lesson 3, [`dual_bound`](../reference/routers/base.py).
+# With the best α the bound is the bound of lesson 3, [`dual_bound`](../reference/routers/base.py).
 
 # %% [markdown]
 # ## 3. The step

@@ -458,7 +458,7 @@ for baseline in (0.0, J):
     print(f"baseline {baseline:6.3f}: gradient by JAX {np.asarray(found, dtype=float).round(4)}")
 
 # %% [markdown]
-# The draws are the same as those of the reference, since the noise is an argument. The gain is time.
+# The draws equal the reference's draws, because the noise is an argument. The gain is time.
 
 # %%
 fast_router = jax.jit(fast.reinforce_router)
@@ -487,7 +487,7 @@ print(f"4096 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {
 # 1. All three experts bring the same reward. What is the exact gradient? What is the variance of the estimate without a
 #    baseline, and with the value as the baseline?
 # 2. A policy is nearly sure: one expert has 0.98, the two others 0.01 each, and one of these two would be the best. How
-#    large is the gradient for its logit, compared with that of a policy of thirds? What does that mean for learning?
+# large is the gradient for its logit, compared with a policy of thirds? What does that mean for learning?
 # 3. Could the baseline be the reward that the *drawn* expert brings on the mean? Enumerate, and say what goes wrong.
 # 4. The gradient of the entropy pushes a policy towards being undecided. Check by a small step along
 #    $\pi_e (J' - \log \pi_e)$ with $J' = \sum_j \pi_j \log \pi_j$ that the entropy grows, and say for which policy this

@@ -34,8 +34,8 @@ for t in range(T):
 assert (expert[:, 0] == z.argmax(axis=1)).all()
 
 # %% [markdown]
-# To sort each row and keep the first two is the same. Of equal logits the one with the lower number goes first; a
-# *stable* sort leaves equal entries in their order. The reference has this as
+# Sorting each row and keeping the first two gives the same. If logits are equal, the expert with the lower number goes
+# first; a *stable* sort leaves equal entries in their order. The reference has this as
 # [`top_k_indices`](../reference/notation.py). The lab has
 # [these tokens with all routers](../docs/site/lab/routers.md?lead=top_k&k=2&capacity=Infinity).
 

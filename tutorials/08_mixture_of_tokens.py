@@ -53,7 +53,7 @@ assert times.sum() == E * C and times.min() == 0 and times.max() > 1
 #
 # [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&expert_choice.step=0).
 #
-# To sort each column is the same, and so is [`expert_choice_router`](../reference/routers/expert_choice.py).
+# Sorting each column gives the same, and so does [`expert_choice_router`](../reference/routers/expert_choice.py).
 
 # %%
 from routelaws.reference.routers.expert_choice import expert_choice_router
@@ -89,7 +89,7 @@ assert (np.flatnonzero(times == 0) == np.flatnonzero((y == 0).all(axis=1))).all(
 #
 # A language model predicts each token from the earlier ones. Whether an expert takes a token depends on all tokens of
 # the *group*, the tokens among which it chooses. If later tokens of the same text are in the group, they decide too.
-# Here is a text of four tokens, of which the last is one of two words.
+# Here is a text of four tokens. The last token is one of two words.
 
 # %%
 for word, row in {"A": [4.0, 0.0], "B": [0.0, 4.0]}.items():
@@ -157,7 +157,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # ## 4. Mixtures
 #
 # Antoniak et al. 2023 go on from such groups. Their experts choose nothing. Each expert gets one *mixture*: a weighted
-# mean of all tokens of the group. They call it a *Mixture of Tokens*. A controller, a matrix like that of a router,
+# mean of all tokens of the group. They call it a *Mixture of Tokens*. A controller, a matrix like the one of a router,
 # gives the logits. The softmax runs over the *tokens* $i$ of the group, for each expert by itself:
 #
 # $$w_{ie} = \frac{\exp(z_{ie} / \tau)}{\sum_j \exp(z_{je} / \tau)}, \qquad m_e = \sum_i w_{ie} x_i$$

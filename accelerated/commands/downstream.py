@@ -40,7 +40,7 @@ def downstream(
         json: Print only one JSON object.
     """
     budget = flops_of(cut, "--cut")
-    check_numbers(budget, ratio, least_gain)  # before a table is fetched
+    check_numbers(budget, ratio, least_gain)  # check this before fetching a table
     if table is None:
         tasks = tasks or released_table("downstream_tasks.csv")
         table, loss = released_table("overtraining_runs.csv"), loss or "c4_val"

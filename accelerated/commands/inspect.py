@@ -74,12 +74,12 @@ def inspect(
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:
     """Return the routing of a text by a run, or by a model of transformers."""
     if transformers:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all that is needed is in the folder
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder holds everything that is needed
         return trace_transformers(folder, text, tokens=tokens)
     config = folder / "config.json"
     if config.is_file() and b'"model_type"' in config.read_bytes():
         raise InputError(f"{folder}: holds a model of transformers; add --transformers")
-    from ..inspection.own_run import (  # training, and JAX: a model of transformers needs neither
+    from ..inspection.own_run import (  # imports training and JAX, which a model of transformers does not need
         trace_folder,
         trace_steps,
     )

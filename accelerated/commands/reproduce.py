@@ -39,7 +39,7 @@ def reproduce(
         huber: Also fit the law by the sum of Huber terms with this delta (in log10 units), beside least squares.
         full: Write every table, not only the answer, its figures and the cautions.
     """
-    check_huber(LAWS[BOUNDED], huber)  # before a table is fetched
+    check_huber(LAWS[BOUNDED], huber)  # check this before fetching a table
     if not tables:
         tables = (released_table(),)
     print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark, full))))

@@ -48,7 +48,7 @@ class Working:
 
     def __exit__(self, *_):
         self.timer.cancel()
-        with self.lock:  # the timer may be about to show it
+        with self.lock:  # the timer may show it at any moment
             self.over = True
             self.line.stop()
 

@@ -30,7 +30,7 @@ from .terminal import say
 class ModelFlags(ModelConfig):
     """The model."""
 
-    one_hot: tyro.conf.Suppress[bool] = False  # changed by `routelaws evaluate`
+    one_hot: tyro.conf.Suppress[bool] = False  # only `routelaws evaluate` changes these
     mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
 
     def __post_init__(self):

@@ -41,11 +41,11 @@ class Job(NamedTuple):
     relative: int  # [D, H, c], keys of the distances from S - 1 downwards
     mixed: int  # [b, S, H, c], the output of the forward pass
     kept: int  # [b, H, S, 2], the largest logit of each query before its division by √c, and 1 / the sum of powers
-    gradient: int  # [b, S, H, c], of the output; only backward, like the next two
+    gradient: int  # [b, S, H, c], gradients of the output; this field and the next two are for the backward pass
     of_projected: int  # [b, S, 3, H, c]
     of_relative: int  # [D, H, c]
     shares: int  # [groups, H, D, wide], the gradients of relative that each piece gives
-    groups: int  # how many pieces a head has
+    groups: int  # number of pieces of a head
     heads: int  # H
     length: int  # S
     width: int  # c

@@ -43,7 +43,7 @@ class Job(NamedTuple):
 
     x: int  # [T, d]
     gate: int  # [T k]
-    gradient: int  # [T, d] of the output; backward
+    gradient: int  # [T, d], gradients of the output; backward
     up: int  # [E, d, f]
     linear: int  # [E, d, f]; SwiGLU
     down: int  # [E, f, d]
@@ -52,7 +52,7 @@ class Job(NamedTuple):
     order: int  # [n] int32
     start: int  # [E + 1] int32
     output: int  # [T k, d], forward the gated outputs, backward the gradients of x
-    of_gate: int  # [T k]; backward, as all that follow
+    of_gate: int  # [T k]; this field and all below are for the backward pass
     of_up: int  # [E, d, f]
     of_linear: int  # [E, d, f]
     of_down: int  # [E, f, d]
@@ -74,8 +74,8 @@ class Scratch(NamedTuple):
     """Addresses of the memory of one thread; d_row = d + LANES."""
 
     here: int  # [ROWS_AT_ONCE, d_row], rows of x
-    behind: int  # the same, rows of the gradient of the output
-    out: int  # the same, rows that are to be scattered
+    behind: int  # [ROWS_AT_ONCE, d_row], rows of the gradient of the output
+    out: int  # [ROWS_AT_ONCE, d_row], rows to scatter
     up: int  # [ROWS_AT_ONCE, f_row]
     linear: int  # the same
     hidden: int  # the same

@@ -26,7 +26,7 @@ PIECE = 4
 SCHEDULE, NUM_THREADS = 17, 18
 """The words of XLA's interface where two of its functions are, see `xla.known`."""
 
-_WORD, LINE = 8, 16  # bytes of a number; float32 in a line of the cache
+_WORD, LINE = 8, 16  # bytes of a number; float32 numbers in a cache line
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
@@ -137,7 +137,7 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
     helpers = max(0, min(num_threads(interface, context), count) - 1)
     control = allocate(np.int64(_WORD * SIZE))
     block = longs(control, SIZE)
-    block[USERS] = 2 + helpers  # this thread twice, since it looks there after its help
+    block[USERS] = 2 + helpers  # this thread twice, because it looks again after it has helped
     block[NEXT], block[DONE] = 0, 0
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
     block[RUN], block[JOB], block[MEMORY] = run, address(job), memory

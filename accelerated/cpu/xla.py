@@ -32,11 +32,11 @@ UNKNOWN = "this version of jaxlib calls compiled loops in an unknown way: attent
 """The warning where the layout is another."""
 
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
-_NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as those above
+_NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as above
 
 _MOST_OPTIONAL = 9  # maximum arrays of a call, some of them optional
 _DATA, _DIMENSIONS = 3, 5  # of an array
-_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of an extension, of the metadata, of the interface
+_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of the extension, metadata, interface
 
 KNOWN = {
     "XLA_FFI_CallFrame": "struct_size extension_start api ctx stage args rets attrs future",
@@ -45,7 +45,7 @@ KNOWN = {
     "XLA_FFI_Attrs": "struct_size extension_start size types names attrs",
     "XLA_FFI_Buffer": "struct_size extension_start dtype data rank dims",
     "XLA_FFI_Scalar": "dtype value",
-    "XLA_FFI_Extension_Base|XLA_FFI_InternalExtension": "struct_size type next",  # its name before and from JAX 0.12
+    "XLA_FFI_Extension_Base|XLA_FFI_InternalExtension": "struct_size type next",  # its names before JAX 0.12 and since
     "XLA_FFI_Metadata_Extension": "extension_base metadata",
     "XLA_FFI_Metadata": "struct_size api_version traits state_type_id",
     "XLA_FFI_Api": "struct_size extension_start api_version internal_api",  # then the functions

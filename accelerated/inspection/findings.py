@@ -75,10 +75,10 @@ class BlockFindings(NamedTuple):
     """The findings about one block."""
 
     block: int
-    load: list[float]  # [E], share of the choices, over that of an even load
+    load: list[float]  # [E], share of the choices divided by the share of an even load
     entropy: float | None  # entropy of the probabilities over log E; None without logits
     information: dict[str, Information]  # by `LABELS`
-    most: float  # bits that the experts of this block can tell at most
+    most: float  # most bits that the experts of this block can tell
     agreement: float | None  # share of experts that evaluation and training have in common
     dropped: float | None  # share of the assignments without a slot in training
     unchosen: float  # share of the tokens that no expert takes

@@ -69,7 +69,7 @@ def read_run(folder: Path) -> SweepRun:
     return SweepRun(last["hyper_id"], config, last, read_own_log(folder), windows)
 
 
-# WHAT IT IS, AND WHAT IT REACHED
+# THE RUN AND ITS RESULTS
 
 
 def about(run: SweepRun) -> str:

@@ -181,7 +181,7 @@ class StreamedModel:
             with _opened(path) as file:
                 names = list(file.keys())
             for name in names:
-                rules = ((renamings, converters), ([], []))  # a name that is known already needs no rule
+                rules = ((renamings, converters), ([], []))  # a known name needs no rule
                 targets = (rename_source_key(name, *of, prefix, known)[0] for of in rules)
                 target = next((target for target in targets if target in known), None)
                 if target is not None:

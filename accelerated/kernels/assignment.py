@@ -178,7 +178,7 @@ def solve(whole, price, k, everyone, more):
             surplus[chosen] += 1
     links = np.full((reserve + 1, reserve + 1), FAR)
     cheapest = np.full((reserve + 1, reserve + 1), -1, np.int32)  # the slot behind each link
-    ring = np.full((2, len(expert) + reserve), -1, np.int32)  # next and previous: the slots of e, from k T + e
+    ring = np.full((2, len(expert) + reserve), -1, np.int32)  # linked lists of e's slots
     for e in range(reserve):
         ring[:, len(expert) + e] = len(expert) + e
     for t in range(num_tokens - 1, -1, -1):  # backwards, so that the last of equals is the cheapest
@@ -305,7 +305,7 @@ def _move(target, before, whole, expert, own, links, cheapest, ring):
     k = target
     while before[k] >= 0:
         j = before[k]
-        if k == reserve or j == reserve:  # the token of the other one is counted in the reserve from now on, or no more
+        if k == reserve or j == reserve:  # the other slot's token enters or leaves the reserve
             links[j, k], links[k, j] = FAR, 0
         else:
             _move_slot(cheapest[j, k], k, whole, expert, own, links, cheapest, ring)
@@ -321,7 +321,7 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
     score, whole[t, k] = whole[t, k], HELD
     _leave(slot, whole, expert, own, links, cheapest, ring)
     for other in range(t, len(expert), whole.shape[0]):
-        e = expert[other]  # that token cannot go from here to k any more; it can go to j
+        e = expert[other]  # that token can no longer move from here to k, but it can move to j
         if other != slot:
             if cheapest[e, k] == other:
                 _search(e, np.array([k]), 1, whole, expert, own, links, cheapest, ring)

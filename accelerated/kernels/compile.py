@@ -20,7 +20,7 @@ def compiler(**options):
     def compile_(function):
         try:
             return _by_one_process(njit(cache=True, error_model="numpy", **options)(function))
-        except RuntimeError:  # numba finds no folder that it may write to, or others may, too
+        except RuntimeError:  # numba finds no folder that only this user may write to
             return njit(error_model="numpy", **options)(function)
 
     return compile_
@@ -32,7 +32,7 @@ def _by_one_process(dispatcher):
     Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first: a thread that
     holds a file's lock never waits for another thread of its process.
     """
-    if config.DISABLE_JIT:  # a function as it was written, for a debugger
+    if config.DISABLE_JIT:  # the uncompiled function, for a debugger
         return dispatcher
     lock = _lock(dispatcher)
     compile_ = dispatcher.compile
@@ -84,7 +84,7 @@ def _forget_stale(folder: Path, sources: Path) -> None:
         try:
             if kept.stat().st_mtime < newest:
                 kept.unlink()
-        except OSError:  # another process was faster, or it is not ours to delete
+        except OSError:  # another process deleted it, or we may not delete it
             pass
 
 
@@ -100,7 +100,7 @@ def c_function(function, signature, name: str | None = None):
     options = {"error_model": "numpy"}
     try:
         lock = _lock(njit(cache=True)(function))
-    except RuntimeError:  # as above, or others may write to it
+    except RuntimeError:  # no such folder, or others may write to it
         compiled = cfunc(signature, **options)(function)
     else:
         with global_compiler_lock, lock:
@@ -113,5 +113,5 @@ def c_function(function, signature, name: str | None = None):
 jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
 jit_fused = compiler(fastmath={"contract"})  # a product and a sum are one instruction, with one rounding
-jit_within = compiler(inline="always")  # for helpers of one or two loops: compiled with them, in less time
+jit_within = compiler(inline="always")  # for helpers of one or two loops: inlining compiles faster
 jit_free = compiler(nogil=True)  # for loops divided among threads

@@ -23,7 +23,7 @@ LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the doma
 
 UNDETERMINED = -1  # the rows that have a weight do not determine the law
 
-# Lines of the array `problem`, each [2 levels]: columns of the reduced table, its target, and what is left of that.
+# Lines of the array `problem`, each [2 levels]: columns of the reduced table, its target, and the target's remainder.
 ONE, SIZE, FIXED_0, FIXED_1, TARGET, LOSS = range(6)
 # Lines of the array `work`, each [2 levels].
 PSI, TILT, LEVEL, RESIDUAL, TURN_0, TURN_1 = range(6)
@@ -33,8 +33,8 @@ SETTLED = 1e-14  # relative decrease of the residual that ends the search
 SETTLED_SOON = 1e-10  # the same for a bootstrap: a step that promises less is not taken
 NEWTON_STEPS, NUDGE = 40, 1e-5  # most steps of `polish`, and the step of its differences
 MARGIN = 1.1  # see `_may_win`
-RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
-TIE = 1e-13  # relative difference of residuals below which the smaller piece of the domain is taken
+RESOLUTION = 1e-10  # log10; the search itself moves predictions by this much (root mean square)
+TIE = 1e-13  # if residuals differ by less (relative), the smaller piece of the domain wins
 
 LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # rows, different E, and different (N, E) that a fit needs
 INDEPENDENT = 1e-8  # below this remaining length, a unit column depends on the others
@@ -455,7 +455,7 @@ def _determined(level, cell, weights, problem, extra, work):
             seen_level[level[i]] = seen_cell[cell[i]] = 1.0
     if rows < LEAST_ROWS or levels < LEAST_LEVELS or cells < LEAST_CELLS:
         return False
-    lines = 0  # levels that hold two sizes or more; two of them are enough
+    lines = 0  # levels with at least two sizes; two such levels are enough
     for j in range(extra.size):
         lines += problem[SIZE, 2 * j + 1] > INDEPENDENT * problem[ONE, 2 * j]
     return lines >= 2 or (_independent(problem, np.log1p(extra), work) and _independent(problem, extra, work))
@@ -469,7 +469,7 @@ def _independent(problem, psi, work):
         size[i] = problem[SIZE, i]
         level[i] = psi[i // 2] * problem[ONE, i]
         tilt[i] = psi[i // 2] * problem[SIZE, i]
-    for column in (size, level, tilt):  # a column of zeros becomes NaN, which no comparison holds for
+    for column in (size, level, tilt):  # a column of zeros becomes NaN, and every comparison with NaN is false
         _normalise(column)
     _remove(size, problem[FIXED_0])
     for column in (tilt, level):

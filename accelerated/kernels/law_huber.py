@@ -30,7 +30,7 @@ from .law_fit import (
 
 ROUNDS = 200  # most Newton steps at one shape; about five are used
 STEPS = 300  # most steps of the search over shapes
-SETTLED = 1e-15  # relative decrease that ends either
+SETTLED = 1e-15  # relative decrease that ends either search
 OUTER_SHARE = 1e-6  # weight of rows beyond delta in a Newton matrix; it keeps the matrix regular
 
 
@@ -246,7 +246,8 @@ def _step(slope, inner, scales, free_alpha, free_logit, damping):
     """Return the damped step of the free variables and the decrease it predicts."""
     a00, a11 = inner[0, 0] + damping * scales[0], inner[1, 1] + damping * scales[1]
     d0, d1, descends = _solve_two(a00, inner[0, 1], a11, slope[0], slope[1], free_alpha, free_logit)
-    # Where the matrix is not positive more damping is needed: infinity asks for a trial, which fails and brings it.
+    # If the matrix is not positive, more damping is needed. Infinity causes a trial step, which fails and raises the
+    # damping.
     return d0, d1, slope[0] * d0 + slope[1] * d1 if descends else np.inf
 
 

@@ -40,7 +40,7 @@ CANDIDATES = 3  # low points of a scan that are narrowed down
 TIMES = np.array([5, 32])  # steps of the golden section until one of them is chosen, and after: 2/32 · 0.618³⁷ = 1e-9
 UNBOUNDED = np.array([False, True])
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
-OUTSIDE = 1e200  # above every end: ranks the shapes that the data reject behind all others
+OUTSIDE = 1e200  # larger than every end, so rejected shapes rank last
 TINY = np.finfo(np.float64).tiny
 
 
@@ -161,11 +161,11 @@ def _direction(kind, at, psi, factor):
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
     """Return the ends of a or d in the linear limit, from the ends with an infinite positive factor."""
-    if taken_at > 0.0:  # a and d may be taken above or below E_start: the factor has either sign
+    if taken_at > 0.0:  # a and d may be at an E above or below E_start, so the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:
         return low, high
-    # E_start = 1 leads to the linear limit too, with a factor of 0, so that any factor belongs to it.
+    # E_start = 1 leads to the linear limit too, with a factor of 0. So every factor occurs in the limit.
     if kind == SIZE_SLOPE:
         across = _across(triangle, 0.0, 1.0, 0.0, 0.0)
     else:

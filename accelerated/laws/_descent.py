@@ -24,7 +24,7 @@ STEPS = np.array([200, 3000])  # most steps in the first and in the second half 
 HELD = np.array([200, 300])  # the same for a search with one value held
 SHARE = 16  # starts that a thread takes at a time
 ROUNDS = 40  # most rounds to bracket an end
-NARROW = 1e-9  # share of the first step outward at which a bracket is an end
+NARROW = 1e-9  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 
@@ -35,7 +35,7 @@ class Form(NamedTuple):
     names: tuple[str, ...]
     positive: tuple[bool, ...]
     limits: tuple[float, ...]
-    law: tuple  # as `kernels.law_terms.predict` takes it
+    law: tuple  # argument of `kernels.law_terms.predict`
     internal: Callable  # (coefficients, centres) -> θ
     logs: Callable  # columns -> logs [columns, n]
     centres: Callable  # logs -> centres [columns]
@@ -154,7 +154,7 @@ def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np
 
 
 def brought_back(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See reference; and which unknowns had left the law. The way back is a bisection."""
+    """See the reference. Also returns which unknowns had left the law. The way back is a bisection."""
     away = np.abs(look(problem, theta)[1]).max(axis=0) < GONE
     theta = np.array(theta)
     for j in np.flatnonzero(away & np.array(problem.form.positive)):
@@ -265,7 +265,7 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
     error, lanes = np.abs(first), first.size
     stiffness = STIFFNESS * rise / error**2
     inside, outside, last = np.zeros(lanes), first, best.copy()
-    under, over = np.full(lanes, -1.0), np.ones(lanes)  # how far the sum is from its limit, at both
+    under, over = np.full(lanes, -1.0), np.ones(lanes)  # distance of the sum from its limit, at both points
     open_, found, before = np.zeros((3, lanes), dtype=bool)  # `found`: whether `outside` is outside
     rounds = 0
     while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):

@@ -18,7 +18,7 @@ from routelaws.reference.laws.utilisation import FLOOR
 
 from .fitting import fit_weighted, predict_curves
 
-_DOUBTFUL = 1e-3  # least eigenvalue of I - H, which divides rounding; below it a fold has its own fit
+_DOUBTFUL = 1e-3  # smallest usable eigenvalue of I - H, which divides rounding; other folds are fitted anew
 
 
 def by_hat_matrix(
@@ -76,7 +76,7 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
         return errors
     at, level = x[~out].mean(), y[~out].mean()  # almost only one E left: directly from the remaining points
     offset = x[~out] - at
-    # The offsets add up to a rounding, which the whole of y would multiply.
+    # The offsets sum to a rounding error, which the whole of y would multiply.
     slope = offset @ (y[~out] - level) / (offset @ offset)
     return level + slope * (x[out] - at) - y[out]
 

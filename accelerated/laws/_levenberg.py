@@ -123,6 +123,6 @@ def _damped_step(residual, jacobian, weight, delta, damping):
     curvature = jacobian.T @ (pull[:, None] * jacobian)
     scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))
     square = curvature / jnp.outer(scale, scale) + damping * jnp.eye(scale.size)
-    # Positive definite by the damping; where rounding has spoilt that the step is NaN, and is not taken.
+    # The damping makes the matrix positive definite. If rounding spoils this, the step is NaN and is not taken.
     root = jax.scipy.linalg.cho_factor(square, lower=True)
     return jax.scipy.linalg.cho_solve(root, jacobian.T @ (pull * residual) / scale) / scale

@@ -34,7 +34,7 @@ class WeightedFits(NamedTuple):
 
     status: np.ndarray  # [draws] int, index into STATUSES; -1 where the rows with a weight do not determine the law
     coefficients: np.ndarray  # [draws, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
-    curves: np.ndarray  # [draws, 6], LossCurve but for top; NaN where status is -1
+    curves: np.ndarray  # [draws, 6], LossCurve without `top`; NaN where status is -1
     top: float  # field of LossCurve: largest E - 1 of the whole table, for any weights
     objective: np.ndarray  # [draws] weighted mean squared difference of log10 losses
 
@@ -170,7 +170,7 @@ def level_table(
     cell = _cells(level, size, words)
     log_size = np.log10(size)
     centre = float(log_size.mean())
-    for psi in (np.log1p(extra)[level], extra[level]):  # the two ends of what psi can be
+    for psi in (np.log1p(extra)[level], extra[level]):  # the smallest and the largest possible psi
         _need_independent(log_size - centre, psi, words)
     return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
 

@@ -96,7 +96,7 @@ class Outlier(NamedTuple):
     law: float  # the loss by the law
     times: float  # its residual in robust standard deviations of all residuals
     run: str = ""  # its name, if the table has one
-    by_others: bool = False  # whether this is the law of the other runs, because this run pulled the law of all runs
+    by_others: bool = False  # whether the law is fitted without this run, which distorts the law of all runs
 
 
 class Rise(NamedTuple):
@@ -111,7 +111,7 @@ class Misfit(NamedTuple):
     """The residuals of a law."""
 
     sizes: list[SizeMiss]
-    bend: Bend | None  # None with fewer than three sizes, or no row to spare
+    bend: Bend | None  # None with fewer than three sizes, or no spare row
     seeds: Test | None  # None without two runs at one point
     largest: SizeMiss | None  # None where the smaller sizes give no law
     outliers: list[Outlier]

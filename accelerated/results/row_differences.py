@@ -75,7 +75,7 @@ class Difference(NamedTuple):
 
     column: str  # "tokens", or the column
     groups: list[tuple[str, int]]  # value in words, and number of rows, most common first (tokens: by size)
-    where: str  # "runs of one size", "runs of one N and E", "sizes", "rows"; or the doubt, such as "units"
+    where: str  # what differs: "runs of one size", "runs of one N and E", "sizes", "rows"; or a doubt, such as "units"
     numbers: dict = {}  # numbers for the sentence
 
 
@@ -84,7 +84,7 @@ class Shorter(NamedTuple):
 
     hyper_id: int
     step: int
-    commonest: int  # last step of most others
+    commonest: int  # last step of most other runs
     run: str = ""  # its name, if the table has one
 
 

@@ -49,7 +49,7 @@ def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int
 
     x, _, _, steps = jax.lax.while_loop(unfinished, step, (g, temperature, jnp.bool_(False), jnp.int32(0)))
     colder, _, left = row_step(group, x)
-    better = left < residual  # not so where the steps ended before temperature 1, or in rounding
+    better = left < residual  # false if the steps ended before temperature 1, or in rounding
     return *(jnp.where(better, new, old) for new, old in ((x, g), (colder, plan), (left, residual))), steps
 
 

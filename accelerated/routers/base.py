@@ -333,7 +333,7 @@ def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array
     idle = places * num_sellers - sold  # places that the additional bidder takes, one at each expert
     slots = num_tokens * k  # row t k + i: a place of token t
     even = mask is None and admitted is None and idle == 0
-    rows = slots + (0 if even else num_experts)  # row T k + e: the additional bidder's at e
+    rows = slots + (0 if even else num_experts)  # row T k + e: the additional bidder's place at e
     nowhere = num_experts
 
     def one_round(state):
@@ -367,7 +367,7 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
     experts."""
     num_experts = len(price)
     index = jnp.arange(len(expert), dtype=jnp.int32)
-    # Sorted by expert, then bid, the bids that an expert keeps are the first of its stretch.
+    # The bids are sorted by expert, then by bid, so an expert keeps the first bids of its stretch.
     by_expert, by_bid, row = jax.lax.sort((expert, -level, index), num_keys=2)
     start = jnp.searchsorted(by_expert, jnp.arange(num_experts + 1, dtype=jnp.int32)).astype(jnp.int32)
     kept = index - start[by_expert] < places

@@ -131,5 +131,5 @@ def expert_choice_ffn(
         outputs = run_experts(params, rows, activation=activation, axis_name=axis_name)
     outputs = _among(outputs, admitted, 0)
     outputs = choice.gate[..., None] * outputs
-    # Added up in the precision of the gates, which is at least float32.
+    # Sum in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)

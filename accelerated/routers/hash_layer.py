@@ -257,7 +257,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
-    # Ascending order of the complement: negating an unsigned or the most negative count would wrap.
+    # Sort by the complement, ascending: the negative of an unsigned or the most negative count would wrap.
     order = np.argsort(~counts.astype(np.int64), kind="stable")
     experts, steps = np.arange(num_experts), _steps(num_experts, num_experts)
     table, (load, held) = np.empty((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)

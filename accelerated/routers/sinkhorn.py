@@ -270,7 +270,7 @@ def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None
     rows NaN."""
     logits, count = jax.lax.stop_gradient(logits), _count_real(len(logits), mask, axis_name)
     top = _or_nan(logits.max(axis=1, keepdims=True), valid)
-    top = jax.lax.optimization_barrier(top)  # or XLA stores the difference before its exp
+    top = jax.lax.optimization_barrier(top)  # without the barrier, XLA stores the difference before its exp
     return _Group(logits - top, mask, admitted, count, axis_name)
 
 
@@ -313,7 +313,7 @@ def _scaling_sweeps(group: _Group, unfinished):
         allowed = (new > safe).all() & (new < 1 / safe).all()  # False for NaN
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
-    # Each round has its own u and the next one; the first round is no sweep, but saves one copy of the products.
+    # Each round keeps its own u and the next u. The first round is no sweep, but it saves one copy of the products.
     u = jnp.ones(kernel.shape[1], kernel.dtype)  # stays 1 for a masked expert
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
     u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)

@@ -256,7 +256,7 @@ def gshard_router(
     logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
     if uniforms is not None:
         valid &= ~jnp.isnan(uniforms)[:, None]
-    expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert  # in padding the first
+    expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert  # padding: the first
     gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
     gate = _real_gates(gate, expert, valid, mask, admitted)
     # SELECT

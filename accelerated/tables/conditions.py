@@ -177,7 +177,7 @@ class _Evaluation:
     def column(self, node: ast.Name) -> _Value:
         """Return a column of the table."""
         name, there = node.id, list(map(str, self.frame.columns))
-        if name not in there or self.piece(node) != name:  # Python reads a name in other letters as the plain one
+        if name not in there or self.piece(node) != name:  # Python normalises letters in names
             close = difflib.get_close_matches(name, there)
             listed = f"did you mean {', '.join(close)}?" if close else f"available: {', '.join(there[:SHOWN])}"
             listed += ", ..." if not close and len(there) > SHOWN else ""
@@ -228,7 +228,7 @@ class _Evaluation:
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
         mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
-            return mask  # NaN compares so by itself, and text in a condition is never blank
+            return mask  # NaN compares like this itself, and text in a condition is never blank
         blank = _blank(left) | _blank(right)
         return mask | blank if op is ast.NotEq else mask & ~blank
 

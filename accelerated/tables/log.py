@@ -12,9 +12,9 @@ RUN, STEP = "run", "step"
 class Log(NamedTuple):
     """Metrics of runs, as they were logged."""
 
-    axis: str  # column that tells the rows of a run apart: "step", or that of the panel, such as tokens
+    axis: str  # column that distinguishes the rows of a run: "step", or the panel's axis, such as tokens
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
-    settings: dict[str, dict[str, str]]  # {run: {name: cell}}, what the log says of a whole run
+    settings: dict[str, dict[str, str]]  # {run: {name: cell}}, cells that describe a whole run
     remarks: list[str]
 
 

@@ -136,7 +136,7 @@ def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:
 class Released(NamedTuple):
     """The source of a released table."""
 
-    url: str  # the file, or the archive that the table is made of, at a fixed commit
+    url: str  # URL of the file or of the archive with the table, at a fixed commit
     sha256: str  # of the table
     licence: str
     make: Callable[[Path], bytes] | None = None  # makes the table from the archive; None if the file is the table

@@ -141,7 +141,7 @@ RANGES = {
     "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
-    "router_information": Range("a number of bits", -20, high=20),  # minus that of shuffled ids, so it may be negative
+    "router_information": Range("a number of bits", -20, high=20),  # minus a baseline, so it may be negative
     "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
     "standard_error": _from_0(1e9),  # error of loss_validation over documents, nats per token
@@ -367,7 +367,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
     """Name, for each run in which a column changes, the first row that differs from the run's first."""
     import pandas
 
-    values = pandas.factorize(frame[name])[0]  # blank is -1, and so equal to blank
+    values = pandas.factorize(frame[name])[0]  # blank becomes -1, so blanks are equal
     differs = np.flatnonzero(values != values[first][run])
     _, earliest = np.unique(run[differs], return_index=True)
     for at in differs[earliest]:

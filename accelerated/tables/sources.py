@@ -65,7 +65,7 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     loss_columns = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in (*loss_columns, *RELEASED_COLUMNS) if name in source.cells]
     losses = [name for name in losses if name in loss_columns or name.startswith("loss_")]
-    if source.at is None or (loss_columns and not losses):  # then the error names the missing column
+    if source.at is None or (loss_columns and not losses):  # the error then names the missing column
         return source
     if not losses:
         metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))

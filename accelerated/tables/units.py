@@ -56,9 +56,9 @@ class Size(NamedTuple):
     """The units of a column of sizes, and the plausible range of its largest number."""
 
     units: dict[str, float]
-    most: float  # larger numbers are taken for a slip
+    most: float  # larger numbers count as slips
     low: float  # a toy model
-    high: float  # some ten times that of the largest models
+    high: float  # about ten times the largest models
     example: str
 
 

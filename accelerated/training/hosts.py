@@ -153,7 +153,7 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
     except Resumable:  # all stop together
         jax.distributed.shutdown()
         raise
-    jax.distributed.shutdown()  # waits for the others
+    jax.distributed.shutdown()  # this waits for the other processes
 
 
 def is_writer() -> bool:

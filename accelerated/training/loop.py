@@ -193,7 +193,7 @@ class Run:
         kept = self._kept(record_in(restored.extra), step) if restored else self._nothing_kept(step)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
         self.log = Log(self.folder / "log.jsonl", kept.log)
-        write_rows(self.folder / "results.csv", self.rows)  # first: a table may have fewer rows than the record
+        write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
         write_record(self.folder, self._record())
         self.log.begin()  # last: a log may have more lines than the record
         return step, state
@@ -279,7 +279,7 @@ class Run:
         left = self.config.skip_bad_batches - self.skipped
         state, metrics = train_steps(state, batches, step, left, *([] if held is None else [held]))
         if step + n < self.config.steps:
-            self.batches.read_ahead(self.config.steps_per_call)  # while the devices compute
+            self.batches.read_ahead(self.config.steps_per_call)  # do this while the devices compute
         wait_for(metrics, started)
         self._look_for_bad(step, batches, metrics, state.params, checkpoints)
         self._record_steps(step + n, n, metrics, started)
@@ -424,7 +424,7 @@ class Run:
         windows = as_csv(by_window["validation"])
         self.rows.append(as_text(row))
         self.windows.append(digest(windows.encode()))
-        write_record(self.folder, self._record())  # before the files that it describes
+        write_record(self.folder, self._record())  # write it before the files that it describes
         write_atomically(self.folder / WINDOWS, windows)
 
     def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
@@ -469,7 +469,7 @@ def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
     Evaluations fall on multiples of `steps_per_call`, so that every call but the last compiles to the same program.
     """
     call, steps = config.steps_per_call, config.steps
-    times = min(config.evaluations, steps)  # more evaluations fall on the same steps
+    times = min(config.evaluations, steps)  # further evaluations would fall on the same steps
     calls = (math.floor(i * steps / times / call + 0.5) for i in range(1, times))
     evaluations = {max(1, number) * call for number in calls}
     evaluations = {step for step in evaluations if step < steps} | {steps}

@@ -41,7 +41,7 @@ def optimizer(
         return jax.tree_util.tree_map_with_path(lambda path, _: _is_decayed(path), params)
 
     def clipped(gradient, _):
-        # By a factor. optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
+        # Multiply by a factor: optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
         share = _clipping(optax.tree.norm(gradient) if norm is None else norm, config)
         return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient)
 

@@ -33,11 +33,11 @@ QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 class RouterReport(NamedTuple):
     """What the routers of a model have learned. Lists have an entry for each routed block."""
 
-    experts: int  # E G, of a block
+    experts: int  # E G, the experts of a block
     chance: float  # k/E, the agreement of two routings at random
     agreement: list[float]  # share of experts that training and evaluation have in common; empty where experts choose
-    information: list[float]  # bits that the expert tells about the token's id, minus those of shuffled ids; as above
-    entropy: list[float]  # nats, of the policy of RL-R; empty for others
+    information: list[float]  # bits about the token's id, minus the bits for shuffled ids; as above
+    entropy: list[float]  # entropy of RL-R's policy, nats; empty for other routers
     exchange: float  # loss with experts exchanged at random, over the loss
 
     def columns(self) -> dict[str, float]:

@@ -92,7 +92,7 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
         return jax.jit(start, out_shardings=state_shardings(config, layout))(key)
     if isinstance(key, jax.core.Tracer):  # of `jax.eval_shape`
         return start(key)
-    # Nothing of this is compiled for a single model; the optimizer starts from zeros throughout.
+    # This is not compiled for a single model. The whole optimizer state starts from zeros.
     shapes = jax.eval_shape(start, key)
     params, zeros = init(key, config.model), jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     return TrainState(params, jax.device_put(zeros.optimizer))
@@ -164,7 +164,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     change = functools.partial(_changed, config=config, layout=layout, shardings=shardings)
 
     def guarded(carry, now, given: RunInputs):
-        state, left = carry  # bad batches that may still be skipped; below 0 nothing changes any more
+        state, left = carry  # bad batches that may still be skipped; below 0 the state stops changing
         metrics, *operands = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, operands = ~metrics.bad & (left >= 0), (state, *operands, given.rates[now[1]], metrics.gradient_norm)
@@ -231,7 +231,7 @@ def _changed(
     shardings of the state on the layout."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
+    if layout is not None:  # the one all-gather of a step makes the updated parts whole
         params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
     state = TrainState(carry_bias(params, numbers), opt_state)
     return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)

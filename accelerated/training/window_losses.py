@@ -64,7 +64,8 @@ class WindowRows:
         document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
         window = np.broadcast_to(text.window[..., None], document.shape)
         pairs = np.stack([window[self._counted], document[self._counted]])
-        # The tokens of a document are adjacent, so sorting and summing runs of tokens is faster than single tokens.
+        # The tokens of a document are adjacent, so the code sorts and sums runs of tokens, which is faster than single
+        # tokens.
         self._begins = np.flatnonzero(np.diff(pairs, axis=1, prepend=-1).any(axis=0))
         (self._window, self._document), row = np.unique(pairs[:, self._begins], axis=1, return_inverse=True)
         self._row = row.reshape(-1)

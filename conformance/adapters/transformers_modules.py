@@ -146,7 +146,7 @@ def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict,
         sizes = dict.fromkeys(EXPERTS, num_experts) | dict.fromkeys(CHOSEN, k) | dict.fromkeys(WIDTHS, width)
         sizes |= dict.fromkeys(INNER, d_ff) | WHOLE | QUIET
         for key, value in {**{key: value for key, value in sizes.items() if hasattr(config, key)}, **overrides}.items():
-            with contextlib.suppress(Exception):  # strict types: a list for each layer, in some configurations
+            with contextlib.suppress(Exception):  # in some configurations, strict types require a list per layer
                 setattr(config, key, value)
         known = {"config": config, "layer_idx": 0, "input_size": width, "num_experts": num_experts, "top_k": k}
         known |= {"hidden_size": width, **dict.fromkeys(INNER, d_ff)}

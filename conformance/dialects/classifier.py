@@ -245,7 +245,7 @@ def _takes(function: Callable, count: int) -> bool:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # no signature, as for some that are not written in Python
+    except ValueError:  # some functions that are not written in Python have no signature
         return True
     return True
 

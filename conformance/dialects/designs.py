@@ -22,8 +22,8 @@ class Form(NamedTuple):
 
     name: str
     gates: Callable  # (logits [T, E], expert [T, k]) -> [T, k]
-    options: dict | None  # values of the reference's options that give it, by name; None where no options do
-    alone: dict | None  # the same at k = 1
+    options: dict | None  # {option: value} with which the reference gives it; None if there are none
+    alone: dict | None  # such options at k = 1
 
     @property
     def score(self) -> str:

@@ -33,7 +33,7 @@ class Difference(NamedTuple):
     detail: str
     probe: Probe
     kind: str = "dialect"
-    about: str = ""  # its known reason, after "choice" where the experts differ
+    about: str = ""  # the known reason, after "choice" if the experts differ
 
 
 class Finding(NamedTuple):

@@ -31,7 +31,7 @@ class Subject(NamedTuple):
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
     same: tuple[frozenset, ...] = ()  # sets of names for the same function
-    bare: Callable | None = None  # takes away from an answer what does not matter, such as the order of groups
+    bare: Callable | None = None  # removes from an answer what does not matter, such as the order of groups
 
 
 NOT_RUN = (

@@ -483,7 +483,8 @@ class Backend:
         self._fail_again(path)
 
     def _fail_again(self, path: str):
-        # One place for all: Hypothesis distinguishes failures by their line, and calls two lines flaky.
+        # Raise all failures here: Hypothesis distinguishes failures by their line, and calls a failure on two lines
+        # flaky.
         kind, detail, test = self._broken.get(path, ("", "", 0))
         if kind and (kind != "mutates" or test == self.ledger.test):
             raise Broken(path, kind, detail)
@@ -582,7 +583,7 @@ class Backend:
             trouble = "not offered", f"refused: {error}"
         if trouble[0] == "not offered":
             self._not_offered(path, trouble[1], chosen)
-        self._break(path, *trouble)  # outside, so that it has no context that a later failure would lack
+        self._break(path, *trouble)  # raised outside the block, so that it has no context that a later failure lacks
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ class Slack(NamedTuple):
     """A bound that is too loose."""
 
     bound: str
-    share: float  # the worst that was used of it
+    share: float  # largest used share of it
     checks: int
 
 
@@ -78,17 +78,17 @@ class Ledger:
         self.bounds: dict[tuple[str, str], tuple[int, float]] = {}  # checks and worst share, by backend and bound
         self.keeps, self.broken = False, {}
         self.not_offered: dict[tuple[str, str, str], int] = {}
-        self.compared: dict[tuple[str, str], int] = {}  # tests that came to their end, by backend and function
+        self.compared: dict[tuple[str, str], int] = {}  # {(backend, function): finished tests}
         self.findings: dict[tuple[str, str], dict] = {}  # {(backend, function): row}, see `stances.as_row`
         self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered, not declined}
-        self.test = 0  # how many tests have begun
+        self.test = 0  # number of started tests
         self.begin()
 
     def begin(self, plain: str = "") -> None:
         """Start a new test; `plain` is the backend of a test that calls it without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
-        self.raised = collections.deque(maxlen=16)  # errors, with who raised each and the shapes it was given
+        self.raised = collections.deque(maxlen=16)  # errors, each with its origin and the shapes of its arguments
         self.blamed, self.failed = None, collections.deque(maxlen=16)
         self.begin_example()
 

@@ -60,7 +60,7 @@ class Suite:
 
     def __init__(self, options: Options):
         self.options, self.collector, self.tests = options, (), 0
-        self.is_local = getattr(providers, "is_local_module_file", None)  # not in the oldest allowed
+        self.is_local = getattr(providers, "is_local_module_file", None)  # the oldest allowed version lacks it
         self.folder, self.ledger, self.started = folder_for(options.export_failing), Ledger(), time.time()
         limit, require = options.time_limit, options.require
         self.backends = {
@@ -314,7 +314,7 @@ def pytest_runtest_makereport(item, call):
     result = yield
     suite, backend = item.config.stash[SUITE], _backend_of(item)
     if backend is not None and result.passed and call.when == "call" and "test_dialects" not in item.nodeid:
-        suite.ledger.ended()  # a test of dialects compares with what others do, not with the reference
+        suite.ledger.ended()  # a test of dialects compares with other libraries, not with the reference
     if backend is None or not result.failed:
         return result
     if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:

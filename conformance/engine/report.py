@@ -91,7 +91,7 @@ class Row(NamedTuple):
     file: str = ""  # file with the call of that test, if failures are exported
     defaults: str = ""  # its defaults that differ from the reference's
     unchecked: str = ""  # options of the reference's function that no call had, and why
-    kind: str = ""  # one of KINDS where the verdict is "defect" or "differs", or would be if it were not "expected"
+    kind: str = ""  # one of KINDS if the verdict is "defect" or "differs", or "expected" instead of these
     dialect: str = ""
     inputs: int | None = None
     script: str = ""
@@ -115,7 +115,7 @@ class Report(NamedTuple):
     header: dict[str, str]
     rows: tuple[Row, ...]
     outside: tuple[Trouble, ...]  # failed tests that called no function
-    slack: tuple[Slack, ...] = ()  # bounds that it shows to be too slack; of our own twin only
+    slack: tuple[Slack, ...] = ()  # bounds that are too slack; only for our own twin
     facts: dict[str, str] = MappingProxyType({})
 
     @property

@@ -33,10 +33,10 @@ class Decision(NamedTuple):
 
     output: list  # [T][d]
     auxiliary: float = 0.0  # the balance loss and the z-loss with their weights
-    log_probability: list | None = None  # [T], RL-R: of the expert that was drawn
+    log_probability: list | None = None  # [T], RL-R: log-probability of the drawn expert
     entropy: float = 0.0  # RL-R: mean over tokens of the entropy of the policy
     value: list | None = None  # [T], RL-R: the reward that the baseline expects
-    dropped: float = 0.0  # the share of choices that no slot was left for; of tokens that no expert took
+    dropped: float = 0.0  # share of choices without a slot, or of tokens that no expert took
     bias: list | None = None  # [E], the bias after this batch
 
 

@@ -49,7 +49,7 @@ class Failure(NamedTuple):
 
     function: str  # such as "routers.sinkhorn.sinkhorn_plan"
     case: str  # name of the case; "" where the function is missing
-    kind: str  # "missing", "raises", "tie rule" (another rule than ours, which may be meant) or "wrong"
+    kind: str  # "missing", "raises", "tie rule" (another rule than ours, maybe on purpose) or "wrong"
     message: str  # the expected and the actual value
 
 

@@ -221,7 +221,8 @@ _HOFFMANN = table("laws.hoffmann.predict_hoffmann", PAIR, HOFFMANN, 3)
 _KAPLAN = table("laws.hoffmann.predict_kaplan", PAIR, KAPLAN, 4)
 _FINE = table("laws.fine_grained.predict_fine_grained", FINE_COLUMNS, FINE, 5, 0.001)
 _JOINT = table("laws.joint.predict_joint", JOINT_COLUMNS, JOINT, 6, 0.001)
-# Losses this exact decide all ten coefficients: a valley that is flat along one ends elsewhere on another processor.
+# Losses of this precision determine all ten coefficients. If the valley were flat along one of them, the search would
+# end elsewhere on another processor.
 _SPARSE = table("laws.sparsity.predict_loss", SPARSE_COLUMNS, SPARSE, 7, 0.0001)
 _UTILISATION = table("laws.utilisation.predict_loss", dict(teraflops=F, utilisation=B), BY_UTILISATION, 8, 0.001)
 _LEVER = table("laws.leverage.leverage", LEVER_COLUMNS, LEVER, 9, of="leverage")

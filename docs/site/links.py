@@ -41,7 +41,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.within == "style":
             self.loads += styled(data)
-        elif self.within == "script":  # scripts of the pages themselves have no business with addresses
+        elif self.within == "script":  # the pages' own scripts need no addresses
             self.loads += re.findall(r"['\"`]((?:https?:)?//[^'\"`]+)", data)
 
 

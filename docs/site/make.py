@@ -164,7 +164,7 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
     for folder in (staged, out):
         empty(folder)
     stage(staged, root)
-    where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings, and what Sphinx remembers
+    where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings and Sphinx's cache
     words = ["-q", "-W", "--keep-going", "-j", "auto", *(str(each) for pair in where.items() for each in pair)]
     if build_main([*words, str(staged), str(out)]):
         return ["Sphinx had warnings; they stand above"]

@@ -125,7 +125,7 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
         goal = destination(target, page, names, root)
         if goal.startswith("source/"):
             files.add(path)
-        if query:  # Sphinx knows no queries; a page of the lab reads its state from one
+        if query:  # Sphinx does not support queries; a page of the lab reads its state from a query
             address = f"{os.path.relpath(goal, here or '.')}.html?{query}".replace("&", "&amp;")
             return f'<a class="reference internal" href="{address}">{link[2]}</a>'
         return f"[{link[2]}]({os.path.relpath(goal, here or '.')}.md{'#' + place if place else ''})"

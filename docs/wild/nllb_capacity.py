@@ -11,7 +11,7 @@ config = NllbMoeConfig(d_model=8, num_experts=4, expert_capacity=64, moe_eval_ca
 x = torch.randn(1, 400, 8)
 for small_evaluation_first in (False, True):
     router = NllbMoeTop2Router(config).train()
-    torch.nn.init.ones_(router.classifier.weight)  # all tokens like expert 0 best, then 1
+    torch.nn.init.ones_(router.classifier.weight)  # every token prefers expert 0, then expert 1
     if small_evaluation_first:
         router.eval()(x[:, :5].reshape(-1, 8))
     _, gates, _ = router.train()(x.reshape(-1, 8))

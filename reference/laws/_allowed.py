@@ -132,7 +132,7 @@ def least_sum(solved: Solved, missed: float, variance: float) -> float:
     """
     if missed == 0:
         return solved.residual
-    return float(solved.residual + missed * missed / variance) if variance > 0 else math.inf  # h is 0: no law says s
+    return float(solved.residual + missed * missed / variance) if variance > 0 else math.inf  # h = 0: s is impossible
 
 
 def _variance(solved: Solved, h: np.ndarray) -> float:

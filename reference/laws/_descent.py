@@ -86,7 +86,7 @@ class Found(NamedTuple):
     theta: np.ndarray  # [p]
     value: float  # S
     starts: int  # number of starts
-    reached: int  # number that ended within REACHED of the least
+    reached: int  # number of starts that ended within REACHED of the least S
 
 
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres: np.ndarray) -> Problem:
@@ -123,7 +123,8 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
             v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
             step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
-            # The end, also for NaN, which is not greater. With more damping every step is short and hardly lowers S.
+            # Stop here, also for NaN, because NaN is not greater. With more damping every step is short and hardly
+            # lowers S.
             if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
                 break
             trial = theta - np.clip(step / scale, -LONGEST, LONGEST)

@@ -30,7 +30,7 @@ from ._huber import terms
 
 ROUNDS = 400  # most steps, tried or taken
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
-_NO_LOWER = 1e-14  # relative fall of the sum in one step; below it the search has arrived
+_NO_LOWER = 1e-14  # the search ends if a step lowers the sum by a smaller share
 
 
 class Minimum(NamedTuple):
@@ -39,7 +39,7 @@ class Minimum(NamedTuple):
     parameters: np.ndarray  # [p]
     objective: float  # sum of the terms
     residual: np.ndarray  # [n] target - prediction
-    jacobian: np.ndarray  # [n, p] of the prediction
+    jacobian: np.ndarray  # [n, p], derivatives of the prediction
 
 
 def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
@@ -80,7 +80,7 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
         curvature = here.jacobian.T @ (weight[:, None] * here.jacobian)
         size = np.maximum(np.diag(curvature), np.finfo(float).tiny)  # a parameter without effect does not move
         pull = here.jacobian.T @ (weight * here.residual)
-        # In units in which the diagonal is 1, so parameters of any size are solved equally well.
+        # Scale the diagonal to 1, so that parameters of any size are solved equally well.
         scale = np.sqrt(size)
         damped = curvature / np.outer(scale, scale) + damping * np.eye(scale.size)
         step = np.linalg.solve(damped, pull / scale) / scale
@@ -116,7 +116,7 @@ def power_terms(features: np.ndarray) -> Callable:
     def model(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         exponents = features @ parameters  # [n, terms]
         top = exponents.max(axis=1)
-        parts = np.exp(exponents - top[:, None])  # 1 at the largest: no overflow
+        parts = np.exp(exponents - top[:, None])  # the largest becomes 1, to avoid overflow
         total = parts.sum(axis=1)
         shares = parts / total[:, None]
         return top + np.log(total), np.einsum("nj,njp->np", shares, features)

@@ -32,7 +32,7 @@ from ._descent import FAR, Problem, descend, error_variance, huber_sum
 
 HALVINGS = 30  # halvings of the bracket of an end, which is at most as wide as the interval
 STIFFNESS = 1e4  # weight of the added row: f is then off by a ten-thousandth of a standard error or so
-LEAST_RISE = 1e-20  # times the rows: what rounding of exact losses may do to S
+LEAST_RISE = 1e-20  # largest rounding of S per row, for exact losses
 
 
 def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantile: float) -> tuple[float, float, float]:
@@ -88,7 +88,7 @@ def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
     rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
     J, turn = problem.model(theta)[1], target(theta)[1]
     scale = np.linalg.norm(J, axis=0) + 1e-150
-    # √(turn · (JᵀJ)⁻¹ turn), the error of the target where the errors of the rows have variance 1, times √(2 rise)
+    # the error of the target at row variance 1, √(turn · (JᵀJ)⁻¹ turn), times √(2 rise)
     reach = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
     if reach == 0 or reach > FAR / 8:  # 0 if no row depends on the target
         reach = FAR / 8

@@ -24,14 +24,14 @@ from ..notation import check_finite
 
 SCAN = 49  # points of the scan of a line
 CANDIDATES = 3  # low points of a scan to refine
-GOLDEN = (math.sqrt(5) - 1) / 2  # the share of an interval that a step of golden section keeps, 0.618
+GOLDEN = (math.sqrt(5) - 1) / 2  # 0.618, the share of an interval that a golden-section step keeps
 STEPS = 37  # golden-section steps; they leave 2/48 · 0.618³⁷ = 8e-10 of the interval around a scan point
 STRAIGHT = 1e-14  # below these rise·top and bend·top, rounding of the losses hides the curvature of ψ
-RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
+RESOLUTION = 1e-10  # log10; the search itself moves predictions by this much (root mean square)
 LEAST_ROWS = 7  # one more than the coefficients: a residual needs it
-LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top: two more values are needed to fix rise and bend
+LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top; two more E fix rise and bend
 LEAST_CELLS = 6  # different (N, E): one for each coefficient
-INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they count as dependent
+INDEPENDENT = 1e-8  # columns of length 1 are dependent if a singular value is below this
 
 
 class Words(NamedTuple):
@@ -58,7 +58,7 @@ class Rows(NamedTuple):
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
     """Return `values` as float64; ValueError unless every entry is finite, > `above` and >= `least`; one is given."""
-    # At least one axis, or a lone number would have no entry that could be named.
+    # Give a lone number an axis, so that a message can name its entry.
     listed = check_finite(name, np.atleast_1d(values))
     bad = np.argwhere(~((listed > above) & (listed >= least)))
     if bad.size:
@@ -179,7 +179,7 @@ def residual_sum(rows: Rows, rise: float, bend: float) -> float:
         0.00064
     """
     design = columns(rows, rise, bend)
-    target = rows.log_loss - rows.log_loss.mean()  # the first column could do this too; fewer digits cancel below
+    target = rows.log_loss - rows.log_loss.mean()  # fewer digits cancel below than with the first column
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     return float(np.sum((target - design @ solution) ** 2))
 

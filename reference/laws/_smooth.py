@@ -98,7 +98,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     rows = []
     for i, (name, positive, target) in enumerate(targets):
         value, low, high = _profile.profile(problem, begin, target, quantile)
-        if positive:  # the profile is of the logarithm
+        if positive:  # the profile uses the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
         if points is None and away[i]:

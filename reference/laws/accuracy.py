@@ -25,7 +25,7 @@ from .intervals import Predicted, Range
 from .smooth_intervals import words
 from .uncertainty import student_quantile
 
-_FACTORS = ("A", "B", "E")  # the covariance is of their logarithms
+_FACTORS = ("A", "B", "E")  # the covariance uses their logarithms
 
 
 class StagesLinearCoefficients(NamedTuple):

@@ -223,7 +223,7 @@ class _Unknowns:
         self.law, self.names = law, law.coefficients._fields
         self.place = {name: j for j, name in enumerate(self.names)}
         self.multipliers = [multiplier for multiplier, _ in law.terms]
-        self.levels = [self.place[name] for name in self.multipliers]  # places of the logarithms of multipliers in θ
+        self.levels = [self.place[name] for name in self.multipliers]  # where θ holds the multipliers' logarithms
         self.exponents = [self.place[name] for name in self.names if name not in self.multipliers]
 
     def design(self, logs: list[np.ndarray]) -> np.ndarray:

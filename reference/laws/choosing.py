@@ -212,4 +212,4 @@ def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | N
         raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{beside}")
 
 
-# What this file does not do: the options of a table or of a paper, and their words.
+# What this file does not do: list the options of a table or a paper, or print them.

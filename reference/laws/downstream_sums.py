@@ -37,8 +37,8 @@ from .downstream import (
 
 _EXPONENTS = (0.1, 0.3, 0.6, 1.2)  # of the starts
 _SHARES = (0.1, 0.5, 0.9)  # shares of the second term in the middle of the table
-_VANISHED = 1e-6  # share of a term in every row, below which the term is not seen
-_AS_GOOD = 1e-9  # relative; a ceiling that lowers the sum by less is none
+_VANISHED = 1e-6  # a term with a smaller share in every row counts as absent
+_AS_GOOD = 1e-9  # relative; a ceiling must lower the sum by at least this
 _ROUNDING = 1e-20  # rounding of the sum per row, from residuals of 1e-10
 
 

@@ -58,7 +58,7 @@ _FACES: tuple[tuple[Status, tuple[float, float], tuple[float, float]], ...] = (
 """Pieces of the unit square (t, w) of `shape`, from the smallest set to the largest, each as (status, t range, w
 range). A larger piece contains the smaller ones, so the fit takes it only where it is better by more than rounding."""
 
-_TIE = 1e-13  # relative difference of objectives below which the smaller piece of _FACES is taken
+_TIE = 1e-13  # if objectives differ by less (relative), the smaller piece of _FACES wins
 
 
 class LossCurve(NamedTuple):
@@ -189,7 +189,7 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
         return _huber.solve(rows, rise, bend, huber)[0]
 
     minima = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]  # t, w, value
-    floor = rows.log_loss.size * RESOLUTION**2  # rounding of the criterion; matters for noise-free tables only
+    floor = rows.log_loss.size * RESOLUTION**2  # rounding of the criterion; it matters only for noise-free tables
     if huber is not None:
         floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
     lowest = min(value for _, _, _, value in minima)

@@ -48,7 +48,7 @@ from ._projection import check_range
 from .additive import AdditiveFit, AdditiveInterval, Published
 
 _COLUMNS = ("active_parameters", "tokens", "num_experts")
-_LEAST_EXPERT_COUNTS = 4  # two of them fix the scale of ψ, and two more rise and bend
+_LEAST_EXPERT_COUNTS = 4  # two values fix the scale of ψ, and two more fix rise and bend
 
 VOCABULARY = 50_257
 """V of the models of the paper, the tokenizer of GPT-2."""
@@ -313,7 +313,7 @@ def _bind(columns: tuple, centres: np.ndarray):
         in_size = np.stack([ones, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
         in_data = np.stack([ones, d, psi, psi * d], axis=1)
         predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * ones], axis=1))
-        # How much each term changes with ψ is δ + γ n, and ω + ζ d.
+        # The two terms change with ψ by δ + γ n and by ω + ζ d.
         with_psi = shares[:, 0] * (first[2] + first[3] * n) + shares[:, 1] * (second[2] + second[3] * d)
         by_shape = with_psi[:, None] * np.stack([by_rise, by_bend], axis=1)
         return predicted, np.hstack([shares[:, :1] * in_size, shares[:, 1:2] * in_data, by_shape, shares[:, 2:]])

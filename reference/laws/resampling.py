@@ -258,7 +258,7 @@ def _value(fit: RoutedFit, quantity: Quantity) -> float:
     routed = curve.gain + curve.interaction * log_size  # change of log10 L from E = 1 to the largest E, at N
     psi = float(expert_curve(np.array(quantity.E - 1), curve.rise, curve.bend, curve.top))
     with np.errstate(all="ignore"):
-        # Infinite in the linear limit, as is K of `_allowed.py`.
+        # This is infinite in the linear limit, like K of `_allowed.py`.
         per_decade = np.float64(math.log(10)) / np.log1p(curve.rise * curve.top / (1 + curve.bend * curve.top))
         start = math.inf if fit.status == "linear limit" else per_decade * math.log10(E_start)
         cutoff = 10.0 ** np.float64(-curve.gain / curve.interaction) if curve.interaction > 0 else math.inf

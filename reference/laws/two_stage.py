@@ -127,7 +127,8 @@ def fit_two_stage_ratio(
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
     ones, zero = np.ones_like(log_size), np.zeros_like(log_size)
-    # The factors of (ln A, α, ln B, β, ln E) in the logarithm of each term; A and B in the middle of the table.
+    # The factors of (ln A, α, ln B, β, ln E) in the logarithm of each term. A and B are the terms in the middle of the
+    # table.
     terms = (
         [ones, centre[0] - log_size, zero, zero, zero],
         [zero, zero, ones, centre[1] - log_tokens, zero],

@@ -37,7 +37,7 @@ from ._projection import check_rows
 from .fitting import fit_routed
 
 _COEFFICIENTS = 6  # the law has six: n - 6 degrees of freedom, even if the optimum lies on an edge
-_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # narrow by the ratio of their ends
+_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # `verdict` uses the ratio of their ends
 _TWOFOLD, _FIVE_PERCENT, _HALF = 2.0, 1.05, 0.5  # limits of a narrow interval in `verdict`
 _TENFOLD = 10.0  # a loose interval has a larger ratio of its ends
 
@@ -301,7 +301,7 @@ def student_quantile(level: float, degrees: int) -> float:
     wanted = level * area(math.pi / 2)
     low, high = 0.0, math.pi / 2
     middle = (low + high) / 2
-    while low < middle < high:  # until no number of float64 lies between low and high
+    while low < middle < high:  # stop when no float64 number lies between low and high
         if area(middle) < wanted:
             low = middle
         else:

@@ -353,7 +353,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
     table = np.zeros((len(counts), k), dtype=np.int32)
-    load, num_held = [0] * num_experts, [0] * num_experts  # occurrences, and tokens in the table, of each expert
+    load, num_held = [0] * num_experts, [0] * num_experts  # for each expert: occurrences, and tokens in the table
     steps = _steps(num_experts, num_experts)  # each leads to every expert
     frequent_first = sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token))
     for place, token in enumerate(frequent_first):

@@ -112,7 +112,7 @@ def switch_router(
     num_tokens, num_experts = logits.shape
     # SELECT
     if held is None:
-        expert = np.array([[int(np.argmax(row))] for row in logits])  # [T, 1]; the first of equals
+        expert = np.array([[int(np.argmax(row))] for row in logits])  # [T, 1]; if equal, the first
         plan = one_hot(expert[:, 0], num_experts) / num_tokens  # [T, E], 1/T at each token's expert
         load = plan.sum(axis=0)  # [E], the share of the tokens that each expert received
         held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())

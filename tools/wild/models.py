@@ -119,7 +119,7 @@ def torchscale() -> dict:
     from torchscale.component.xmoe import routing as library
 
     histogram = torch.histc
-    torch.histc = lambda counts, **options: histogram(counts.float(), **options)  # a CPU has none for integers
+    torch.histc = lambda counts, **options: histogram(counts.float(), **options)  # CPUs lack this for integers
 
     def gate(kind, logits, k, capacity=None, mask=None, **options):
         _only(k, 1 if kind is library.Top1Gate else 2)

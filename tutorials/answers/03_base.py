@@ -16,8 +16,9 @@ for p in np.arange(0, 3.25, 0.25):
 print("1. token 0 to expert 0, token 1 to expert 1; prices (p, 0) with p from 1 to 2")
 
 # 2. In training nothing moves: every balanced choice gets 5 for each of the two places, so the best stays the best. The
-# old prices with 5 more for expert 2 prove it, and so does this with 2 off all three. The reference returns another
-# point of the region of prices that do. In evaluation expert 2 now has three tokens and was wanted by none before.
+# old prices with 5 more for expert 2 prove it. Subtracting 2 from all three prices proves it too. The reference returns
+# another point of the region of prices that do. In evaluation expert 2 now has three tokens and was wanted by none
+# before.
 s = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 raised = s + [0, 0, 5]
 before, after = balanced_assignment(s), balanced_assignment(raised)

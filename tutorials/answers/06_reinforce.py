@@ -18,8 +18,8 @@ def variance(pi, r, b):
 
 
 # 1. No expert is better than the value, so the gradient is zero. Without a baseline the estimates are still noise
-# around zero, in proportion to the square of the reward. With the value as the baseline every advantage is zero, and so
-# is every estimate.
+# around zero, in proportion to the square of the reward. With the value as the baseline, every advantage and every
+# estimate is zero.
 level = np.full(3, -2.0)
 noise = [variance(pi, level, b) for b in (0.0, level @ pi)]
 np.testing.assert_allclose(1 + exact_gradient(pi, level), np.ones(3))

@@ -10,8 +10,8 @@ from routelaws.reference.routers.top_k import top_k_router
 z = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 T, E = z.shape
 
-# 1. The sum over the chosen is the sum over all, which is 1: the gates are the probabilities, the largest first. Every
-# expert has the same share, so the loss is 1.
+# 1. The chosen experts are all experts, so the probabilities sum to 1: the gates are the probabilities, the largest
+# first. Every expert has the same share, so the loss is 1.
 everybody = top_k_router(z, E, normalisation="sum")
 np.testing.assert_allclose(everybody.gate, -np.sort(-softmax(z), axis=1))
 np.testing.assert_allclose(auxiliary_loss(z, everybody.expert).loss, 1)

@@ -22,8 +22,8 @@ found = transformer.loss(alike, tokens, config).cross_entropy
 np.testing.assert_allclose(found, np.log(12))
 print(f"2. {found:.4f} = log 12")
 
-# 3. On none. Attention is the only part of the model in which places meet: in evaluation a router looks at each token
-# by itself, and so do norms and feed-forward networks.
+# 3. On none. Attention is the only part of the model in which places meet. In evaluation, routers, norms and
+# feed-forward networks look at each token by itself.
 attention = params["blocks"]["attention"] | {"output": np.zeros_like(params["blocks"]["attention"]["output"])}
 alone = params | {"blocks": params["blocks"] | {"attention": attention}}
 inputs = tokens[:, :-1]

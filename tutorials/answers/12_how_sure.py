@@ -32,8 +32,8 @@ def widths(rows, scatter):
     return cut.high / cut.low, slope.high - slope.low
 
 
-# 2. Both shrink: the interval of the slope to about a third, and that of the cut-off, as a power of ten, to about a
-# third as well, so that the factor between its ends becomes about its own cube root.
+# 2. Both shrink. The interval of the slope shrinks to about a third. The interval of the cut-off also shrinks to about
+# a third, as a power of ten, so the factor between its ends becomes about its own cube root.
 before, after = widths(N > 0, 1.0), widths(N > 0, 1 / 3)
 assert after[1] < 0.5 * before[1] and after[0] < before[0] ** 0.5
 print(f"2. cut-off: a factor of {before[0]:.0f} becomes {after[0]:.1f}; slope: {before[1]:.4f} becomes {after[1]:.4f}")
@@ -44,8 +44,8 @@ fewer = widths(sizes[5] > N, 1.0)
 assert fewer[0] > before[0] and fewer[1] > before[1]
 print(f"3. cut-off: a factor of {fewer[0]:.0f}; slope: {fewer[1]:.4f}")
 
-# 4. Six draws among six sizes, order aside: 462 kinds of tables, of which 210 lack the largest size. The kinds are not
-# equally likely: each draw misses the largest with probability 5/6, so that a third of the tables drawn lack it.
+# 4. Six draws from six sizes, without order, give 462 kinds of tables; 210 of them lack the largest size. The kinds are
+# not equally likely: each draw misses the largest with probability 5/6, so that a third of the tables drawn lack it.
 kinds = list(itertools.combinations_with_replacement(range(6), 6))
 lacking = sum(5 not in kind for kind in kinds)
 assert (len(kinds), lacking) == (462, 210) and round((5 / 6) ** 6, 2) == 0.33

@@ -22,7 +22,7 @@ from .runs import (
 from .style import save_figure, styled
 from .training import load_figure, training_figure
 
-if TYPE_CHECKING:  # a table is reported without the trainer
+if TYPE_CHECKING:  # reports of a table must not import the trainer
     from ...results.sweeps.folder import Sweep
 
 FIGURES = {

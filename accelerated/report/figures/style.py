@@ -154,7 +154,7 @@ def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -
 
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-    if len(ticks) < 2:  # an axis so short that none of these lies on it
+    if len(ticks) < 2:  # the axis is too short for any of these
         ticks = [tick for tick in MaxNLocator(3).tick_values(low, high) if low <= tick <= high]
     ticks = ticks[:: max(1, -(-len(ticks) // most))]
     panel.minorticks_off()

@@ -8,7 +8,7 @@ from ...tables.schema import DENSE
 from ..outline import router_name
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 
-if TYPE_CHECKING:  # a table is reported without the trainer
+if TYPE_CHECKING:  # reports of a table must not import the trainer
     from ...results.sweeps.findings import Load
     from ...results.sweeps.folder import Sweep, SweepRun
 

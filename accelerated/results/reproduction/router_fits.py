@@ -29,7 +29,7 @@ from . import paper
 from .table import Table, columns_of
 
 COEFFICIENTS = RoutedCoefficients._fields
-FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
+FOUND = "interior"  # the status of a law if all coefficients are inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
 """Values of E at which the report shows the equivalent dense size, if the table has them, besides the largest E."""
 

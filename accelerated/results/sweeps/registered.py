@@ -214,7 +214,7 @@ def score(sweep: Sweep) -> dict | None:
 
 def _against(entry: dict, runs) -> dict:
     """Return the measured losses for one prediction."""
-    hyper_ids = entry.get("runs")  # not in files of version 0.1.0
+    hyper_ids = entry.get("runs")  # files of version 0.1.0 lack it
     if hyper_ids is None:
         hyper_ids = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
     losses = [run.loss for run in runs if run.hyper_id in hyper_ids]

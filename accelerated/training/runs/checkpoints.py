@@ -315,7 +315,7 @@ def _alone() -> Iterator[None]:
 def _context(**options) -> ocp.Context:
     """Return an Orbax context with options for its processes, set one by one if this version of Orbax allows it."""
     context = ocp.Context()
-    if not hasattr(context, "multiprocessing"):  # before 0.12 they are given at once
+    if not hasattr(context, "multiprocessing"):  # versions before 0.12 take all options at once
         return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
     for name, value in options.items():
         setattr(context.multiprocessing, name, value)

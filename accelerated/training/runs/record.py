@@ -139,7 +139,7 @@ def _record(plain: dict) -> Record:
     return Record(**{name: plain.get(name) for name in Record._fields})
 
 
-# COMPARE; `by` names what holds the record, such as "the checkpoint of step 24"
+# COMPARE; `by` names the place of the record, such as "the checkpoint of step 24"
 
 
 def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:

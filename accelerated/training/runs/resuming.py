@@ -48,7 +48,7 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     try:
         check_log(log, content, record, by)
     except InputError:
-        read_log(log)  # names the line, where one is broken
+        read_log(log)  # the error names a broken line
         raise
     return Kept(record.rows, record.windows, content[: record.log["bytes"]])
 
@@ -67,7 +67,7 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
         InputError: a row before that step is missing, or a file is damaged.
     """
     path = folder / "results.csv"
-    read_window_losses(folder)  # says what is wrong before anything is written
+    read_window_losses(folder)  # raises errors before anything is written
     rows = [row for row in read_rows(path) if int(row["step"]) <= step]
     steps, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
     if steps not in (wanted, [s for s in wanted if s < step]):

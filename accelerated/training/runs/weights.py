@@ -38,7 +38,7 @@ class SavedRun(NamedTuple):
     table: np.ndarray | None  # of a hash
     tokenizer: Tokenizer
     texts: dict[str, str]  # digest of each text that is known, see `record`
-    optimizer: optax.OptState | None  # only where it is asked for
+    optimizer: optax.OptState | None  # None unless requested
     tokens: int  # training tokens of the weights, earlier runs included
 
     def load_tokenizer(self) -> Tokenizer:

@@ -187,7 +187,7 @@ class Task(NamedTuple):
     folder: Path
     tokens: TokenFiles
     trunk: Trunk | None = None  # the start of the run, if its checkpoint exists
-    keep: tuple[int, ...] = ()  # steps at which others begin
+    keep: tuple[int, ...] = ()  # steps at which other runs begin
 
 
 def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
@@ -254,7 +254,7 @@ def fields_of_programs(config: TrainConfig) -> dict:
 
 def cost(config: TrainConfig) -> float:
     """Return the FLOPs from which the time of a run is estimated."""
-    overhead = 2e5  # per token: the cost of a model too small for its FLOPs to matter
+    overhead = 2e5  # per token: the cost of a tiny model, whose FLOPs do not matter
     per_token = 3 * config.accounting().flops_per_token + overhead
     return per_token * config.steps * config.batch_size * config.sequence_length
 
@@ -281,7 +281,7 @@ def _train(task: Task, watch: Watch) -> None:
     _number_trained[0] += 1
     if _number_trained[0] % RUNS_KEPT == 0:
         jax.clear_caches()
-    gc.collect()  # the buffers and programs of the run
+    gc.collect()  # free the buffers and programs of the run
 
 
 def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:

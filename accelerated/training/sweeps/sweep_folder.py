@@ -120,7 +120,7 @@ def collect_rows(folder: Path) -> list[dict]:
         for i, (run_folder, config) in enumerate(_runs(folder)):
             try:
                 rows_of_run = read_results(run_folder)[0]
-            except InputError:  # the run or the report says so
+            except InputError:  # the run or the report reports it
                 rows_of_run = before.get(i, [])
             rows += rows_of_run if _are_of_all_steps(rows_of_run, config) else had.get(i, [])
         write_rows(folder / "results.csv", rows)

@@ -242,6 +242,6 @@ def _gatherer(tokens: np.ndarray, sequence_length: int) -> Callable[[np.ndarray]
     all_windows = np.lib.stride_tricks.sliding_window_view(tokens, sequence_length + 1)[::sequence_length]
 
     def gather(windows: np.ndarray) -> np.ndarray:
-        return all_windows[windows].astype(np.int32)  # whole rows: a quarter of the time of an index for each token
+        return all_windows[windows].astype(np.int32)  # whole rows take a quarter of the time of one index per token
 
     return gather

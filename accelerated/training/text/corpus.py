@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
     name: str  # relative, with "/" between its parts on every system
     path: str
-    lenient: bool  # whether a file that is not UTF-8 is counted and left out, rather than an error
+    lenient: bool  # whether files that are not UTF-8 are counted and skipped; otherwise they are errors
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Corpus:
     training: tuple[Document, ...]
     validation: tuple[Document, ...]
     files_read: int  # files whose text was used or found to be a duplicate
-    files_undecodable: int  # files left out, since they are not UTF-8
-    duplicates_removed: int  # documents whose text had been seen under an earlier name
+    files_undecodable: int  # skipped files, which are not UTF-8
+    duplicates_removed: int  # documents that repeat the text of an earlier name
     bytes: int  # length of all text in UTF-8
     content_hash: str  # 32 hexadecimal digits over the rule, every name and every text
     files: dict[str, str]  # {name: digest} of each file whose text was read
@@ -162,8 +162,8 @@ def find_files(paths: Iterable[str]) -> list[Source]:
         if not matches:
             raise InputError(f"{path}: no files there")
         sources += matches
-    # The same file may be there twice, by a folder and by a pattern or through a link: its shortest way counts. Sorting
-    # makes that independent of the order of the arguments, and puts a strict mention before a lenient one.
+    # A folder, a pattern or a link may name the same file twice: its shortest path counts. Sorting makes the result
+    # independent of the order of the arguments, and puts a strict mention before a lenient one.
     once = {}
     for source in sorted(sources, key=lambda source: (source.name.count("/"), source)):
         once.setdefault(os.path.realpath(source.path), source)
@@ -361,7 +361,7 @@ def _measure(training: Iterable[Document], validation: Iterable[Document]) -> tu
         digest.update(b"half")
         for document in half:
             name, text = document.name.encode("utf-8", "surrogateescape"), document.text.encode("utf-8")
-            # The lengths go first, so that no two corpora run together into the same bytes.
+            # The lengths go first, so that different corpora never give the same bytes.
             digest.update(len(name).to_bytes(8, "big") + len(text).to_bytes(8, "big") + name)
             digest.update(text)
             size += len(text)

@@ -102,7 +102,7 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
     if not np.issubdtype(embeddings.dtype, np.number):
         raise InputError(f"hash_embeddings {path}: is not an array of numbers")
-    # The squares of larger ones may be infinite.
+    # The squares of larger numbers may be infinite.
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not (np.abs(embeddings) < LARGEST).all():
         needed = f"numbers [{vocab_size}, d] below {LARGEST:g} needed"
         raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; {needed}")

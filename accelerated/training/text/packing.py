@@ -52,7 +52,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
     sizes = dict.fromkeys((leaf.dtype for leaf in leaves), 0)
     for leaf in leaves:
         sizes[leaf.dtype] += math.prod(leaf.shape)
-    needed = {dtype.name: size for dtype, size in sizes.items()}  # numpy makes the name anew whenever it is asked
+    needed = {dtype.name: size for dtype, size in sizes.items()}  # NumPy builds the name at each access
     packed_sizes = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
     if packed_sizes != needed:
         raise MisfitError(f"it holds {_counts(packed_sizes)}, needed: {_counts(needed)}")

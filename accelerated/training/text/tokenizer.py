@@ -54,7 +54,7 @@ class Tokenizer:
 
     def __init__(self, model: bytes):
         """Take the bytes of a SentencePiece model that `train_tokenizer` made."""
-        import sentencepiece  # here: a report reads folders of runs and does without it
+        import sentencepiece  # imported here: reports of run folders do not need it
 
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
@@ -105,8 +105,8 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
         )
     sample = _sample(texts)
     pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # more than any text of this length supports
-    # At first no more than half of what is learned are single characters, so that a text with many of them (Chinese,
-    # say) still leaves room for pairs in a small vocabulary. A text with too few pairs may fill it with characters.
+    # At first, at most half of the learned pieces are single characters. So a text with many characters (such as
+    # Chinese) leaves room for pairs in a small vocabulary. A text with too few pairs may fill it with characters.
     for share in (2, 1):
         learned = _learned_characters(sample, (pieces - FIXED_PIECES) // share)
         try:

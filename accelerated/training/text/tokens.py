@@ -205,7 +205,7 @@ def _publish(entry: Path, folder: Path) -> None:
         try:
             _read_entry(folder)
         except _Damaged:
-            # Renamed away, not removed file by file: no process may see half an entry.
+            # Rename the entry before removing it, so that no process sees half an entry.
             os.rename(folder, entry.with_name("damaged"))
             os.rename(entry, folder)
 
@@ -217,7 +217,7 @@ def _remove_stale(cache: Path) -> None:
             if time.time() - left.stat().st_mtime > STALE:
                 shutil.rmtree(left, ignore_errors=True)
         except FileNotFoundError:
-            pass  # its own run removed it just now
+            pass  # its run has just removed it
 
 
 # READ
