@@ -1,8 +1,9 @@
 """Softmax attention over heads, with a backward pass of its own.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, the second term is a product with the
-keys of all distances, with row i shifted by i. The product gets an extra first column; read with another row length, it
-holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients several times.
+keys of all distances, with row i shifted by i. The product gets an extra first column. Read with another row length,
+the same memory holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients
+several times.
 
 The backward pass keeps queries, keys, values and results. It keeps the weights only for sequences that are short
 relative to the head width, and recomputes them otherwise; in unrolled blocks XLA merges the recomputation and keeps
@@ -32,7 +33,7 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
 
     Args:
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
-        relative: [D, H c], the keys of the D distances of `attend`; None for no such term.
+        relative: [D, H c], the keys of the D distances of `attend`; None without this term.
         heads: H.
         causal: see `attend`.
         mask: see `attend`.
@@ -136,7 +137,7 @@ def _forward(query, key, value, relative, mask, causal):
 
 
 def _backward(causal, kept, gradient):
-    """Return the gradients of query, key, value and the relative keys from that of the output."""
+    """Return the gradients of query, key, value and the relative keys from the gradient of the output."""
     query, key, value, relative, mask, mixed, largest, total, weights = kept
     if weights is None:
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)

@@ -28,7 +28,7 @@ LONGEST_TRIAL = 512
 """Positions in a trial. Longer sequences are tried at a length up to 63 above it, with their remainder by 64."""
 
 FURTHER = 4.0
-"""How many times as far from float32 as our own form a kernel may be, in the Frobenius norm."""
+"""Largest error of a kernel against float32, as a multiple of our own code's error (Frobenius norm)."""
 
 ROUNDINGS = 8.0
 """Units of the dtype's rounding, relative to the norm, that a kernel may be off in any case."""

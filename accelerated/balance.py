@@ -220,11 +220,11 @@ def sequence_loss(
         dialect: see `auxiliary_loss`.
         score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
+        mask: [T] bool, the real tokens; None for all. A sequence without a real token is left out of the mean.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
-        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for one without a real token.
+        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for a sequence without a real token.
 
     Raises:
         ValueError: S does not divide T, or see `auxiliary_loss`.
@@ -292,7 +292,7 @@ def z_loss(
     Raises:
         ValueError: a mask has another shape.
 
-    Differs from the reference: a non-finite logit gives NaN, and so does a mask without a real token.
+    Differs from the reference: a non-finite logit, or a mask without a real token, gives NaN.
     """
     _check_group("logits", logits)
     logits, valid, _ = _prepared(logits, 1, mask, expert_mask)

@@ -19,7 +19,7 @@ EXTRAS = {
     "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
-"""The packages that each extra brings to the base install, by the names that are imported."""
+"""The packages that each extra adds to the base install, by import name."""
 
 NEEDED = {
     "train": "train",
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: the command and its flags; those of the process if None.
+        arguments: the command and its flags; None for the arguments of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if hasattr(sys.stdout, "reconfigure"):  # outputs without Greek letters, as on Windows, get escapes
@@ -159,7 +159,7 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    """Run a command: the function in the file of the same name, unless that file reads the flags itself."""
+    """Run a command: call the function of the same name in its file, unless that file reads the flags itself."""
     module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
     if hasattr(module, "main"):
         module.main(arguments)

@@ -12,11 +12,11 @@ from .notation import _at_least_float32
 from .products import weight_gradient
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
-"""A chunk has as many logits as stay in the cache of a core, but not fewer tokens than these: each chunk adds to the
-gradient of the whole embedding."""
+"""Fewest tokens of a chunk. Otherwise a chunk has as many logits as the cache of a core holds; but each chunk adds to
+the gradient of the whole embedding, so small chunks are slow."""
 
 WIDER = 2**8
-"""Chunks are so much larger where jax runs on an accelerator, which small products leave idle."""
+"""Factor of larger chunks on an accelerator, because small products would leave it idle."""
 
 
 @jax.custom_vjp

@@ -50,8 +50,8 @@ class Placement(NamedTuple):
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
     """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
 
-    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary 1.1 is a little
-    more than that, and the product could be rounded up to 12.
+    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary, 1.1 is
+    slightly larger, so the product could be rounded up to 12.
 
     Args:
         num_tokens: T.

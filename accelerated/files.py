@@ -22,7 +22,7 @@ REMEDIES = {
     errno.EACCES: "choose another --out, or make it writable",
     errno.EPERM: "choose another --out, or make it writable",
 }
-"""What helps where a file cannot be written, by the number of the error."""
+"""Remedies if a file cannot be written, by error number."""
 
 _REMEDIES_OF_NAMES = {
     errno.EACCES: "name another one, or allow yourself to use this one",

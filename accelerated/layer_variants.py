@@ -65,7 +65,7 @@ def null_expert_ffn(
         x: [T, d].
         expert: [T, k] integers >= 0; from E on they are null experts.
         gate: [T, k].
-        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for one.
+        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for a real expert.
         identity: null experts return the token.
         order: see `routed_ffn`.
         activation: of the real experts.

@@ -40,7 +40,7 @@ WIDTHS = {"float32": 4, "bfloat16": 2}
 
 
 HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
-"""How many arrays as wide as the hidden layer of an FFN its gradient reads again, by activation."""
+"""Number of arrays as wide as an FFN's hidden layer that its gradient reads again, by activation."""
 
 
 class MeshShape(NamedTuple):

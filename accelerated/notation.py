@@ -25,8 +25,8 @@ Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the orac
 
 Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops there:
 the gates of a token with such a logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer experts than a
-token needs, and so is the gate of a `held` choice of a masked expert. A mask that is not traced raises if it admits too
-few.
+token needs. If a `held` choice contains a masked expert, its gate is NaN. A mask that is not traced raises if it admits
+too few.
 """
 
 from typing import NamedTuple
@@ -50,8 +50,8 @@ class Routing(NamedTuple):
         expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
         gate: [T, k], the factor of each chosen expert's output
         load: [E], share of the T*k assignments that each expert received; sums to 1
-        plan: [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of the others
-            1/(T k) at each chosen expert; sums to 1
+        plan: [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for the
+            others 1/(T k) at each chosen expert; sums to 1
         residual: [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 
     Differs from the reference: integers are int32, the rest at least float32.

@@ -52,9 +52,9 @@ def delayed(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Return x, but make XLA read it only after the gradient, and not merge it with earlier reads.
 
     XLA on CPU would copy the saved arrays of all blocks early and keep them until the backward pass. For four blocks
-    this is a quarter of a step's memory. XLA drops barriers before scheduling, so the order needs a value: whether the
-    first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to others that
-    are NaN anyway.
+    this is a quarter of a step's memory. XLA drops barriers before scheduling, so a value enforces the order: whether
+    the first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to others
+    that are NaN anyway.
     """
     if not gradient.size:
         return x

@@ -1,4 +1,4 @@
-"""Parts of the package that are imported when they are first asked for."""
+"""Import parts of the package at their first use."""
 
 import importlib
 import importlib.util
@@ -7,14 +7,14 @@ import importlib.util
 def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None, other: str = ""):
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when they are named.
 
-    Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). So the first use of
-    `package.name` imports the module that the name stands for or stands in, and importing the package imports none.
+    Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). The first use of
+    `package.name` imports the module that the name denotes or that defines it. Importing the package imports no module.
 
     Args:
         package: its `__name__`.
         modules: those it has.
-        names: {module: names of it that are found in the package too}.
-        other: package in which a module is found that has no file in this one.
+        names: {module: its names that the package has too}.
+        other: package of the modules that have no file in this one.
     """
     home = {name: module for module, module_names in (names or {}).items() for name in module_names}
     public = sorted([*modules, *home])

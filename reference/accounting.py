@@ -157,7 +157,7 @@ def count(
         num_blocks: L.
         num_heads: H.
         kqv_size: width of one head; H * kqv_size need not equal d.
-        router_type: one of the values of ROUTER_TYPES; a type not in the table has a router like S-Base.
+        router_type: one of the values of ROUTER_TYPES; other types count as a router like S-Base.
         num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
         routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded, by a

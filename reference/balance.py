@@ -26,9 +26,9 @@ loss of Switch, which writes f and P for share and prob. "gshard" is the printed
 1, line 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice". The default
 is our choice: one weight then fits every k.
 
-Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
-`held`. The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss
-over the global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
+The shares may cover more tokens than the probabilities (all devices, several micro-batches): pass them as `held`. The
+loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss over the global
+batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
@@ -245,11 +245,11 @@ def sequence_loss(
         dialect: see `auxiliary_loss`.
         score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all. A sequence without one is left out of the mean.
+        mask: [T] bool, the real tokens; None for all. A sequence without a real token is left out of the mean.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
-        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for one without a real token.
+        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for a sequence without a real token.
 
     Raises:
         ValueError: S does not divide T, or see `auxiliary_loss`.

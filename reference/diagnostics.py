@@ -41,8 +41,8 @@ ALL = 0.99
 this share of log E. Our choice."""
 
 ENOUGH = 10
-"""Choices per expert at an even load, below which an expert without a token is no sign of a dead one: a random router
-leaves an expert empty with probability e^-10. Our choice."""
+"""With fewer choices per expert than this (at an even load), an expert without a token may not be dead: at 10, a random
+router leaves an expert empty with probability e^-10. Our choice."""
 
 
 class Information(NamedTuple):
@@ -104,9 +104,9 @@ def matched_agreement(
 ) -> Matched:
     """Return the share of the choices that two routers have in common after the best matching of their experts.
 
-    Two runs that differ in their seed can have the same experts under other numbers. Let J(e, e') be the number of
-    tokens with expert e in the first routing and e' in the second. The best matching is the permutation π with the
-    largest Σ J(e, π(e)). The result is this sum, over the mean number of choices of the two routings.
+    Runs with different seeds can have the same experts under other numbers. Let J(e, e') be the number of tokens with
+    expert e in the first routing and e' in the second. The best matching is the permutation π with the largest Σ J(e,
+    π(e)). The result is this sum, over the mean number of choices of the two routings.
 
     The best of many permutations agrees by chance more than k/E, above all with few tokens or uneven loads. Shuffled
     tokens, matched anew, estimate this chance.
@@ -279,7 +279,8 @@ def _counted(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[n
 
 
 def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many more tokens of each label an expert takes than its share of all tokens would give it.
+    """Return the excess of each label at an expert: its tokens minus the number expected from the expert's share of all
+    tokens.
 
         excess(l, e) = count(l, e) − count(l) · count(e) / (T k)
 
@@ -313,8 +314,8 @@ def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.
 def most_information(counts: np.ndarray, k: int) -> float:
     """Return the largest information, in bits, that experts with these loads can give about a label.
 
-    It is the entropy of the loads less log₂ k: a label that decides all k experts of a token still leaves open which of
-    them a choice is. A router that follows the label alone, such as HASH, reaches it.
+    It is the entropy of the loads minus log₂ k, because a label that decides all k experts of a token does not decide
+    their order. A router that follows the label alone, such as HASH, reaches it.
 
     Args:
         counts: [E], the choices of each expert.
@@ -337,7 +338,7 @@ def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
         entropy: of the router's probabilities, nats, mean over tokens; None if it has none.
 
     Returns:
-        `Faults`. With k = E there is no choice, hence neither a dead expert nor a collapse.
+        `Faults`. With k = E there is no choice, so no expert is dead and there is no collapse.
 
     Example:
         >>> faults(np.array([60, 0, 40]), 1)

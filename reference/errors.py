@@ -40,7 +40,7 @@ def printable(text: str) -> str:
 
 
 def in_line(text: str) -> str:
-    """Return a text as one line that others cannot forge: printable, with the middle of long words cut out.
+    """Return a text as one printable line, with the middle of long words cut out.
 
     Example:
         >>> in_line("one\\nroutelaws: two"), len(in_line("router " + "a" * 20_000))

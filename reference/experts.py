@@ -24,7 +24,7 @@ gate to 0 and divides the kept gates by their sum: see `kept_gates`.
 Masked experts: with an `expert_mask` [E] the layer has only the admitted experts, which share its slots.
 
 Padding: assignments excluded by a `mask` take no slot, get 0, and count in no capacity and no fraction. A mask can
-exclude padded tokens, or single choices such as the second experts that GShard's router drops.
+exclude padded tokens, or single choices, such as the second experts that GShard's router drops.
 
 The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`), in dense FFNs too.
 
@@ -64,8 +64,8 @@ class Placement(NamedTuple):
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
     """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
 
-    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary 1.1 is a little
-    more than that, and the product could be rounded up to 12.
+    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary, 1.1 is
+    slightly larger, so the product could be rounded up to 12.
 
     Args:
         num_tokens: T.

@@ -1,4 +1,4 @@
-"""Layers beside `experts.routed_ffn`: gates on what experts read, and experts that do nothing.
+"""Variants of `experts.routed_ffn`: gates on the experts' inputs, and experts that do nothing.
 
     input gates     hₜ = Σⱼ y of gate(t, j) · xₜ at its j-th expert                     `input_gated_ffn`
     null experts    hₜ = Σ over real choices of gate(t, j) · y, and 0 or xₜ for others  `null_expert_ffn`
@@ -35,7 +35,7 @@ def input_gated_ffn(
         ValueError: see `routed_ffn`.
 
     Example:
-        With GELU half of 4 gives 1.95, and half of what 4 gives is 2:
+        With GELU, the input 4/2 gives 1.95, and half of the output for 4 is 2:
 
         >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
         >>> x, expert, gate = np.array([[4.0]]), np.array([[0]]), np.array([[0.5]])
@@ -73,7 +73,7 @@ def null_expert_ffn(
         x: [T, d].
         expert: [T, k] integers >= 0; from E on they are null experts.
         gate: [T, k].
-        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for one.
+        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for a real expert.
         identity: null experts return the token.
         order: see `routed_ffn`.
         activation: of the real experts.
@@ -85,7 +85,7 @@ def null_expert_ffn(
         ValueError: see `routed_ffn`.
 
     Example:
-        One real expert, which gives back what is positive, and a null expert 1:
+        One real expert, which returns the positive part, and a null expert 1:
 
         >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
         >>> x, expert, gate = np.array([[9.0], [10.0]]), np.array([[0, 1], [1, 2]]), np.array([[0.5, 0.25], [0.5, 0.5]])

@@ -187,8 +187,8 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
 
 
 def _choose(logits, config, held, real, expert_mask):
-    """Return the choice of the experts of one group. In a group of only padding they take its first token with gate 0,
-    as they do in all columns beyond their capacity."""
+    """Return the choice of the experts of one group. If a group has only padding, the experts take its first token with
+    gate 0, as in all columns beyond their capacity."""
     if real.any():
         masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
@@ -278,7 +278,7 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
 
 
 def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
-    """Return the decision of RL-R; `transformer.loss`, which knows the rewards, adds its terms of the loss."""
+    """Return the decision of RL-R; `transformer.loss` knows the rewards and adds RL-R's terms to the loss."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
     routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)

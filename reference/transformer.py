@@ -33,7 +33,7 @@ tanh form. There are no biases. Initial weights come from a normal distribution 
 truncated at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`). Weights of output projections are also
 divided by √(2L), and weights of routers multiplied by `router_scale`. If a block adds the outputs of narrow experts
 without a gate (HASH and RL-R with G > 1), the fan-in of their second matrices is the fan-in of the whole expert. A wide
-FFN has no router, though the table counts one, as for HASH.
+FFN has no router, although the table counts one (as it does for HASH).
 """
 
 import math
@@ -137,7 +137,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
 
 
 def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
-    """Return (shape, deviation) of the matrices of FFNs of width f.
+    """Return (shape, deviation) of each matrix of FFNs with width f.
 
     Args:
         config: the model.

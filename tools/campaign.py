@@ -12,8 +12,8 @@
     SIGTERM             at a random time: exit code 0, and one line that says "resumable"
     job array           tasks of a sweep, side by side, killed and repeated
 
-A run is the real command in a process of its own. That process is a fork of one that has imported everything and
-started nothing (JAX has no devices yet), which saves the imports; compiled programs are kept between runs. A command
+A run is the real command in a process of its own. That process is a fork of a process that has imported everything but
+started nothing (JAX has no devices yet), which saves the imports. Compiled programs are kept between runs. A command
 that was not killed has to end with exit code 0 or 2, and without a traceback. Compared are results.csv (without
 times), the losses by window and the log (without speeds), byte by byte.
 """
@@ -188,7 +188,7 @@ def small_files(size: int):
 
 
 def damage(checkpoint: Path, how: str, draw: random.Random) -> None:
-    """Damage files of a checkpoint: all of them cut or emptied, or one bit of each of some files turned over."""
+    """Damage files of a checkpoint: cut or empty all files, or flip one bit in some of them."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size)
     for path in files if how != "flipped" else draw.sample(files, draw.randint(1, len(files))):
         content = bytearray(path.read_bytes())
@@ -380,7 +380,7 @@ class Campaign:
         return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
 
     def one(self, kind: str, number: int) -> str | None:
-        """Do one faulted run, and then the same command until its end; return what was wrong, None if nothing was."""
+        """Do one run with a fault, then repeat the command until it ends; return what went wrong, or None."""
         sweep = kind == "job array"
         model = "sweep" if sweep else self.draw.choice([name for name in self.whole if name != "sweep"])
         out = self.folder / f"run-{number}"
@@ -402,7 +402,7 @@ KINDS = {
     "kill at a moment": 7, "kill at a file": 7, "kill in the text": 2, "checkpoint cut": 2, "checkpoint emptied": 2,
     "checkpoint flipped": 4, "full disk": 3, "clock": 2, "two at once": 2, "SIGTERM": 3, "job array": 1,
 }  # fmt: skip
-"""The faults, and how often each comes among 35."""
+"""{fault: how often it occurs among 35 runs}."""
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:

@@ -82,7 +82,7 @@ FOLDED_AGAIN = re.compile(
     r"<details><summary>\2</summary>\s*",
     re.DOTALL,
 )
-"""Two cells of one picture or step, which are folded away together."""
+"""Two cells of one picture or step, which are folded together."""
 
 TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?", re.DOTALL | re.MULTILINE)
@@ -155,7 +155,7 @@ def first_difference(old: str, new: str) -> str | None:
 
 
 def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
-    """Return what is wrong with the page of a lesson, in words; None if it is up to date."""
+    """Return a sentence on what is wrong with the page of a lesson; None if it is up to date."""
     page = FOLDER / f"{name}.md"
     if not page.exists():
         return "there is no such page"
@@ -166,7 +166,7 @@ def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
 
 
 def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
-    """Write a page and its pictures; what is volatile stays as it was where nothing else has changed."""
+    """Write a page and its pictures; keep volatile output if nothing else has changed."""
     (FOLDER / "images").mkdir(exist_ok=True)
     if fault(name, text, pictures) is None:
         settled = without_volatile(text)

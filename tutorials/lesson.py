@@ -51,7 +51,7 @@ def same(found, expected, bound: str = "tutorials.value", scale=None) -> None:
     Args:
         found: numbers in any precision; the rounding of that precision is allowed.
         expected: the same numbers, computed in another way, in float64.
-        bound: the name of an entry of `routelaws.conformance.bounds`, which says how much is allowed and why.
+        bound: the name of an entry of `routelaws.conformance.bounds`, with the allowed error and its reason.
         scale: the unit of that entry; None for the rounding of the largest number.
 
     Raises:
@@ -70,9 +70,8 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 
     Args:
         draw: a function of the axes, one argument for each panel.
-        caption: what there is to see, in a sentence or two; Markdown. The first sentence also stands in for the picture
-            where it cannot be seen.
-        panels: how many axes beside each other.
+        caption: describes the picture in a sentence or two; Markdown. The first sentence is also the alternative text.
+        panels: number of axes, side by side.
         height: of the picture, in inches; its width is `WIDTH`, or two thirds of it for one panel.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -96,7 +95,7 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 
 
 def needs(library: str, extra: str = "") -> None:
-    """End the lesson here, without an error, where a library is not installed."""
+    """End the lesson here, without an error, if a library is not installed."""
     if importlib.util.find_spec(library) is None:
         command = f"pip install 'routelaws[{extra}]'" if extra else f"pip install {library}"
         print(f"The rest of this lesson needs {library}: {command}")
@@ -106,9 +105,8 @@ def needs(library: str, extra: str = "") -> None:
 def released(name: str = "curves.csv.gz") -> str | None:
     """Return the path of a released table; the default has the runs of Clark et al. 2022.
 
-    None, and a sentence that says why, where it is not available. The table is looked for in the folder that
-    ROUTELAWS_DATA names, or else in the user's cache; if it is not there it is downloaded. See
-    `accelerated/tables/released.py`.
+    None, and a sentence that says why, where it is not available. The function looks in the folder ROUTELAWS_DATA, or
+    else in the user's cache, and downloads a missing table. See `accelerated/tables/released.py`.
     """
     from routelaws.accelerated.tables.released import released_table
 
@@ -145,7 +143,8 @@ def fitted_runs(path: str, router: str) -> np.ndarray:
 
 
 def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
-    """Return the last losses of the study's runs of one size by router, one for each seed; {} if they are not at hand.
+    """Return {router: the last losses of the study's runs of one size, one for each seed}; {} if they are not
+    available.
 
     The runs are the rows of `docs/study/results.csv` with one expert for each token in every other layer, and the
     learning rate that most runs of the size have.
@@ -210,7 +209,7 @@ def best_time(function, *arguments, repeats: int = 5) -> float:
 
 
 def run(beginning: str) -> None:
-    """Run the lesson whose name begins so, as plain Python, and print its headings where they stand.
+    """Run the lesson whose name begins with this text as plain Python, and print its headings at their places.
 
     Raises:
         SystemExit: no lesson begins so, or a library is missing (see `needs`).

@@ -5,7 +5,7 @@ The backward pass recomputes the weights from the largest logit and the sum of e
 "FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its last query.
 
 The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of
-all distances that occur. Row i of the product is read one number further left than row i - 1.
+all distances that occur. Row i of the product starts one number further left than row i - 1.
 
 Everything here is float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """

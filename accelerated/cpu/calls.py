@@ -12,20 +12,20 @@ import numpy as np
 from .shapes import shape_of, sizes_of
 
 ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
-"""What compiled programs call loops by."""
+"""Names by which compiled programs call loops."""
 
 SWITCH = "ROUTELAWS_CPU_LOOPS"
 """The environment variable that switches all loops off if it is 0."""
 
 FLOATS = ("float32", "bfloat16")
-"""What the arrays of a layer may be; loops compute in float32."""
+"""Types of the arrays of a layer; loops compute in float32."""
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Trace without the loops: for programs that other processes and other versions of this package can read."""
+    """Trace without the loops, so that other processes and other versions of this package can read the program."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -81,7 +81,7 @@ def _result_type(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeS
 def in_float32(*arrays: jax.Array) -> list[jax.Array]:
     """Return arrays in float32 that all vary over the same axes of a `shard_map`, as their gradients do.
 
-    The condition never holds and is gone after compiling.
+    The condition is never true, and compiling removes it.
     """
     sum_of_firsts = sum(
         jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in arrays if values.size

@@ -125,7 +125,7 @@ def _split(start, threads):
     """Return [E], 1 for the experts whose backward pass is split among threads.
 
     These are the experts with more than half of a thread's share of the rows and, to balance the end, the largest
-    others, up to a quarter of all rows. The rest is done expert by expert, which moves less memory. Experts that are
+    others, up to a quarter of all rows. The other experts run one by one, which moves less memory. Experts that are
     small relative to a thread's share are never split.
     """
     split = np.zeros(start.size - 1, np.int64)
@@ -229,11 +229,11 @@ def _backward_job(call, sizes, rows):
 
 
 def _experts(frame):
-    """What XLA calls: a function of `xla`. `calls.call_loops` checks the shapes.
+    """The function that XLA calls, see `xla`. `calls.call_loops` checks the shapes.
 
     Forward: x, gate, queue, up, down(, linear) -> output(, up_before(, linear_before)).
     Backward: x, gate, queue, up, down, gradient, up_before(, linear, linear_before) -> gradients of x, gate, up,
-    down(, linear). See `Job`; that of x is one for each assignment. Attributes: activation, backward.
+    down(, linear). See `Job`; x has one gradient row for each assignment. Attributes: activation, backward.
     """
     if is_question(frame):
         return 0

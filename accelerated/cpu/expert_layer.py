@@ -1,8 +1,8 @@
 """All experts of a layer: each runs on the rows of its own tokens.
 
 A batched product `[E, C, d] x [E, d, f]` computes empty slots too, and runs small products on one core. Here the rows
-are sorted by expert, each expert runs only on its rows, and each core takes an expert, from gathering its rows to
-scattering its outputs (`expert_pieces`).
+are sorted by expert, and each expert runs only on its rows. One core does all the work of an expert, from gathering its
+rows to scattering its outputs (`expert_pieces`).
 
 The backward pass is written by hand. It keeps the vectors before the nonlinearity, sorted by expert, and recomputes the
 rest in the cache. Results differ from the twin's only by rounding, and do not depend on the number of threads.
@@ -146,7 +146,7 @@ def _forward(twin, activation, matrices, x, gate, queue):
 
 
 def _backward(twin, activation, saved, gradient):
-    """Return the gradients of all arguments from that of the output [T, d]."""
+    """Return the gradients of all arguments from the gradient of the output [T, d]."""
 
     def on_cpu(given, before, gradient):
         matrices, x, gate, queue = given

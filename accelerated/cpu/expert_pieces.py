@@ -28,8 +28,8 @@ the number of threads.
 """
 
 FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
-"""Kinds of work: outputs of rows; gradients of rows; gradients of all rows of an expert, and of its matrices; gradients
-of some hidden columns of the matrices of an expert."""
+"""Kinds of work: outputs of rows; gradients of rows; gradients of an expert's rows and matrices; gradients of some
+hidden columns of an expert's matrices."""
 
 GELU, RELU, SWIGLU = map(ACTIVATIONS.index, ("gelu", "relu", "swiglu"))
 """Numbers of the activations."""

@@ -57,7 +57,7 @@ def address(array):
 
 @jit
 def keep(array):
-    """Keep an array alive until here: numba frees memory after the last use that it sees, and an address is no use."""
+    """Keep an array alive until here: numba frees memory after the last use, and does not count an address as a use."""
 
 
 @intrinsic

@@ -41,8 +41,8 @@ ROW_PADDING = LANES
 """Numbers between rows of a copy. Without them rows of a power of two would share a few places of the cache."""
 
 WRITE, ADD, PAST_CACHE = range(3)
-"""Modes of a product: write; add to the old values; or write past the cache, without reading memory first, for results
-that are not read soon. The last mode needs addresses that are multiples of a vector's bytes.
+"""Modes of a product: write the result; add it to the old values; or write past the cache, without reading memory
+first, if it is not read soon. The last mode needs addresses that are multiples of a vector's bytes.
 """
 
 DEPTH, SHALLOW, SMALL = 512, 32, 64
@@ -180,7 +180,8 @@ def ask_for_row(typing, address):
 
 @intrinsic
 def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, how, later):
-    """Write, or add to, c [rows, vectors LANES], according to `how`, depth >= 1; prefetch the memory at `later`."""
+    """Write c [rows, vectors LANES] or add to it, according to `how`; prefetch the memory at `later`. The depth is at
+    least 1."""
 
     def generate(context, builder, signature, arguments):
         rows, vectors, *rest = arguments
@@ -204,7 +205,7 @@ def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, ho
 def _turn_block(typing, source, source_row, target, target_row):
     """Write the LANES x LANES numbers at `source` to `target`, transposed.
 
-    The rows of one half and of the other are interleaved, like the halves of a deck of cards, log2(LANES) times.
+    The function interleaves the rows of both halves, like a deck of cards, log2(LANES) times.
     """
 
     def generate(context, builder, signature, arguments):
@@ -367,7 +368,7 @@ def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
 PRODUCT = "routelaws_product", types.void(*[types.int64] * 14)
 
 product = types.ExternalFunction(*PRODUCT)
-"""`_product` for compiled loops. They call it by its name: numba would otherwise compile it again into each of them."""
+"""`_product` for compiled loops. Callers use its name; otherwise numba would compile it again into each caller."""
 
 
 def compile_product():

@@ -1,9 +1,9 @@
 """Run the pieces of a job on XLA's threads.
 
-A compiled program calls on one thread (`xla`). That thread requests others from XLA's own pool and begins. Each takes
-the next piece until none is left. The first thread returns when all pieces are done; it does not wait for requested
-threads that have not started, which may be busy for long. Such a thread later finds no piece in the control block. All
-threads share this block; the last one to leave frees it.
+A compiled program calls on one thread (`xla`). That thread requests more threads from XLA's own pool and begins. Each
+takes the next piece until none is left. The first thread returns when all pieces are done. It does not wait for
+requested threads that have not started, because they may be busy for long. Such a thread later finds no piece in the
+control block. All threads share this block; the last one to leave frees it.
 """
 
 import numpy as np
@@ -16,9 +16,10 @@ from ..kernels.compile import c_function, jit
 from .memory import add_atomically, address, allocate, keep, longs, release, wait_until
 
 USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, RUN, JOB, MEMORY, SIZE = range(10)
-"""Entries of the control block, int64: threads that may still look at it; the next piece; pieces that are done; how
-many there are; the first one that waits for all before it; the address of the first; the address of the function that
-does a piece; the address of the job; how many float32 a thread needs for itself. The last is their number."""
+"""Entries of the control block, int64: threads that may still read it; the next piece; number of finished pieces;
+number of pieces; the first piece that waits for all earlier ones; the address of the first piece; the address of the
+function that does a piece; the address of the job; float32 numbers that a thread needs for itself. The last is their
+number."""
 
 PIECE = 4
 """The number of integers that describe a piece."""
@@ -56,7 +57,7 @@ def _leave(control):
 HELP = "routelaws_help", types.void(types.int64)
 
 help_ = types.ExternalFunction(*HELP)
-"""`_help` as a function of C, which a thread can be sent to."""
+"""`_help` as a C function, which a thread can run."""
 
 RUNS_PIECE = types.void(types.int64, types.int64, types.int64)
 """A function that does a piece: the addresses of the job, of the PIECE numbers, and of a thread's memory."""

@@ -26,7 +26,7 @@ FUNCTIONS = {
     "routelaws_attention": "attention_call",
     "routelaws_experts": "expert_call",
 }
-"""What XLA knows each function by, and the module whose `compiled` returns it."""
+"""XLA's name of each function, and the module whose `compiled` returns it."""
 
 UNKNOWN = "this version of jaxlib calls compiled loops in an unknown way: attention and experts run without them"
 """The warning where the layout is another."""

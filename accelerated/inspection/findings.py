@@ -223,7 +223,7 @@ def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
 
 
 def _spans(blocks: list[str]) -> list[str]:
-    """Return numbers in order as texts, four and more in a row as one.
+    """Return sorted numbers as texts; four or more consecutive numbers become one range.
 
     Example:
         >>> _spans(["1", "2", "4", "5", "6", "7"])
@@ -293,8 +293,8 @@ def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
 
 
 def share(told: Information, most: float) -> float | None:
-    """Return the information beyond that of shuffled labels, divided by the possible excess; None if shuffled labels
-    give half of it already."""
+    """Return the information in excess of shuffled labels, divided by the possible excess; None if shuffled labels give
+    half of the information."""
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 
 

@@ -1,8 +1,8 @@
 """The routing of a text by a trained run: in evaluation with its logits, and again as in training.
 
 The model returns no router logits. They are the product of a routed block's input and its router, and the model can
-return that input: without the FFN of block m and later blocks, and with the norm of that FFN as the final norm, its
-last vectors are the input of block m's router.
+return that input: without block m's FFN and later blocks, and with the norm of that FFN as the final norm, the last
+vectors are the input of block m's router.
 """
 
 import functools

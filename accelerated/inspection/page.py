@@ -1,6 +1,6 @@
 """The page on a routing: one HTML file without network access or scripts, light and dark, for phones and screens.
 
-Radio buttons choose the block and the expert; the style sheet shows what is chosen.
+Radio buttons choose the block and the expert; the style sheet shows the choice.
 """
 
 import html

@@ -38,7 +38,7 @@ _NO_ROUTER = re.compile(r"attn|attention|vision|visual|audio")
 
 
 class RoutedLayer(NamedTuple):
-    """What the router of one layer returned for T tokens."""
+    """The results of one layer's router for T tokens."""
 
     block: int  # number of the layer, from 1
     logits: np.ndarray  # [T, E]
@@ -292,7 +292,8 @@ def _opened(path: Path):
 
 
 def _free(layer: nn.Module) -> None:
-    """Replace weights by numbers of the same shape without memory; on the CPU, since some models ask for the device."""
+    """Replace weights by arrays of the same shape that use no memory; on the CPU, because some models check the
+    device."""
     for module in layer.modules():
         for name, value in module._parameters.items():
             if value is not None:

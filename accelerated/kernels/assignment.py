@@ -2,13 +2,13 @@
 
 1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and initial prices from some of the
    tokens, this takes a few bids per token. Only the prices are kept.
-2. `solve`: each token goes to its best score minus price. This is optimal for its own loads, and only a few tokens per
-   expert are too many. Each of these moves along a shortest path of experts. A path needs only the cheapest token from
-   each expert to each other one, an [E, E] table that is kept up to date, so no search depends on T. The searches are
-   Dijkstra's, because no link is negative at the prices.
+2. `solve`: each token goes to its best score minus price. The result is optimal for its own loads, and each expert has
+   only a few tokens too many. Each of these moves along a shortest path of experts. A path needs only the cheapest
+   token from each expert to each other expert. The program keeps this [E, E] table up to date, so no search depends on
+   T. The searches are Dijkstra's, because no link is negative at the prices.
 
-A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots. `whole` holds
-`HELD` at a token's own experts, so that no loop tests which experts are taken.
+A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots. `whole` has `HELD`
+at a token's own experts, so that no loop needs to test for them.
 
 Scores are converted to whole numbers (see `routelaws.reference.routers.base`), so the result and ties are exact.
 """
@@ -272,8 +272,8 @@ def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
 def _cheapest_chain(links, price, wanted, cost, before, limit):
     """Find the cheapest `wanted` node from the nodes of cost 0; -1 if all cost more than `limit`.
 
-    `cost` [E + 1], on entry 0 or FAR, ends exact for every node cheaper than the result, and at least the result's cost
-    for the others; `before` holds each node's predecessor, -1 at the start.
+    On entry, `cost` [E + 1] is 0 or FAR. At the end it is exact for every node that is cheaper than the result, and at
+    least the result's cost for the others. `before` holds each node's predecessor, -1 at the start.
     """
     size = len(cost)
     open_ = cost.copy()  # FAR and more where a node is done

@@ -1,7 +1,7 @@
 """An auction of places at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
 
-One token at a time bids for its best expert at the current prices: the amount that makes the next best equally good,
-plus an increment. A full expert drops its lowest bid, which becomes its price.
+One token at a time bids for its best expert at the current prices. It bids the amount that makes the next best expert
+equally good, plus an increment. A full expert drops its lowest bid, which becomes its price.
 """
 
 import numpy as np

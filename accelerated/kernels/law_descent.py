@@ -33,7 +33,7 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
         law: see `law_terms.predict`.
         centres: [columns], of the table.
         table: logs [columns, n], centred; log losses [n]; weights [n]; delta [n], inf where a row counts as in least
-            squares. With targets, the last row is reserved for the extra row of each start.
+            squares. With targets, the last row is the extra row of each start.
         asked: [starts]: NOTHING, or POINT for ln L̂ at a point, or the number of a coefficient.
         points: [starts, columns], logs, centred.
         wanted: [starts], the target value of the extra row.

@@ -32,7 +32,7 @@ from .law_fit import (
 )
 
 (PREDICTION, OBSERVATION, GAIN, SLOPE, INTERACTION, SIZE_SLOPE, LEVEL_AT_1, START, LIMIT, CUTOFF, EFFECTIVE) = range(11)
-"""What an interval is asked for: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
+"""The quantities of intervals: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
 
 FIRST = 33  # points of a scan
 # Arrays for loops with either of two values: constants in a call would be compiled separately.
@@ -183,7 +183,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         problem, constant: of `reduce_rows`.
         extra: [levels], E - 1, rising.
         kind: one of the names at the top.
-        at: centred log10 N of the quantity; that of N = 1 for b (a SLOPE) and d.
+        at: centred log10 N of the quantity; for b (a SLOPE) and d, centred log10 of N = 1.
         beyond: E - 1 of the quantity; for a and d, log10 of the effective expert count at which they are taken.
         alpha, ratio, rest: the shape.
         limit: the largest residual sum of an allowed law.

@@ -143,7 +143,7 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients [p] and what θ does to them [p, p]."""
+    """Return the coefficients [p] and their derivatives by θ [p, p]."""
     values, turn = np.empty(theta.size), np.empty((theta.size, theta.size))
     for j in range(theta.size):
         values[j] = coefficient(form.law, centres, j, theta, turn[j])
@@ -197,8 +197,8 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
 def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
     """Return value, low end and high end of each coefficient (of its ln, where it is above 0), or of ln L̂ at points.
 
-    Both ends of everything that is asked for are sought together, each a lane; once from the best fit and once from the
-    far end of each coefficient that has left the law.
+    One search finds both ends of all quantities, each in a lane: once from the best fit, and once from the far end of
+    each coefficient that has left the law.
 
     Args:
         problem: the table.

@@ -1,4 +1,4 @@
-"""Errors of held-out rows without a fit for each fold: the short cuts of `held_out.py`, one per type of law.
+"""Compute errors of held-out rows without a fit for each fold: the short cuts of `held_out.py`, one per type of law.
 
 For a linear law the errors follow from one fit to all rows. Let H be the matrix that maps the measured log10 L to the
 fitted ones. Then the errors of a fold are (I - H)⁻¹ times its residuals, with I - H restricted to its rows. For the
@@ -96,7 +96,7 @@ def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, fol
 
 
 def by_utilisation(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of the bounded law in (F, B), which is fitted as that in (F, E'), E' = 1 + (B - B_min)/u."""
+    """Return the errors of the bounded law in (F, B), fitted as the law in (F, E') with E' = 1 + (B - B_min)/u."""
     teraflops, utilisation = columns
     least = utilisation.min()
     return by_weights(refit, [teraflops, 1.0 + (utilisation - least) / (least * FLOOR)], loss, folds)

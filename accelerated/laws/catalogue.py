@@ -37,5 +37,5 @@ SHORT_CUTS: dict[str, Callable] = {
     "bilinear": partial(_left_out.by_hat_matrix, interaction=True), "routed-bounded": _left_out.by_weights,
     "routed-utilisation": _left_out.by_utilisation,
 }  # fmt: skip
-"""How `held_out.py` gets the errors of rows left out without a fit for each fold, for the records of `LAWS` themselves:
-(refit, columns, loss, folds) -> errors. A law without one is fitted fold by fold."""
+"""Short cuts of `held_out.py` for the records of `LAWS` themselves: (refit, columns, loss, folds) -> errors of rows
+left out, without a fit for each fold. A law without a short cut is fitted fold by fold."""

@@ -1,4 +1,4 @@
-"""Which model to train: every option at its best size for a budget, and how often each option is the best.
+"""Choose a model to train: find each option's best size for a budget, and count how often each option is the best.
 
 Imported from `routelaws.reference.laws.choosing`. One compiled call fits all resamples of the bounded law.
 """

@@ -55,7 +55,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 def per_size_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b of each line and then d of each, with their intervals; `at` is the size.
+    """Return b of each line, then d of each line, with their intervals; `at` is the size.
 
     Arguments as `dense_intervals`, for a fit of `fit_per_size`.
     """
@@ -112,9 +112,9 @@ def _of_covariance(
 
 
 def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[bool, float, float]:
-    """Return the ends of the u with (y + x u)² <= y_y + 2 u x_y + u² x_x, and whether they lie between the ends.
+    """Return the ends of the set of u with (y + x u)² <= y_y + 2 u x_y + u² x_x, and whether the set lies between them.
 
-    If x² > x_x they do. Else they lie outside, or everywhere; then the ends are ∞ and -∞.
+    If x² > x_x they do. Otherwise the set lies outside the ends, or is everything; then the ends are ∞ and -∞.
     """
     square, half = x * x - x_x, x * y - x_y
     # this is half² - `square` · (y² - y_y), multiplied out so that nothing cancels where the room is small

@@ -11,9 +11,9 @@
     RISE       `rise`          whether larger models are worse by the law, so that no dense size corresponds to a loss
     WORDS      `misfit_lines`  the printed lines, and `warnings`: possible hidden errors of a fit
 
-A residual is log10 of the measured loss minus log10 of the law's: above 0 the law is too low. The methods are our
-choice; the tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one
-of an outlier (Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
+A residual is log10 of the measured loss minus log10 of the law's loss: above 0 the law is too low. The methods are our
+choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual outlier test
+(Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
 """
 
 import math
@@ -42,13 +42,13 @@ PULLED = 1e-3
 
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
-"""Sizes and numbers of experts, which are determined if known to within a factor."""
+"""Sizes and numbers of experts: they count as determined if known to within a factor."""
 
 OUTLIER = 4.0
 """`steepness` leaves out rows beyond this many robust standard deviations of the fit."""
 
 UNCERTAIN = 10.0
-"""In a determined law, the largest ratio of the far end to the near end of a slope's interval."""
+"""Largest ratio of the far end to the near end of a slope's interval, in a determined law."""
 
 
 CLEAR = 0.05
@@ -209,7 +209,7 @@ def outliers(
 
 
 def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
-    """Return whether a fit without one run misses the others by so much less that the run does not belong to them.
+    """Return whether one run does not belong to the others: a fit without it misses them by much less.
 
     With few rows, `outliers` does not show a wrong run: the law follows it and misses every row.
 
@@ -220,7 +220,7 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
         coefficients: of the law.
 
     Example:
-        One of eight rows doubles the residuals of a line, and then makes them ten times as large:
+        One of eight rows makes the residuals of a line twice as large, and then ten times as large:
 
         >>> again = np.array([0.01, -0.01, 0.01, -0.01, 0.01, -0.01, 0.01, 0.2])
         >>> [pulls(times * np.array([0.01, -0.01] * 4), again, 7, 2) for times in (2, 10)]
@@ -418,7 +418,7 @@ def how_far_off(miss: float) -> str:
 
 
 def has_no_floor(law: Law, misfits: Sequence[Misfit]) -> bool:
-    """Return whether `NO_FLOOR` is true of at least one fit of a law."""
+    """Return whether `NO_FLOOR` is true for at least one fit of a law."""
     return not law.has_floor and any(misfit.rise is None for misfit in misfits)
 
 

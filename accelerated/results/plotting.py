@@ -32,8 +32,8 @@ def plot_fits(fits):
 def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
 
-    A law of one column is drawn over it; a law in N and E over E, with a line for each N; any other as measured against
-    fitted values, with the diagonal.
+    The axis of a law of one column is that column. A law in N and E is drawn over E, with a line for each N. For any
+    other law, measured values are drawn against fitted values, with the diagonal.
     """
     from matplotlib import pyplot
 

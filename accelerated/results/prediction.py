@@ -326,8 +326,8 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     """Return whether a point lies in the convex hull of the data, in logarithms.
 
-    It does if it is a weighted mean of data points with nonnegative weights: a linear program, which, unlike a
-    triangulation, also takes points that lie on one line.
+    It does if it is a weighted mean of data points with nonnegative weights. A linear program tests this; unlike a
+    triangulation, it also works if all points lie on one line.
     """
     from scipy.optimize import linprog
 

@@ -108,7 +108,7 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
 
 
 def shorter_runs(frame) -> list[Shorter]:
-    """Return the runs whose last evaluation is before that of most other runs of their size.
+    """Return the runs whose last evaluation is earlier than the last evaluation of most other runs of their size.
 
     Most means more than half of at least three runs of the size, or else of all runs.
 

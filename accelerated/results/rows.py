@@ -1,7 +1,7 @@
 """`Rows`: the columns of a law, read or computed from a results table.
 
-The names of a law's columns (`Law.columns`) differ from a table's. A column of a law that has
-no line in COLUMNS is the table's column of the same name.
+The names of a law's columns (`Law.columns`) differ from a table's. If COLUMNS has no line for a column of a law, the
+table's column of the same name is used.
 """
 
 import functools

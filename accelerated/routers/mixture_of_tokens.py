@@ -3,8 +3,9 @@
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
 Differences: controller and weights use at least float32, the rest the dtype of x. Under `vmap` over n groups the
-experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value does not raise: the
-weights that depend on it are NaN, as for a traced temperature that is not above 0. A group without a real token gets 0.
+experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value, or a traced
+temperature that is not above 0, does not raise: the weights that depend on it are NaN. A group without a real token
+gets 0.
 """
 
 from typing import NamedTuple
@@ -151,8 +152,8 @@ def _check_temperature(temperature):
 def _divided(logits, temperature, real):
     """Return logits / temperature up to a constant in each column, 0 in the padding.
 
-    Shifted before the division too: a compiler may fuse division and shift, so that the largest quotient is shifted by
-    its rounded value. The rest, for a quotient of 1e10, then overflows in the exponential.
+    The logits are shifted before the division too. A compiler may fuse division and shift, so that the largest quotient
+    is shifted by its rounded value; for a quotient of 1e10 the difference overflows in the exponential.
     """
     top = jax.lax.stop_gradient(logits).max(axis=0, where=real, initial=-jnp.inf)
     temperature = jnp.asarray(temperature, logits.dtype)

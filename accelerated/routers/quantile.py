@@ -3,8 +3,8 @@
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
 Differences: logits and bias enter the choice and the step through `stop_gradient`. A non-finite entry does not raise:
-the whole new bias is NaN, and so is the gate of each token with such a logit, or all gates if the bias has such an
-entry. With a mask the number of real tokens is known only at run time, so the program reads the ranks from sorted
+the whole new bias is NaN. The gate of each token with such a logit is NaN, and all gates are NaN if the bias has such
+an entry. With a mask the number of real tokens is known only at run time, so the program reads the ranks from sorted
 columns; without a mask it uses `lax.top_k`, which is faster. A group without real tokens does not change the bias.
 
 `axis_name`: the tokens are sharded along this axis of a `shard_map` (or a `vmap`). In `quantile_bias` each device takes
@@ -175,7 +175,7 @@ def _middle(values: jax.Array, rank: int) -> jax.Array:
 
 
 def _middle_of_sorted(values: jax.Array, rank: jax.Array) -> jax.Array:
-    """The same for a rank that is known at run time only; one that is out of range gives any number."""
+    """The same for a rank that is known only at run time; a rank out of range gives any number."""
     ordered = -jnp.sort(-values, axis=-1)
     at = jnp.maximum(rank - 1, 0)
     return (jnp.take(ordered, at, axis=-1) + jnp.take(ordered, at + 1, axis=-1)) / 2

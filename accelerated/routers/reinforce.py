@@ -4,7 +4,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.reinforce`
 
 Differences: everything below float32 is converted to float32, and constants for the gradient pass through
 `stop_gradient`. A row of logits with a non-finite entry does not raise: its gates, plan, log-probability and entropy
-are NaN, and so is the loss. A mask without a real token gives NaN, too. An expert that is out of range or repeated does
+are NaN, and the loss too. A mask without a real token gives NaN, too. An expert that is out of range or repeated does
 not raise either.
 """
 

@@ -3,8 +3,8 @@
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
 Differences: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A
-non-finite logit does not raise: in training the residual is NaN, and so are the gates of its token. In a padded row the
-program ignores it, as everything else there.
+non-finite logit does not raise: the gates of its token are NaN, and in training the residual too. The program ignores
+all logits of a padded row.
 
 Sweeps start in the scaling form (`_scaling_sweeps`): the program computes exp(z) once, and a sweep is two products of
 this matrix with a vector. If the scales leave a safe range, or an entry of the plan could underflow, the sweeps
@@ -344,9 +344,9 @@ def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
     """Return kernel · u · w, [T, E].
 
-    On CPU, if it does not fit a cache, the function writes it in place of the kernel, which takes half the time of a
-    new buffer. XLA does this only for the carry of a loop. So this is a loop of one round with an end condition that
-    the compiler cannot evaluate.
+    On CPU, if the result does not fit a cache, the function overwrites the kernel, which takes half the time of a new
+    buffer. XLA does this only for the carry of a loop. So this is a loop of one round with an end condition that the
+    compiler cannot evaluate.
     """
     if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
         return kernel * (u * weights[:, None])

@@ -95,7 +95,7 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 
     Args:
         table: of `read_accuracies`.
-        loss: its name, with or without loss_ before it; "validation", or else the first of the table, if None.
+        loss: its name, with or without loss_ before it; None for "validation", or else the table's first loss.
 
     Raises:
         InputError: the table has no loss, or none of that name.
@@ -181,7 +181,7 @@ def _wide(columns: CheckedColumns) -> Accuracies:
 def _in_percent(
     columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
 ) -> list[str]:
-    """Return the names whose accuracies are in percent: all nonzero values are above 1, and some above 5.
+    """Return the names whose accuracies are in percent: all their nonzero values are above 1, and some are above 5.
 
     Args:
         columns: of the table.

@@ -2,7 +2,7 @@
 
 Each `Identity` gives the range of a column that follows from other columns. A row far outside is named in a remark;
 a thousandfold outside (`THOUSANDFOLD`) it is an error, because no way of counting explains that. Both name the likely
-cause: the slip of the identity's list whose factor is nearest.
+cause: the identity's slip with the nearest factor.
 
 All factors are our choice. They are wide where models are counted in several ways: norms, biases and router weights,
 attention and the output layer, experts that are narrower than a dense FFN.
@@ -123,7 +123,7 @@ def training_tokens(frame) -> np.ndarray:
 
 
 def tokens_per_step(frame) -> np.ndarray:
-    """Return the tokens of a step of each row: of its batch, else tokens / step, NaN where unknown: [n] float64."""
+    """Return the tokens of a step for each row, [n] float64: from its batch, else tokens / step; NaN where unknown."""
     batch = column_or_nan(frame, "batch_size") * column_or_nan(frame, "sequence_length")
     return np.where(np.isnan(batch), column_or_nan(frame, "tokens") / training_steps(frame), batch)
 

@@ -14,7 +14,7 @@ adapter raises NotImplementedError with the reason; the suite counts those calls
 import importlib
 
 SCHEMES = {"transformers": "transformers_modules"}
-"""Libraries whose classes are backends by name: {prefix before the colon: module here with `find`}."""
+"""Libraries whose classes can be named as backends: {prefix before the colon: module here with `find`}."""
 
 _MODULES = ("blocks", "torch_modules", *SCHEMES.values())
 __all__ = ["SCHEMES", "find", *sorted(_MODULES)]

@@ -36,7 +36,7 @@ import numpy as np
 from routelaws.conformance.engine.values import as_numpy
 
 ANSWER = 64.0
-"""What a planted expert has before its activation: GELU, SiLU and ReLU give 64 there to all digits of float32."""
+"""Input of a planted expert's activation: GELU, SiLU and ReLU all return exactly 64 for it in float32."""
 
 
 class Planted(NamedTuple):

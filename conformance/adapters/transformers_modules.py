@@ -3,7 +3,7 @@
 One adapter serves all classes. It makes the class from its model's default configuration with small sizes and sets the
 weight to the identity, so the input is the logits. `accelerated.inspection.transformers_routers` reads the result.
 
-There is one group of experts, because few experts do not fill eight. Set other options in the name:
+There is one group of experts, because so few experts do not fill eight groups. Set other options in the name:
 `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and selection bias
 if the router has them, and the balance loss, z-loss and stacked experts of the model's file.
 
@@ -41,7 +41,7 @@ QUIET = {
     "swiglu_limit": 1e9,
     "output_multiplier": 1.0,
 }
-"""Options without which planted experts would not answer with 1, or the logits would not be the input."""
+"""Options that planted experts need to return 1, or that make the logits equal to the input."""
 OPTIONS = {
     "normalisation": ("norm_topk_prob", "norm_topk_prob"),
     "gate_scale": ("routed_scaling_factor", "routed_scaling_factor"),

@@ -159,7 +159,7 @@ def _one_expert(f: Callable) -> Callable:
 
 
 def _one_routed(f: Callable) -> Callable:
-    """Return the activation inside a routed layer of one such expert, for all tokens, with gates of 1."""
+    """Return the activation inside a routed layer that has one such expert for all tokens, with gates of 1."""
 
     def activation(x):
         weight = np.ones((1, 1, 1), x.dtype)

@@ -174,7 +174,7 @@ SHAPES = (
     (1, 2, 1), (1, 4, 2), (2, 4, 1), (3, 4, 2), (4, 4, 4), (1, 8, 2), (7, 4, 3), (6, 8, 1), (5, 8, 2), (5, 8, 4),
     (9, 16, 4), (40, 8, 2),
 )  # fmt: skip
-"""(T, E, k): one token, k = E, T that E does not divide, fewer tokens than experts."""
+"""(T, E, k): one token; k = E; a T that E does not divide; fewer tokens than experts."""
 
 
 def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:

@@ -131,7 +131,7 @@ def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Differen
 
 
 def _in_order(differences: list[Difference]) -> list[Difference]:
-    """Return wrong choices, then wrong gates, with one difference for each known reason."""
+    """Return differences: wrong choices first, then wrong gates, one for each known reason."""
     reasons, kept = set(), []
     for one in sorted(differences, key=lambda one: not one.about.startswith("choice")):
         if ": " not in one.about or one.about not in reasons:

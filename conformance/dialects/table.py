@@ -201,7 +201,7 @@ def _shared(values: np.ndarray) -> np.ndarray:
 
 
 def _alone_or_many(alone: Callable, many: Callable) -> Callable:
-    """Return a gate that has one form at k = 1 and another above."""
+    """Return a gate that has one form at k = 1 and another form at k > 1."""
     return lambda z, e: alone(z, e) if e.shape[-1] == 1 else many(z, e)
 
 
@@ -616,7 +616,7 @@ QUANTILE_STEP = (
 
 
 def _quantile_inputs(seed: int) -> list[tuple]:
-    """Choose whole T k / E, and eighths, whose sums are exact in every precision."""
+    """Choose inputs with integer T k / E, and scores in eighths, whose sums are exact in every precision."""
     random = np.random.default_rng(seed)
     return [
         (random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)

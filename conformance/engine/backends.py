@@ -161,8 +161,8 @@ class Backend:
 
     Args:
         name: its name in reports.
-        namespace: an object with the reference's public names, as many as it has. Names may stand where the reference
-            has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
+        namespace: an object with the reference's public names, as many as it has. Names may have the reference's path
+            (`routers.top_k.top_k_router`). A unique last name may also be directly in the namespace. Optional:
             `capabilities` ("jit", "grad": it computes with JAX; "torch": its results keep torch's graph), `dtypes`,
             `slow` (functions that the quick profile leaves out), `documented` ({router: {option: value}}),
             `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.

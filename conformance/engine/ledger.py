@@ -39,7 +39,7 @@ class Call:
 
 
 NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
-"""The message of a comparison for a non-finite number instead of a finite one."""
+"""The message of a comparison if a number is non-finite but should be finite."""
 
 KEPT = 200
 """Largest number of stored calls of one example; a test with more is a loop, and its last calls suffice."""

@@ -14,7 +14,7 @@ class BackendError(ValueError):
 
 
 NOT_ASKED = ("diagnostics", "records")
-"""Files of the reference with facts about models, which no backend needs to have."""
+"""Files of the reference with facts about models; a backend does not need them."""
 
 
 def _walk(name: str, path: str = ""):

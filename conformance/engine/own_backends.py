@@ -13,7 +13,7 @@ The variants omit `laws` and `accounting`, which always run on the host in float
 
 `eager` calls and differentiates functions without `jit`: each operation is rounded separately, nothing is fused or
 folded, and code that needs traced values fails. Loops (`while_loop`, `scan`) are still compiled, in every call. So
-`eager` omits `transformer` and `routed_block`, whose model is such a loop.
+`eager` omits `transformer` and `routed_block`, because their model is such a loop.
 
 `kernels` has the functions that use our numba loops, called with the arrays of the test. This also tests that they
 change no input and read every precision.

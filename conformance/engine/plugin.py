@@ -124,7 +124,7 @@ BORROWED = "{} functions are the reference's own, so their agreement is no evide
 
 SUITE = pytest.StashKey[Suite]()
 OPTIONS = pytest.StashKey[Options]()
-"""Where `runner` puts the options of its run."""
+"""Key under which `runner` stores the options of its run."""
 
 
 def options_of(config) -> Options:

@@ -76,7 +76,8 @@ class Row(NamedTuple):
     """The verdict on one public function of the reference; JSON has the same fields.
 
     Fields of a verdict on a design: `dialect` names the design that fits, or the nearest; `inputs` is the number of
-    answered inputs, which tell it from every other one; `script` repeats the first fault on the smallest input.
+    answered inputs, which distinguish it from every other design; `script` repeats the first fault on the smallest
+    input.
     """
 
     function: str

@@ -24,7 +24,7 @@ from routelaws.reference.notation import top_k_indices
 TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
 TIES = "notation.top_k_indices"
 ONLY_K = {SWITCH: 1, GSHARD: 2}
-"""Routers with one number of experts per token."""
+"""Routers with a fixed number of experts per token."""
 FIXED = {
     SWITCH: {"score": ("softmax",), "normalisation": ("none",)},
     GSHARD: {"score": ("softmax",), "normalisation": ("sum", "softmax")},

@@ -345,8 +345,8 @@ def with_slot(chosen: list, gates: list, config) -> list:
 def order_of_service(chosen: list, gates: list, order: str) -> list:
     """Return (token, choice) in the order of assigning slots.
 
-    "choice" serves all first choices before any second and earlier tokens before later ones, "token" one token after
-    the other, and "priority" the largest gate first.
+    "choice" serves all first choices before second ones, and earlier tokens before later ones. "token" serves one token
+    after the other, and "priority" the largest gate first.
     """
     pairs = [(token, choice) for token in range(len(chosen)) for choice in range(len(chosen[0]))]
     if order == "token":

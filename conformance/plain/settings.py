@@ -49,8 +49,8 @@ USUAL = dict(
 def settings(**fields) -> SimpleNamespace:
     """Return the fields of a configuration, with defaults for missing ones.
 
-    Heads divide the width of the model. In training an expert has twice its fair share of slots; in BASE, whose
-    assignment is balanced, once; with a hash, no limit. A gate is a softmax, or a sigmoid for the routers whose authors
+    Heads divide the width of the model. In training an expert has twice its fair share of slots. BASE is balanced, so
+    it has exactly its fair share; a hash has no limit. A gate is a softmax, or a sigmoid for the routers whose authors
     used it. Gates of several experts sum to 1; a single gate is unchanged. A balance loss has weight 0.01, or 0 with a
     bias. A policy starts sharp: its weights are 16 times as large as other routers'. A group has E tokens.
     """

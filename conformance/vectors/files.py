@@ -2,7 +2,7 @@
 
     python -m routelaws.conformance.vectors --out DIR
 
-writes one file for each family of functions. The files in `vectors/` beside this module were written so, and a test
+writes one file for each family of functions. The files in `vectors/` beside this module come from this function; a test
 writes them again and compares. docs/vectors.md explains the format for readers in other languages; in Python:
 
     read_vectors(folder)              the functions of all files, with arrays for arrays
@@ -32,7 +32,7 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.vectors.rules import RULES
 
 FORMAT = 3
-"""Version of the format. It rises when a reader written for the one before would misread a file."""
+"""Version of the format. It rises when a reader for the previous version would misread a file."""
 
 FOLDER = pathlib.Path(__file__).parent
 """The files that come with the package."""

@@ -9,7 +9,7 @@ LOADING = ("src", "poster", "data", "action", "xlink:href")
 """Attributes whose address a browser fetches automatically (or submits to); in <link> also `href`."""
 
 HOSTS = ("arxiv.org", "doi.org", "github.com", "proceedings.mlr.press", "openreview.net", "aclanthology.org")
-"""Where a link of a page may lead: papers and their code. A reader who stays on the site meets none of them."""
+"""Where a link of a page may lead: papers and their code. A reader who stays on the site never opens these links."""
 
 
 class Page(HTMLParser):

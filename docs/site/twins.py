@@ -18,7 +18,7 @@ SINGLE = (
     "accelerated/training",
     "conformance/compare.py",
 )
-"""Files and folders without a twin that have pages too; all others are shown as source alone."""
+"""Files and folders without a twin that have pages too. All others are shown only as source."""
 
 PLAIN = dict(returns_named_value=False, returns_multiple_items=False, warn_unknown_params=False, warnings=False)
 
@@ -191,7 +191,7 @@ def column(thing: griffe.Object | None, room: str, source: str, content: str) ->
 
 
 ALONE = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
-"""A page whose content takes the place of the list of its headings."""
+"""A page that shows its content instead of the list of its headings."""
 
 
 def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, str]]) -> str:

@@ -1,7 +1,7 @@
 """Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-Each part of README.md between `<!-- NAME -->` and `<!-- end -->` is written from results.csv in the same folder, and
-from score.json if it exists. Losses are nats per token on the validation text, after the last step.
+The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->` from results.csv in the same folder,
+and from score.json if it exists. Losses are nats per token on the validation text, after the last step.
 """
 
 import argparse

@@ -88,7 +88,7 @@ TEXTS: dict[str, Callable] = {"python": python, "english": english}
 
 
 def write(text: Callable, wheels: list[Path], out: Path) -> int:
-    """Write the files of a text below a folder that is not there yet, whole or not at all; return their bytes."""
+    """Write the files of a text below a new folder, completely or not at all; return their bytes."""
     part, size = out.with_name(f"{out.name}.part"), 0
     shutil.rmtree(part, ignore_errors=True)
     for name, content in text([zipfile.ZipFile(path) for path in wheels]):

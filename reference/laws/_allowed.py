@@ -141,9 +141,9 @@ def _variance(solved: Solved, h: np.ndarray) -> float:
 
 
 def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
-    """Return the value furthest from the best one, to the side of `step`, whose least residual sum is allowed.
+    """Return the last allowed value on the side of `step`: the value furthest from the best one.
 
-    The steps double until a value is rejected. Then bisection continues until no number of float64 lies between.
+    The steps double until a value is rejected. Then bisection continues until no float64 number lies between.
     """
     if solved.limit == solved.residual:  # only the least-squares solution is allowed
         return best
@@ -189,8 +189,8 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
     """Return the best value of (y·β)/(x·β) and both ends, which are infinite if x·β = 0 is allowed.
 
     Example:
-        The two rows of `least_sum` with a smaller limit: the second unknown by the first is 3, and is allowed while
-        (3 - v)² <= 0.1 (1 + v²).
+        The two rows of `least_sum` with a smaller limit: the second unknown divided by the first is 3. A ratio v is
+        allowed while (3 - v)² <= 0.1 (1 + v²).
 
         >>> two = Solved(residual=0.0, limit=0.1, solution=np.array([1.0, 3.0]), root=np.eye(2))
         >>> best, low, high = ratio_ends(two, (0.0, 1.0), (1.0, 0.0))

@@ -115,7 +115,8 @@ def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.
 
 
 def crossing(b: float, c: float) -> float:
-    """Return 10^(-b/c), at which b + c n rises to 0: inf if it never does (c <= 0) or beyond float64; NaN of NaN."""
+    """Return 10^(-b/c), where b + c n rises to 0: inf if it never rises to 0 (c <= 0) or beyond float64; NaN for
+    NaN."""
     if math.isnan(b) or math.isnan(c):
         return math.nan
     if c <= 0:

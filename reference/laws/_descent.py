@@ -7,9 +7,9 @@ It minimises, over the unknowns θ, a sum over the rows i,
 
     S(θ) = Σᵢ wᵢ h(rᵢ),   rᵢ = ln L̂ᵢ(θ) - ln Lᵢ,   h(r) = r²/2 up to δ and δ(|r| - δ/2) beyond
 
-with the Huber term h of `_huber.py`. The weights w are 1, except for the row that `_profile.py` adds to a table. It is
-the sum and never the mean, so tolerances do not depend on the number of rows. Its slopes, by the chain rule, with J the
-derivatives of ln L̂ and h'(r) = r clipped at ±δ:
+with the Huber term h of `_huber.py`. The weights w are 1, except for the row that `_profile.py` adds to a table. S is
+the sum and never the mean, so tolerances do not depend on the number of rows. The chain rule gives its slopes, with J
+the derivatives of ln L̂ and h'(r) = r clipped at ±δ:
 
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 

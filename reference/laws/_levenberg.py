@@ -15,9 +15,9 @@ so there are many starts.
 
 Why there are two searches. `_descent.py` is for the laws of the loss, whose unknowns are powers and logarithms. It
 limits the change of each unknown to 3 per step, detects vanished terms, and has profile intervals. The broken power law
-and the logistic stage of accuracy have factors and places that are no logarithms, of any size and sign; a limit on
-their steps would depend on their units. This file also fits the laws of accuracy that are sums of power laws, so all
-nonlinear laws of accuracy have the same method.
+and the logistic stage of accuracy have factors and places that are no logarithms. These have any size and sign, so a
+limit on their steps would depend on their units. This file also fits the laws of accuracy that are sums of power laws,
+so all nonlinear laws of accuracy have the same method.
 """
 
 import math

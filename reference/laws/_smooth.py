@@ -111,7 +111,7 @@ def _coefficient(form: Form, centres: np.ndarray, i: int):
     """Return the function of θ that gives coefficient i (its logarithm if that is above 0) and its derivatives [p]."""
 
     def at(theta: np.ndarray) -> np.ndarray:
-        """Return what is asked for, [1], as `turns` wants it."""
+        """Return the quantity, [1], in the form that `turns` needs."""
         value = form.natural(theta, centres)[i : i + 1]
         return np.log(value) if form.positive[i] else value
 
@@ -159,9 +159,9 @@ def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
     """Return ln of each term in the middle of a table, for several ways to share the mean loss between terms.
 
-    A floor, always the last term, has a fifth, a half or four fifths of the loss, or is absent: c = 0 is the edge of
-    the law, which a search in ln c approaches but never reaches. The other terms have equal parts of the rest; two
-    terms also have parts of one to four. Our choice.
+    A floor, always the last term, has a fifth, a half or four fifths of the loss, or is absent. The absent floor, c =
+    0, is the edge of the law: a search in ln c approaches it but never reaches it. The other terms have equal parts of
+    the rest; two terms also have parts of one to four. Our choice.
     """
     others = terms - 1 if floor else terms
     parts = [(1, 1), (1, 4), (4, 1)] if others == 2 else [(1,) * others]

@@ -1,7 +1,7 @@
 """The laws of downstream accuracy as records of the catalogue: their fits, predictions and intervals.
 
 A law of accuracy predicts Q, the share of correct answers, instead of the loss. The catalogue needs the same functions
-as for every law:
+for every law:
 
     direct, ceiling, ratio, repeated    fitted in ln(-ln Q') (`downstream.py`, `downstream_sums.py`); intervals by the
                                         covariance and Student's t, exact where the law is a line in the coefficients
@@ -95,7 +95,7 @@ def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray
 
     Args:
         coefficients: one of the records of this file.
-        columns: flops, or parameters and tokens; above 0. The function ignores one further column, the measured loss.
+        columns: flops, or parameters and tokens; above 0. The function ignores an additional column, the measured loss.
 
     Returns:
         Q, unclipped: a line may leave 0 to 1.

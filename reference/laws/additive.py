@@ -5,7 +5,7 @@
 The best known example is the law of Hoffmann et al. 2022, L = a/N^α + b/D^β + c. Its terms have the multipliers a (with
 column N and exponent α), b (with D and β) and c (with no column). `hoffmann.py` and `fine_grained.py` are laws of this
 form; for your own law, write another record (`AdditiveLaw`). Logarithms are natural, as in the papers that fit such
-laws; only `rmsle` is decimal, as for every law here.
+laws. Only `rmsle` is decimal, as in all laws here.
 
 The fit
 1. Multipliers are above 0, so the unknowns are their logarithms. With θ = (ln multipliers, exponents) each ln term is

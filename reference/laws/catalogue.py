@@ -353,7 +353,8 @@ _BILINEAR = Law(
 
 
 def _predict_bounded(fit, *columns: np.ndarray) -> np.ndarray:
-    """Return the loss of a fit, by its curve, which exists without finite coefficients; or of printed coefficients."""
+    """Return the loss of a fit or of printed coefficients; a fit uses its curve, which exists without finite
+    coefficients."""
     if isinstance(fit, Published):
         return routed.predict_loss(*columns, fit.coefficients)
     return fitting.predict_curve(fit.curve, *columns)

@@ -1,4 +1,4 @@
-"""Which model to train: every option at its best size for a budget, and how often each option is the best.
+"""Choose a model to train: find each option's best size for a budget, and count how often each option is the best.
 
 An option is a law and its arguments other than size N and training tokens D, such as the number of experts. It costs
 
@@ -28,7 +28,8 @@ from ._projection import check_range
 from .planning import Budget, check_budget
 
 SIZES_TRIED = 1001
-"""Sizes in one round of the search, in equal ratios; the next round looks between the neighbours of the best."""
+"""Sizes in one round of the search, at equal ratios. The next round searches between the neighbours of the best
+size."""
 
 ROUNDS = 5
 """Rounds of the search: after five, the neighbours of the best are apart by rounding."""
@@ -150,8 +151,8 @@ def resampled_losses(
         [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Example:
-        The rows follow a law in (F, B) whose B_min is 0.2. A resample without any row of that B still has this B_min,
-        and predicts the same loss there:
+        The rows follow a law in (F, B) whose B_min is 0.2. A resample without such a row still uses this B_min, and
+        predicts the same loss there:
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> from routelaws.reference.laws.utilisation import UtilisationCoefficients, predict_loss

@@ -6,8 +6,8 @@ where  L      loss of the best run at a budget, nats per token
        C      training FLOPs
        floor  the irreducible loss for any compute; given, not fitted (0 gives Kaplan's power law).
 
-With a given floor the law is a straight line, so the interval of a new run is the classical one. With x = ln C, s² the
-residual variance with n - 2 degrees of freedom, and q the quantile of Student's t,
+With a given floor the law is a straight line, so a new run has the classical interval. With x = ln C, s² the residual
+variance with n - 2 degrees of freedom, and q the quantile of Student's t,
 
     ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
 
@@ -127,7 +127,7 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
         >>> round(fit.coefficients.A, 2), round(fit.coefficients.alpha, 4)
         (96.71, 0.0944)
 
-        How well other floors fit, in nats, and what they say of 1e23 FLOPs:
+        The errors of other floors, in nats, and their predictions at 1e23 FLOPs:
 
         >>> for floor in (1.3, 1.45, 1.7):
         ...     law = fit_compute(budgets, losses, floor).coefficients

@@ -14,9 +14,9 @@ The law is a straight line in logarithms, so the fit is linear regression. With 
     slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.
 
 Compare predicted losses, not N_c, which is ill-conditioned. N_c is where the line crosses log10 L = 0, more than four
-decades beyond the largest trained model. The error of the slope is therefore multiplied by log10 N_c - x̄, between 5 and
-6: a change of α by one per cent changes N_c by 13 per cent. For example, three released dense runs have 130M
-parameters. With all three in the fit N_c is 3.42e13, with one of them 3.57e13, and with none 3.69e13.
+decades beyond the largest trained model. The error of the slope is therefore multiplied by log10 N_c - x̄, which is
+between 5 and 6. If α changes by one per cent, N_c changes by 13 per cent. For example, three released dense runs have
+130M parameters. With all three in the fit N_c is 3.42e13, with one of them 3.57e13, and with none 3.69e13.
 
 The dense law is the baseline: `size_for_loss` turns any measured loss into the size of the dense model that reaches it.
 """
@@ -46,7 +46,7 @@ class DenseCoefficients(NamedTuple):
 
 
 class DenseLine(NamedTuple):
-    """The same law as log10 L = intercept + slope · log10 N, which exists for every slope.
+    """The same law as log10 L = intercept + slope · log10 N. This form exists for every slope.
 
     Attributes:
         intercept: log10 L at N = 1

@@ -43,7 +43,7 @@ HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
 
 _LARGEST_LOG = 1e6
-"""Stands for the logarithm of a factor that is 0 or infinite in float64; infinity times a feature of 0 would be NaN."""
+"""Replaces the logarithm of a factor that is 0 or infinite in float64, because infinity times a feature of 0 is NaN."""
 
 
 class DirectCoefficients(NamedTuple):
@@ -157,7 +157,7 @@ def pass_at_k(samples: int, correct: int, attempts: int) -> float:
         ValueError: not 0 <= correct <= samples, or not 1 <= attempts <= samples.
 
     Example:
-        Two of four are right; a pair without a right one is one pair of six.
+        Two of four answers are right, so one pair of six has no right answer.
 
         >>> round(pass_at_k(4, 2, 2), 6)
         0.833333
@@ -175,7 +175,7 @@ def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rat
 
     Args:
         coefficients: which law, and its numbers.
-        columns: flops for the direct law and the one with a ceiling; parameters and tokens for the ratio law; flops and
+        columns: flops for the direct law and the law with a ceiling; parameters and tokens for the ratio law; flops and
             attempts for repeated sampling; above 0.
         guess_rate: Q_rand, at least 0 and below 1.
 

@@ -105,7 +105,8 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
 
 
 def _least_share(features: np.ndarray, found: Minimum) -> float:
-    """Return the share of the smaller term: the greatest ratio of each term to the larger one of a row; the least."""
+    """Return the share of the smaller term: for each term the largest ratio, over the rows, to the larger term of a
+    row; then the least of these."""
     log_terms = features @ found.parameters  # [n, 2]
     beside = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
     return float(beside.max(axis=0).min())

@@ -43,7 +43,7 @@ FLOPS_PER_PARAMETER = 6
 """Training FLOPs for each active parameter and token."""
 
 ROUTER_FLOPS = 14
-"""Training FLOPs for each width, expert and token. In the paper, values of 6 to 20 change little."""
+"""Training FLOPs for each width, expert and token. In the paper, values from 6 to 20 give nearly the same results."""
 
 
 class FineGrainedCoefficients(NamedTuple):
@@ -134,7 +134,7 @@ def fit_fine_grained(
 ) -> AdditiveFit:
     """Fit the law to the runs of one expansion E; see `additive.fit_additive`.
 
-    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; our fit has none of the three.
+    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; our fit has none of these.
 
     Args:
         total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; three different G at least.

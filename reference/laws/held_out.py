@@ -1,4 +1,5 @@
-"""How well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by them.
+"""Test how well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by these
+errors.
 
 A law with more coefficients always fits better. Held-out rows show whether it also predicts better. A *fold* leaves
 some rows out, fits the law to the rest, and predicts the rows left out:

@@ -25,9 +25,9 @@ in step 2 of `additive.py`. Then
     ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂u = p₁,   ∂ ln L̂/∂α_N = -p₁ n,   ∂ ln L̂/∂v = p₂,
     ∂ ln L̂/∂α_D = ln Σ exp z - Σ p z - p₂ d = -Σ p ln p - p₂ d
 
-If no row is close to one of the limits, its p is 0, and the law is the other limit alone; both unknowns of the first
-then have no effect. This happens easily if α_D is small or the limits are far apart: p goes as the ratio of the two to
-the power 1/α_D.
+If no row is close to one of the limits, its p is 0 and its two unknowns have no effect: the law is then the other limit
+alone. This happens easily if α_D is small or the limits are far apart, because p is proportional to their ratio to the
+power 1/α_D.
 
 N excludes embeddings for Kaplan et al. and includes them for Hoffmann et al. (from memory; we could not check the
 papers). The coefficients of a fit belong to the count in its table.

@@ -33,10 +33,10 @@ WINDOW = 1.25
 """Largest over smallest FLOPs of the runs of one budget. Our choice."""
 
 LEAST_SIZES = 4
-"""Different sizes of a profile at least: a parabola has three unknowns, and one more shows its error. Our choice."""
+"""Fewest different sizes of a profile: a parabola has three unknowns, and a fourth size shows its error. Our choice."""
 
 REACH = 100.0
-"""How far beyond the sizes of the runs the minimum of a law is searched for, as a factor. Our choice."""
+"""Factor by which the search for the minimum of a law extends beyond the sizes of the runs. Our choice."""
 
 
 class Minimum(NamedTuple):
@@ -128,7 +128,7 @@ def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
 
 
 def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
-    """Return the minimum of a law's profile: a scan of ln N, and a finer one around its lowest point.
+    """Return the minimum of a law's profile: scan ln N, then scan more finely around the lowest point.
 
     Args:
         profile: function of N [n] that returns losses [n] at the budget.

@@ -106,7 +106,8 @@ class AtExperts(NamedTuple):
 
 
 def _from_billions(law: JointCoefficients) -> JointCoefficients:
-    """Return a law whose N and D are in billions as one in N and D: (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ, and so on."""
+    """Convert a law whose N and D are in billions to a law in N and D: (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ, and so
+    on."""
     unit = math.log(1e9)
     return law._replace(
         a=law.a * math.exp(-law.alpha * unit),
@@ -354,7 +355,7 @@ def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
 def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
     """Return 48 starts: the terms in the middle of the table, falling powers, experts that help the first term.
 
-    With `ABSENT` for ln bend the search stays at E_max = ∞, an edge as c = 0 is.
+    With `ABSENT` for ln bend the search stays at E_max = ∞, which is an edge like c = 0.
     """
     top = (columns[2] - 1.0).max()
     starts = []
@@ -366,7 +367,7 @@ def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.nda
 
 
 _LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}
-"""The value of each coefficient that has vanished from the law; all others are then NaN."""
+"""The value of a coefficient that has vanished from the law; coefficients that are not listed are then NaN."""
 
 _JOINT = Form(
     names=JointCoefficients._fields,

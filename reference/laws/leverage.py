@@ -357,7 +357,7 @@ def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]
 
 
 def _squares(columns: list[np.ndarray], start: float, limit: float) -> float:
-    """Return the least mean square of the misses at one A_start."""
+    """Return the least mean square of the residuals at one A_start."""
     *run, leverage = columns
     _, _, mean_square = least_squares(_design(*run, start, limit), np.log10(leverage))
     return mean_square

@@ -102,7 +102,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 def per_size_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b of each line and then d of each, with their intervals; `at` is the size.
+    """Return b of each line, then d of each line, with their intervals; `at` is the size.
 
     Arguments as `dense_intervals`, for a fit of `fit_per_size`.
     """
@@ -179,7 +179,7 @@ def linear_prediction(
 def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
     """Return the least-squares problem of log10 L on the columns of `design`, [n, p]; RSS + q² s² is allowed.
 
-    (XᵀX)⁻¹ = X⁺X⁺ᵀ with the pseudo-inverse X⁺ [p, n], which serves as a root of it.
+    (XᵀX)⁻¹ = X⁺X⁺ᵀ, so the pseudo-inverse X⁺ [p, n] serves as its root.
     """
     root, log_loss = np.linalg.pinv(design), np.log10(loss)
     solution = root @ log_loss

@@ -2,7 +2,7 @@
 
 Each function tries all models that the budget allows, in one variable (the width d, or the size N), and returns the
 model with the lowest loss. It scans a thousand values, and then again between the neighbours of the best (`_lowest`).
-The tokens D follow from the width or size: as many as the FLOPs pay for.
+The tokens D follow from the width or size: all that the FLOPs pay for.
 
     Hoffmann       6 N D = FLOPs
     fine-grained   training FLOPs of `fine_grained.py`, for each granularity G, then the best G
@@ -40,7 +40,7 @@ EXPERT_COUNTS = (1, 2, 4, 8, 16, 32)
 """The E that `joint_optima` tries, as in the paper's runs."""
 
 LEAST_WIDTH = 64.0
-"""The narrowest model that is looked at: one block."""
+"""The narrowest model of the search: one block."""
 
 
 class HoffmannOptimum(NamedTuple):
@@ -307,8 +307,8 @@ def _check_powers(num_experts: float, coefficients: JointCoefficients) -> None:
 def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
     """Return where a function of an array has its least value between `low` and `high`, and that value.
 
-    A thousand values of equal ratios are tried; and again between the two next to the lowest; and so on, until they are
-    apart by rounding. The functions here have one low point, and are infinite above what can be paid.
+    The function tries a thousand values at equal ratios, then again between the two neighbours of the lowest one, until
+    only rounding separates them. The functions here have one low point, and are infinite above the budget.
 
     Example:
         >>> x, value = _lowest(lambda x: (np.log(x) - 3.0) ** 2, 1.0, 1e9)

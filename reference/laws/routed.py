@@ -19,8 +19,8 @@ choice: a dense model then counts as at least one expert. The paper's three valu
 
 Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so they
 move with c. Print b + c log10 N at trained sizes instead (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
-unit in the third decimal of c moves it by an order of magnitude. So the paper's rounded Table 3 does not reproduce the
-paper's own cut-offs.
+unit in the third decimal of c moves it by an order of magnitude. So the rounded numbers of the paper's Table 3 do not
+reproduce its cut-offs.
 
 `slope_in_experts` and `slope_in_parameters` are derivatives, so they are negative while routing and size help. Other
 authors print them with the opposite sign, as a gain.

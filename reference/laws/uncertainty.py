@@ -43,7 +43,7 @@ _TENFOLD = 10.0  # a loose interval has a larger ratio of its ends
 
 
 class Quantity(NamedTuple):
-    """A quantity for an interval. The list begins with those that the rows determine best:
+    """A quantity for an interval. The list begins with the quantities that the rows determine best:
 
         prediction, observation   L of the law at (N, E), and of one more run there                       nats
         gain                      change of log10 L from E = 1 to E experts at size N

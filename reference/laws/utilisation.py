@@ -30,9 +30,9 @@ experts.
     a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.
 
 So E_start' >= 1 in `fitting.py` means B_start >= u here. Our choice is u = B_min/10. The fit needs such a floor: as
-B_start → 0, B̂ at B_min goes to 0 while every other B̂ stays. Then log10 B̂ is a step between the lowest B and all others;
-it separates one dense model from the rest and does not describe utilisation. The optima of the released runs, for all
-six losses, lie at 6 to 38 times the floor. They are the same with floors of B_min/2 and B_min/10,000.
+B_start → 0, B̂ at B_min goes to 0 while every other B̂ remains. Then log10 B̂ is a step between the lowest B and all
+others: it only separates one dense model from the rest. The optima of the released runs, for all six losses, lie at 6
+to 38 times the floor. They do not change with floors of B_min/2 and B_min/10,000.
 """
 
 import math

@@ -19,8 +19,8 @@ j to the next expert, and so on. Then i has one token less, m has one more, and 
 an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain
 the assignment is still the best one for its loads. When all loads are T/E, it is the best balanced assignment.
 
-*Ties.* There can be many best assignments. The program returns the one that gives token 0 the lowest expert in any of
-them, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
+*Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
+expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
 expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. To compare
 sums exactly, the program rounds scores to integer multiples of a power of two, since sums of integers are exact. For up
 to 127 experts this power is at most 2⁻⁴⁹ of the largest score.
@@ -104,8 +104,8 @@ def balanced_assignment(
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `Assignment`. Ties: of equally good assignments, the one that gives token 0 the lowest expert in any of them,
-        then token 1 the lowest remaining expert, and so on.
+        `Assignment`. Ties: among equally good assignments, return the one that gives token 0 the lowest possible
+        expert, then token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: a score is not finite, k is out of range, no token is real, or fewer than k experts may be chosen.
@@ -254,7 +254,8 @@ def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
     """Move tokens along cheapest chains, in place, until every expert has the wanted number.
 
-    On entry `holds` must be a best assignment for its own loads; on return it is one for the wanted loads.
+    On entry `holds` must be a best assignment for its own loads; on return it is a best assignment for the wanted
+    loads.
 
     Args:
         values: [T][E] whole numbers, the scores.
@@ -287,8 +288,7 @@ def _loads(holds: list[set], num_experts: int) -> list[int]:
 
 
 def _cheapest_moves(values: list, holds: list[set]) -> dict:
-    """Return {(i, j): (loss, t)}: t is the token that loses least by a move from expert i to j, and the loss of that
-    move.
+    """Return {(i, j): (loss, t)}: t is the token that loses least by a move from expert i to j, and `loss` is its loss.
 
     A pair is missing if no token can make this move: every token at i is also at j.
     """

@@ -18,8 +18,8 @@ exceeds
 
 Why: a choice pays αₜ for each of the k places of token t, and βₑ for each token of expert e; its gain beyond both is at
 most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each of the m
-experts with an extra token. Each such βₑ splits into γ, m γ in all, and a rest; the rests sum to at most Σₑ max(0, βₑ −
-γ). With the best α and γ the bound is `base.dual_bound`(s, β, k).
+experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to at most
+Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
 
 **The step** minimises the bound over α, γ and β in turn, with the other two fixed. The minimum is an interval between
 two of the sorted values, and the step goes to its middle:

@@ -1,4 +1,4 @@
-"""One record per router: everything that the rest of the code knows of it. To add a router, start here.
+"""One record per router, with everything that the rest of the code needs to know about it. To add a router, start here.
 
     router              who chooses                     training                              evaluation
     dense               none                            every token through one FFN           the same

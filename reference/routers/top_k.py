@@ -72,7 +72,7 @@ NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
 
 GROUP_SCORES = ("two_best", "best")
-"""Scores of a group of experts: the sum of its two best experts (of one where it has one), or its best expert."""
+"""Scores of a group of experts: the sum of its two best experts (or its only expert), or its best expert."""
 
 
 def switch_router(
@@ -325,8 +325,8 @@ def gshard_router(
     """Give each token its two best experts, and drop the second at random when its gate is small.
 
     Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
-    with probability min(1, 2 gate): of two equal gates it always keeps both. A dropped expert stays in `expert` with
-    gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
+    with probability min(1, 2 gate): if both gates are equal it always keeps both. A dropped expert stays in `expert`
+    with gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
     `plan`. In `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. To free the slot,
     pass `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the
     authors' released code does, too).

@@ -64,7 +64,8 @@ def fairscale() -> dict:
     from fairscale.nn.moe.top2gate import top2gating
 
     def route(logits, k):
-        """Its capacity is 2 T / E; 2 T E more tokens, spread evenly after the real ones, leave room for these."""
+        """Its capacity is 2 T / E. Another 2 T E tokens, spread evenly after the real tokens, leave room for the real
+        ones."""
         _only(k, 2)
         num_tokens, num_experts = logits.shape
         spread = 9 * torch.eye(num_experts, dtype=logits.dtype).repeat(2 * num_tokens, 1)

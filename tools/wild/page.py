@@ -51,7 +51,8 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def verdict(row: dict) -> str:
-    """Return the verdict on a row: the suite's, or defect where many tokens show one that a few probes missed."""
+    """Return the verdict on a row: the suite's verdict, or "defect" if many tokens show a defect that the probes
+    missed."""
     choice = row.get("top_k_router", {})
     idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
     if (row.get("repeats") or 1) < 1 or idle:
@@ -105,7 +106,7 @@ def share(value) -> str:
 
 
 def first_difference(found: dict) -> str:
-    """Return what the suite says first, without the input: results.json has it whole."""
+    """Return the suite's first sentence, without the input; results.json has the whole message."""
     detail = found.get("detail", "")
     added = re.search(r"(1e-\d+) is added to the denominator", detail)
     if added:
@@ -118,7 +119,7 @@ def first_difference(found: dict) -> str:
 
 
 def coefficients(rows: list[dict]) -> str:
-    """Return the coefficient of each loss that is worth 0.01 of a loss that is 1 at balance."""
+    """Return, for each loss, the coefficient that equals 0.01 for a loss that is 1 at balance."""
     groups = {}
     for row in rows:
         values = {k: value for k, value in (row.get("balance") or {}).items() if value}

@@ -34,7 +34,7 @@ STYLE = {
 }  # fmt: skip
 
 METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-"""What a file says of its making, without the time or the version of anything."""
+"""Metadata of a file, without times or versions."""
 
 WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it
 PER_ROW = 3

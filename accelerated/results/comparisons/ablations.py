@@ -1,4 +1,4 @@
-"""The effect of k (experts per token) and R (share of routed blocks), in runs that differ only in one of them.
+"""Measure the effect of k (experts per token) and R (share of routed blocks) in runs that differ only in k or R.
 
 More experts per token cost more, so a lower loss alone says little. The gain is therefore divided by its
 cost: the change of log10 L per tenfold forward FLOPs. It is compared with the same quantity for two other

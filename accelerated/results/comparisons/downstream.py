@@ -3,7 +3,7 @@
 For every task and training set, each law is fitted to the runs with at most `cut` training FLOPs and
 predicts the accuracies of all runs above. The score of a law on a task is the mean absolute error of these predictions,
 over the runs of all training sets for which it could be fitted. A prediction below 0 or above 1, as a line or a
-logistic can make, counts as 0 or 1. Two laws are compared on what both predict.
+logistic can make, counts as 0 or 1. Two laws are compared on the runs that both predict.
 
     direct                          -ln Q' = A/C^α, from the rows above the guess rate
     ceiling                         the same with a ceiling
@@ -46,8 +46,8 @@ PAIRS = (
 """The compared pairs of laws, each on the runs that both predict."""
 
 SAME = 1e-4
-"""Relative difference below which two errors are a tie: if one law contains the other and the best fits coincide, as
-with a ceiling of 1 and the direct law, they differ only by the end of the search. Our choice."""
+"""Two errors with a smaller relative difference are a tie. If one law contains the other and the best fits coincide
+(such as a ceiling of 1 and the direct law), the errors differ only because the searches end apart. Our choice."""
 
 
 class Rows(NamedTuple):

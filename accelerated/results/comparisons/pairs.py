@@ -27,9 +27,9 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     Returns:
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
         "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
-        Differences are first minus second, so negative if the first has the lower loss. `size_ratio` is the dense size
-        of equal loss of the first divided by that of the second. `reach` is half the 95 % interval of one difference of
-        means over seeds, with the measured scatter over seeds. `turned` counts cells where the sign differs from
+        Differences are first minus second, so negative if the first has the lower loss. `size_ratio` is the first
+        router's dense size of equal loss divided by the second's. `reach` is half the 95 % interval of one difference
+        of means over seeds, with the measured scatter over seeds. `turned` counts cells where the sign differs from
         the mean's. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
         sizes (each counted once), over the E of a size, over the sizes of an E.
     """
@@ -50,8 +50,8 @@ def doublings(runs: list[Run]) -> list[dict]:
     Returns:
         [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
         "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L over log2 of the step.
-        `reached` is the share of the fall of log10 L from dense to the largest E that an E reaches: its mean and
-        range over the sizes that have dense, E and the largest.
+        `reached` compares the fall of log10 L from dense to an E with the fall from dense to the largest E: their
+        ratio, as mean and range over the sizes with all three.
     """
     means = _means(_losses(runs))
     entries = []

@@ -1,4 +1,5 @@
-"""Which model to train for a budget, and which run to add to a table: `Runs.plan`, `Runs.next_run` and commands enter.
+"""Choose a model to train for a budget, and a run to add to a table. `Runs.plan`, `Runs.next_run` and commands enter
+here.
 
 costs       the cost of a model between the sizes of a table
 options     the kinds of models from runs or printed coefficients, each as functions of its size

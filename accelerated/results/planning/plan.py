@@ -70,9 +70,9 @@ class Plan(NamedTuple):
             {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
             "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
             "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
-            "notes": [text], "isoflop": [profile]}]}. Options stand with the least loss first. Unknown values are None.
-            `inside_data` is None if the runs are not available and no value is outside their known ranges. "isoflop"
-            has an `isoflop.Profile` for each budget of the table.
+            "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
+            None. `inside_data` is None if the runs are not available and no value is outside their known ranges.
+            "isoflop" has an `isoflop.Profile` for each budget of the table.
         """
         head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
         head |= {"comparable": NOT_COMPARABLE, "remarks": self.remarks}

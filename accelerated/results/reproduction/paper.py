@@ -65,7 +65,7 @@ SUSPECTS = (
 """Rows of S-BASE at 25M that must not be used to judge the routing frequency. The laws in N and E use none."""
 
 DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
-"""By N: validation loss of the released dense runs of seed 42, four decimals; it identifies these runs."""
+"""{N: validation loss} of the released dense runs of seed 42, four decimals; the losses identify these runs."""
 
 
 class Advice(NamedTuple):
@@ -124,8 +124,8 @@ def _cutoff_box(printed: RoutedCoefficients) -> list[float]:
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
     """Return the smallest RMSLE of the laws whose coefficients round to the printed ones.
 
-    a, b, c and d move within half a unit of their last digit, a bounded linear least-squares problem; E_start and E_max
-    are fixed, because half a unit of theirs changes no prediction by 1e-4.
+    a, b, c and d move within half a unit of their last digit, a bounded linear least-squares problem. E_start and E_max
+    are fixed, because half a unit in their last digit changes predictions by less than 1e-4.
     """
     from scipy.optimize import lsq_linear
 

@@ -221,8 +221,8 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
 
     Returns:
         {"router", "rows", "sizes", "missing"}, what the rows differ in as `router_laws`, and, where there is a law,
-        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". With the paper's values
-        where the table holds the released runs.
+        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". If the table holds the
+        released runs, the entry also has the paper's values.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]

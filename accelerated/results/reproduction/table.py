@@ -1,8 +1,8 @@
 """The runs of a table for each analysis, and the excluded runs with reasons.
 
 A law in N and E is fitted to the rows that `selection.select_rows` chooses. For the released runs these are the paper's
-("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
-(F, B) and the ablations use every run except `paper.SUSPECTS`. A user's condition on the user's own
+rows ("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every
+seed. The law in (F, B) and the ablations use every run except `paper.SUSPECTS`. A user's condition on the user's own
 table holds for all of them, see `Table.part`: an excluded diverged run appears in no section.
 """
 
@@ -69,8 +69,8 @@ class Table:
     def part(self) -> "Table":
         """The table without the evaluations that a user's condition excludes.
 
-        Presets choose rows only for the laws in N and E, and so does a condition on the released table, whose
-        other runs are the subject of the other sections. InputError: the condition is invalid, or no row matches.
+        Presets choose rows only for the laws in N and E. A condition on the released table does the same, because other
+        sections describe its other runs. InputError: the condition is invalid, or no row matches.
         """
         if not self.has_condition:
             return self

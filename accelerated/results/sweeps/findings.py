@@ -204,8 +204,8 @@ def _numbers(run: SweepRun) -> dict:
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
     """Return the seed spread for a router, and whether it is borrowed from other routers.
 
-    It is the largest range among the points of the router and of dense, because their difference has the
-    errors of both; without such a point, the largest range of the sweep.
+    It is the largest range among the points of the router and of dense, because their difference has the errors of
+    both. Without such a point, it is the largest range of the sweep.
     """
     router_spreads = [spread for spread in spreads if spread["router"] == router]
     candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads
