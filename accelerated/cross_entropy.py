@@ -12,8 +12,8 @@ from .notation import _at_least_float32
 from .products import weight_gradient
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
-"""Fewest tokens of a chunk. Otherwise a chunk has as many logits as the cache of a core holds; but each chunk adds to
-the gradient of the whole embedding, so small chunks are slow."""
+"""Logits of a chunk, which the cache of a core holds, and its fewest tokens: each chunk adds to the gradient of the
+whole embedding, so small chunks are slow."""
 
 WIDER = 2**8
 """Factor of larger chunks on an accelerator, because small products would leave it idle."""

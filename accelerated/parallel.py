@@ -320,7 +320,7 @@ def _on_one_of_many(
     else:
         kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, requests, over)
     if slots == in_group or (ragged and over is not None):
-        per_device = len(params["up"])  # below: the largest number of rows that a device can receive
+        per_device = len(params["up"])  # `most`: largest number of rows that a device can receive
         most = min(n * num_tokens * min(k, per_device), per_device * slots * (n if over is None else 1))
         output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
     else:

@@ -42,14 +42,15 @@ import numpy as np
 from routelaws.accelerated.routers import reinforce
 
 CREDITS = {"per token": lambda reward: reward, "reward-to-go": reinforce.reward_to_go}
-"""What is credited to each choice, from the rewards of a sequence."""
+"""The credit of each choice, from the rewards of a sequence."""
 
 BASELINES = {
     "none": jnp.zeros_like,
     "mean": lambda state: jnp.full_like(state, state.mean()),
     "state": lambda state: state,
 }
-"""What is subtracted from it, from the mean credit of each token: nothing, one number, one number for each token."""
+"""The baseline, subtracted from the credit, as a function of the mean credit of each token: nothing, one number, or one
+number for each token."""
 
 ESTIMATORS = tuple(itertools.product(CREDITS, BASELINES))
 

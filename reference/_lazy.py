@@ -5,14 +5,14 @@ import importlib.util
 
 
 def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None, other: str = ""):
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when they are named.
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported at first use.
 
     Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). The first use of
     `package.name` imports the module that the name denotes or that defines it. Importing the package imports no module.
 
     Args:
         package: its `__name__`.
-        modules: those it has.
+        modules: its modules.
         names: {module: its names that the package has too}.
         other: package of the modules that have no file in this one.
     """

@@ -57,7 +57,7 @@ class Decision(NamedTuple):
 
     routing: Routing  # experts and gates of the tokens of the group
     auxiliary: float = 0.0  # its term of the training loss
-    bias: np.ndarray | None = None  # [E G], for the next batch; None for a router without
+    bias: np.ndarray | None = None  # [E G], for the next batch; None if the router has none
     policy: Policy | None = None  # RL-R only
 
 
@@ -68,7 +68,7 @@ class BlockOutput(NamedTuple):
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
     dropped_fraction: float  # share of assignments without a slot; expert choice: share of tokens that no expert chose
     auxiliary: float  # the router's term of the training loss
-    bias: np.ndarray | None  # [E G], for the next batch; None for a router without
+    bias: np.ndarray | None  # [E G], for the next batch; None if the router has none
     policy: Policy | None  # RL-R only
 
 

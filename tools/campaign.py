@@ -406,7 +406,7 @@ KINDS = {
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
-    """Return which fault each run has: shares as in `KINDS`, every kind once before any comes too often."""
+    """Return the fault of each run: shares as in `KINDS`, and every kind once before others repeat."""
     whole = [kind for kind in kinds for _ in range(KINDS[kind])]
     draw.shuffle(whole)
     first = draw.sample(kinds, len(kinds))

@@ -74,7 +74,7 @@ def _forward(twin, heads, causal, projected, relative):
         return _call(heads, causal, projected, relative, {}, ["[b, S, H c]", "[b, H, S, 2]"])
 
     def on_other(projected, relative):
-        nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # varies over devices like the rest
+        nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # make it vary over devices, like the other arrays
         mixed = _elsewhere(twin, heads, causal, projected, relative)
         return mixed, jnp.broadcast_to(nothing, (b, heads, length, 2))
 

@@ -131,7 +131,7 @@ def _outputs(twin, activation, keep, matrices, x, gate, queue):
         return outputs.sum(axis=1), before
 
     def on_other(matrices, x, gate, queue):
-        nothing = jnp.where(False, x.sum(), 0)  # varies over devices like the rest
+        nothing = jnp.where(False, x.sum(), 0)  # make it vary over devices, like the other arrays
         sizes = sizes_of("experts", {"gate [T, k]": gate}, F=_row(matrices))
         before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
         return twin(activation, matrices, x, gate, queue), before

@@ -37,7 +37,7 @@ def sparsemixer_router(
     Raises:
         ValueError: the logits are not [T, E], E < 2, the jitter is negative, or a mask has another shape.
 
-    Discontinuity: the choice jumps where two logits are equal, a gate where an expert comes near.
+    Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 
     Differs from the reference: see `top_k_router`.
     """

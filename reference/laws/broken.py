@@ -122,7 +122,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     best = search(_model(x), accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = best.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
-    with np.errstate(over="ignore", invalid="ignore"):  # for a diverged break
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverged break overflows
         level, d1, f1 = np.exp([c0 * centre, log_break + centre, log_width])
         values = a, b * level, c0, d1, f1, c1
     criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"

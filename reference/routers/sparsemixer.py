@@ -52,7 +52,7 @@ def sparsemixer_router(
     Raises:
         ValueError: a logit is not finite, E < 2, the jitter is negative, a mask has another shape, or no token is real.
 
-    Discontinuity: the choice jumps where two logits are equal, a gate where an expert comes near.
+    Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 
     Example:
         At ε = 0.01 the logits 5 and 4.95 are near each other, and 4 is near none of them:

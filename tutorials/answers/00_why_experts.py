@@ -13,14 +13,14 @@ from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import PRINTED, predict_loss
 from routelaws.reference.transformer import loss
 
-# 1. It stores 64 times the parameters. A token costs twice the work, that of two experts.
+# 1. It stores 64 times the parameters. A token costs twice the work, because it uses two experts.
 d = 512
 dense_ffn = 2 * d * 4 * d
 stored, used = 64 * dense_ffn, 2 * dense_ffn
 assert (stored / dense_ffn, used / dense_ffn) == (64, 2)
 print("1. 64 times the parameters, twice the work")
 
-# 2. By the law that the paper printed for S-BASE, 32 experts are enough. In the runs, too: 2.827 is below 2.849.
+# 2. By the law that the paper printed for S-BASE, 32 experts are enough. The runs show this too: 2.827 is below 2.849.
 experts = 2 ** np.arange(10)
 small = predict_loss(SIZES["15M"].dense_parameters, experts, PRINTED["S-Base"])
 large = predict_loss(SIZES["55M"].dense_parameters, 1, PRINTED["S-Base"])

@@ -21,14 +21,14 @@ def largest(table, E):
     return E * np.bincount(table[:, 0], weights=p, minlength=E).max()
 
 
-# 1. The bound is above 1 where p E is, that is, from the first whole E above 1 / p on.
+# 1. The bound is above 1 if p E is above 1: from the first whole E above 1 / p on.
 first = int(np.floor(1 / p[0])) + 1
 assert p[0] * (first - 1) <= 1 < p[0] * first
 assert largest(balanced_table(counts, first), first) > 1.09
 print(f"1. from {first} experts on")
 
-# 2. With the words in any order the remainder is a table like any other: about as good or bad as a random one. The
-# balanced table looks at the counts and not at the ids. Its loads stay the same.
+# 2. If the words are in any order, the remainder is about as good or bad as a random table. The balanced table looks at
+# the counts and not at the ids. Its loads stay the same.
 E, order = 16, np.random.default_rng(0).permutation(V)
 p_before, tables = p, (modulo_table(V, E), balanced_table(counts, E))
 before = [largest(table, E) for table in tables]
@@ -38,8 +38,8 @@ np.testing.assert_allclose(after[1], before[1])
 assert after[0] > before[0]
 print(f"2. remainder {before[0]:.2f} becomes {after[0]:.2f}, balanced {before[1]:.2f} stays")
 
-# 3. At first all experts have 0 tokens. A word with c tokens goes to the emptiest expert, which then has c more than it
-# had, and so at most c more than the emptiest one has now. All other differences stay or shrink.
+# 3. At first all experts have 0 tokens. A word with c tokens goes to the emptiest expert. This expert then has at most
+# c tokens more than the expert that is now the emptiest. All other differences stay or shrink.
 draws = np.random.default_rng(1)
 for _ in range(20):
     some = draws.integers(0, 100, size=50)
@@ -47,8 +47,8 @@ for _ in range(20):
     assert np.ptp(loads) <= some.max()
 print("3. at most the count of the most frequent word, in 20 tries")
 
-# 4. All padding goes to expert 0, which has about a third of the tokens more than its share. With a mask the padding
-# has gate 0 and counts in no load.
+# 4. All padding goes to expert 0. So it has its share and about a third of all tokens in addition. With a mask the
+# padding has gate 0 and counts in no load.
 batch = np.concatenate([draws.integers(1, V, size=400), np.zeros(200, dtype=int)])
 real = batch != 0
 padded, mended = hash_layer(batch, 8), hash_layer(batch, 8, mask=real)

@@ -6,9 +6,9 @@ import numpy as np
 
 from routelaws.reference.routers.base import balanced_assignment, base_router, dual_bound
 
-# 1. Token 0 to expert 0 and token 1 to expert 1 give 3 + 1 = 4, the other way round 1 + 2 = 3. With the prices (p, 0)
-# token 0 is left with 3 - p or 1, and token 1 with 2 - p or 1. Token 0 wishes for expert 0 up to p = 2, token 1 for
-# expert 1 from p = 1 on. So all prices whose difference is between 1 and 2 prove it, and no others.
+# 1. Token 0 at expert 0 and token 1 at expert 1 give 3 + 1 = 4; the other choice gives 1 + 2 = 3. With the prices (p,
+# 0) token 0 is left with 3 - p or 1, and token 1 with 2 - p or 1. Token 0 wishes for expert 0 up to p = 2, token 1 for
+# expert 1 from p = 1 on. So prices prove it exactly if their difference is between 1 and 2.
 two = np.array([[3.0, 1.0], [2.0, 1.0]])
 assert balanced_assignment(two).expert[:, 0].tolist() == [0, 1]
 for p in np.arange(0, 3.25, 0.25):
@@ -16,9 +16,8 @@ for p in np.arange(0, 3.25, 0.25):
 print("1. token 0 to expert 0, token 1 to expert 1; prices (p, 0) with p from 1 to 2")
 
 # 2. In training nothing moves: every balanced choice gets 5 for each of the two places, so the best stays the best. The
-# old prices with 5 more for expert 2 prove it. Subtracting 2 from all three prices proves it too. The reference returns
-# another point of the region of prices that do. In evaluation expert 2 now has three tokens and was wanted by none
-# before.
+# old prices with 5 more for expert 2 prove it. Subtracting 2 from all three prices proves it too. Many prices prove it,
+# and the reference returns other prices. In evaluation, no token wanted expert 2 before; now it has three tokens.
 s = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 raised = s + [0, 0, 5]
 before, after = balanced_assignment(s), balanced_assignment(raised)
@@ -30,9 +29,9 @@ print(
     "2. prices", before.prices, "become", after.prices, " evaluation:", base_router(raised, training=False).expert[:, 0]
 )
 
-# 3. Every token is left with the same at both experts, so it bids nothing above the price. The first expert fills up,
-# and from then on one token after the other is turned away from it, at the price 0. Expert 1 stays empty for ever. A
-# step above 0 makes expert 0 dearer with every bid, until expert 1 is better.
+# 3. Both experts leave a token the same amount, so it bids nothing above the price. The first expert fills up. From
+# then on it rejects one token after the other, at the price 0. Expert 1 stays empty for ever. A step above 0 makes
+# expert 0 dearer with every bid, until expert 1 is better.
 for step, bids_allowed in ((0.0, 1000), (0.01, 1000)):
     p, bids, free, count = np.zeros(2), [[], []], [0, 1, 2, 3], 0
     while free and count < bids_allowed:
@@ -45,8 +44,8 @@ for step, bids_allowed in ((0.0, 1000), (0.01, 1000)):
     assert (len(free) > 0) == (step == 0)
     print(f"3. step {step}: {count} bids, {len(free)} tokens without a place, prices {p}")
 
-# 4. Each expert has two tokens, and one of them, the expert that pays best, has a third. The prices that are paid are
-# then at most 2 times the sum of all prices, and the largest price once more.
+# 4. Each expert has two tokens; only the expert that pays best has a third token. The tokens then pay at most 2 times
+# the sum of all prices plus the largest price.
 seven = np.vstack([s, [5.0, 5.0, 5.0]])
 shares = [c for c in itertools.product(range(3), repeat=7) if sorted(np.bincount(c, minlength=3)) == [2, 2, 3]]
 best = max(seven[np.arange(7), list(c)].sum() for c in shares)

@@ -27,17 +27,16 @@ np.testing.assert_allclose(1 + noise[1], 1)
 np.testing.assert_allclose(variance(pi, 3 * level, 0.0), 9 * noise[0])
 print(f"1. gradient 0, variance {noise[0]:.3f} without a baseline, {noise[1]:.3f} with the value as the baseline")
 
-# 2. The gradient is the probability times (reward - value). For the unlikely expert both policies have about the same
-# second factor, but its probability is 0.01 and not a third. So a policy that is sure of the wrong expert hardly
+# 2. The gradient is the probability times (reward - value). Both policies have about the same second factor for the
+# unlikely expert. But its probability is 0.01 instead of a third. So a policy that is sure of the wrong expert hardly
 # learns: it rarely tries the right one. That is a reason for the entropy term.
 r = np.array([-2.0, -1.0, -2.0])
 sure, open_minded = (exact_gradient(policy, r)[1] for policy in (np.array([0.98, 0.01, 0.01]), np.full(3, 1 / 3)))
 assert 0 < sure < open_minded / 20
 print(f"2. {sure:.4f} against {open_minded:.4f}")
 
-# 3. The reward that the drawn expert brings on the mean is here the reward itself. Every advantage is then zero, and
-# the mean of the estimates is zero and not the gradient. A baseline may know everything about the token and nothing
-# about the draw.
+# 3. Here the mean reward of the drawn expert is the reward itself. Every advantage is then zero, so the mean of the
+# estimates is zero instead of the gradient. A baseline may depend on the token, but not on the draw.
 r = np.log([0.4, 0.1, 0.2])
 mean = pi @ ((r - r)[:, None] * (np.eye(3) - pi))
 assert not mean.any() and np.abs(exact_gradient(pi, r)).max() > 0.2

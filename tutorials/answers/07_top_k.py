@@ -24,9 +24,9 @@ assert expert_capacity(T, E, 2, 1.25) == 5 and not dispatch(routing.expert, E, 5
 assert expert_capacity(T, E, 2, 1.26) == 6 and dispatch(routing.expert, E, 6).kept.all()
 print("2. any c above 5/4")
 
-# 3. With one choice there is no second round: "choice" and "token" are one order, that of the text, and the last token
-# comes last. By "priority" it can still push an earlier one out. (The gate has to be the probability: one that is
-# divided by itself is 1 for all.)
+# 3. With one choice there is no second round: "choice" and "token" both follow the text, and the last token comes last.
+# With "priority" it can still displace an earlier token. (The gate must be the probability: a gate divided by itself is
+# 1 for all tokens.)
 draws, changed = np.random.default_rng(0), {"choice": 0, "token": 0, "priority": 0}
 for _ in range(100):
     before = draws.normal(size=(8, E))
@@ -42,8 +42,8 @@ for _ in range(100):
 assert changed["choice"] == changed["token"] == 0 < changed["priority"]
 print("3.", changed)
 
-# 4. Nothing: all scores of a token move by the same number, so the order of its experts stays, and gates do not know of
-# the bias.
+# 4. Nothing changes: all scores of a token move by the same number, so the order of its experts stays, and gates do not
+# use the bias.
 bias = np.array([0.0, 0.1, 0.2])
 plain, moved = top_k_router(z, 2, bias=bias), top_k_router(z, 2, bias=bias + 5)
 assert (plain.expert == moved.expert).all() and (plain.gate == moved.gate).all()

@@ -11,8 +11,8 @@ from routelaws.reference.routers.mixture_of_tokens import mixture_of_tokens
 z = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], dtype=float)
 T, E = z.shape
 
-# 1. E experts take C tokens each: E C / T = c experts for a token, where c T / E is whole. C is T at most, so c = E is
-# the largest that makes a difference: every expert takes every token. An infinite c gives the same.
+# 1. E experts take C tokens each. If c T / E is whole, this gives E C / T = c experts per token. C is at most T, so a c
+# above E has no effect: at c = E every expert takes every token. An infinite c gives the same.
 for c in (0.5, 1.0, 2.0, 3.0):
     assert expert_choice_router(z, c).experts_per_token.mean() == c
 assert (expert_choice_router(z, math.inf).experts_per_token == E).all()
@@ -35,7 +35,7 @@ swapped = mixture_of_tokens(params, x[order]).output
 np.testing.assert_allclose(swapped, mixture_of_tokens(params, x).output[order])
 print("3. the outputs are swapped, and nothing else changes")
 
-# 4. All experts. Each has to take C = ceil(c / E) tokens, at least one, and there is one.
+# 4. All experts. Each expert must take C = ceil(c / E) tokens, at least one, and there is one token.
 for c in (0.5, 1.0, 2.0):
     alone = expert_choice_router(z[:1], c)
     assert alone.token.tolist() == [[0]] * E

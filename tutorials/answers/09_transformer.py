@@ -10,13 +10,13 @@ config = ModelConfig(**sizes, router="sinkhorn", experts=4)
 params = transformer.init(np.random.default_rng(0), config)
 tokens = np.random.default_rng(1).integers(0, 12, size=(2, 7))
 
-# 1. Block i, counted from 0, is routed where i + 1 is a multiple of 3: the third and the last.
+# 1. Block i, counted from 0, is routed if i + 1 is a multiple of 3: these are the third and the last block.
 six = ModelConfig(blocks=6, router="sinkhorn", experts=4, routing_frequency=1 / 3)
 assert [i for i in range(6) if six.is_routed(i)] == [2, 5]
 print("1. blocks 2 and 5, counted from 0")
 
-# 2. The logits of a place are the products of one vector with twelve equal ones, so all are equal, and each token has
-# the probability 1/12: log 12.
+# 2. The logits of a place are the products of one vector with twelve equal vectors, so they are equal. Each token has
+# the probability 1/12, so the loss is log 12.
 alike = params | {"embedding": np.tile(params["embedding"][:1], (12, 1))}
 found = transformer.loss(alike, tokens, config).cross_entropy
 np.testing.assert_allclose(found, np.log(12))
@@ -34,7 +34,7 @@ for tree, same in ((params, False), (alone, True)):
     assert np.array_equal(*last) == same
 print("3. none: the prediction depends on the token at its own place alone")
 
-# 4. It is 0: the expert takes no part in the loss, so the loss does not change when its weights do. HASH with four
+# 4. It is 0: the loss does not use this expert, so it does not change when the expert's weights change. HASH with four
 # experts sends token t to expert t mod 4. A text without the tokens 3, 7 and 11 leaves expert 3 idle.
 hashed = ModelConfig(**sizes, router="hash", experts=4)
 params = transformer.init(np.random.default_rng(0), hashed)

@@ -21,12 +21,12 @@ def write(batches):
 text, validation = write(steps), write(16)
 floor = -(0.7 * np.log(0.7) + 0.3 * np.log(0.1))
 
-# 1. Four equal chances: -4 (1/4) log(1/4) = log 4. A single successor is certain: its loss is 0.
+# 1. Four equal chances give -4 (1/4) log(1/4) = log 4. A single successor is certain: its loss is 0.
 np.testing.assert_allclose(-sum(p * np.log(p) for p in [1 / 4] * 4), np.log(4))
 print(f"1. {np.log(4):.4f} and 0")
 
-# 2. The table of pairs knows the language almost, since each word occurs hundreds of times. It is better than the
-# models of width 8, but it needs a number for each pair of words. The models have to make do with fewer.
+# 2. The table of pairs is close to the language, because each word occurs hundreds of times. It is better than the
+# models of width 8, but it needs a number for each pair of words. The models have fewer numbers.
 counts = np.ones((V, V))
 np.add.at(counts, (text[..., :-1].ravel(), text[..., 1:].ravel()), 1)
 share = counts / counts.sum(axis=1, keepdims=True)
@@ -34,17 +34,17 @@ loss = -np.log(share[validation[..., :-1], validation[..., 1:]]).mean()
 assert floor < loss < 1.2 and counts.size == V**2
 print(f"2. loss {loss:.4f} with {counts.size} numbers")
 
-# 3. No: the floor is the mean loss of the true probabilities, and any others have a larger one. On a finite text a
-# model may be below it by luck, and on the text that it has learned from by heart.
+# 3. No: the floor is the mean loss of the true probabilities, and all other probabilities have a larger mean loss. A
+# model may be below it by luck on a finite text, or on text that it has memorised in training.
 wrong = 0.9 * follows + 0.1 / V
 for word in range(V):
     kept = follows[word] > 0
     assert -(follows[word][kept] * np.log(wrong[word][kept])).sum() > floor
 print("3. no")
 
-# 4. It is worse than HASH. HASH knows from the first step which expert a word belongs to, and that is all there is to
-# know here. S-BASE has to learn a router, while the experts learn at the same time; and in evaluation it goes by the
-# logits of that router alone, without the plan that it had in training.
+# 4. It is worse than HASH. HASH knows the expert of each word from the first step, and this language needs nothing
+# else. S-BASE must learn a router while the experts learn. In evaluation it uses only the router's logits, without the
+# plan of training.
 try:
     import optax  # noqa: F401
 

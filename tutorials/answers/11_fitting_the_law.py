@@ -11,15 +11,15 @@ sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i 
 N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
 loss = predict_loss(N, E, truth) * 10 ** np.random.default_rng(0).normal(0, 0.003, N.size)
 
-# 1. The slope in log E_hat is b + c log N. It is 0 at N = 10 to the power -b/c. There it moves by half an order of
-# magnitude and more for a change of c that rounding hides, and it lies far beyond every size that was trained. So a law
-# with three decimals says next to nothing about this size.
+# 1. The slope in log E_hat is b + c log N. It is 0 at N = 10 to the power -b/c. A change of c that rounding hides moves
+# this size by half an order of magnitude or more, and the size is far above every trained size. So a law with three
+# decimals does not determine this size.
 sizes_of_no_gain = [cutoff(truth), cutoff(truth._replace(c=truth.c + 0.0005))]
 assert sizes_of_no_gain[1] < sizes_of_no_gain[0] / 3 and sizes_of_no_gain[1] > 10 * max(sizes)
 print("1.", " and ".join(f"{size:.1e}" for size in sizes_of_no_gain), "parameters")
 
-# 2. Most of what tells E_max is gone: the lines of the rows that are left hardly bend at the end of many experts. The
-# number that is found is far from the true one, though the law fits the rows that are left as well as before.
+# 2. Most information about E_max is gone: the lines of the remaining rows hardly bend at many experts. The fitted
+# number is far from the true one, although the law fits the remaining rows as well as before.
 few = E <= 64
 fit, all_rows = fit_routed(N[few], E[few], loss[few]), fit_routed(N, E, loss)
 off, off_before = (abs(np.log(each.coefficients.E_max / truth.E_max)) for each in (fit, all_rows))
@@ -27,7 +27,7 @@ assert off > off_before and fit.rmsle < 1.2 * all_rows.rmsle
 found = [round(each.coefficients.E_max) for each in (all_rows, fit)]
 print(f"2. E_max {found[0]} from all rows, {found[1]} without those ({fit.status})")
 
-# 3. Yes. What made the lowest place move along the valley was the noise.
+# 3. Yes. The noise made the lowest place move along the valley.
 exact = fit_routed(N, E, predict_loss(N, E, truth))
 assert [f"{found:.3f}" for found in exact.coefficients] == [f"{true:.3f}" for true in truth]
 print("3.", [round(number, 3) for number in exact.coefficients])

@@ -9,7 +9,7 @@ from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.reference.laws.uncertainty import Quantity, student_quantile
 
-# 1. Narrower, and so it holds the truth less often than it says. Student's quantile is larger than 2 because the
+# 1. It is narrower, so it contains the truth less often than it claims. Student's quantile is larger than 2 because the
 # scatter itself is estimated, from five numbers alone.
 y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
 error = y.std(ddof=1) / np.sqrt(5)
@@ -38,14 +38,14 @@ before, after = widths(N > 0, 1.0), widths(N > 0, 1 / 3)
 assert after[1] < 0.5 * before[1] and after[0] < before[0] ** 0.5
 print(f"2. cut-off: a factor of {before[0]:.0f} becomes {after[0]:.1f}; slope: {before[1]:.4f} becomes {after[1]:.4f}")
 
-# 3. Both intervals become wider, that of the cut-off more: there is less of a lever by which to see how the slope
-# changes with size, and the way to the cut-off is longer.
+# 3. Both intervals become wider, the cut-off's interval more. The sizes span a shorter range, so the change of the
+# slope with size is less certain, and the cut-off is further away.
 fewer = widths(sizes[5] > N, 1.0)
 assert fewer[0] > before[0] and fewer[1] > before[1]
 print(f"3. cut-off: a factor of {fewer[0]:.0f}; slope: {fewer[1]:.4f}")
 
 # 4. Six draws from six sizes, without order, give 462 kinds of tables; 210 of them lack the largest size. The kinds are
-# not equally likely: each draw misses the largest with probability 5/6, so that a third of the tables drawn lack it.
+# not equally likely: each draw misses the largest size with probability 5/6, so a third of the drawn tables lack it.
 kinds = list(itertools.combinations_with_replacement(range(6), 6))
 lacking = sum(5 not in kind for kind in kinds)
 assert (len(kinds), lacking) == (462, 210) and round((5 / 6) ** 6, 2) == 0.33

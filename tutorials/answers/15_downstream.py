@@ -19,16 +19,16 @@ small, large = C <= 1.1e20, C > 1.1e20
 Q_true = predict_accuracy(truth, C, guess_rate=guess_rate)
 Q = np.random.default_rng(0).binomial(asked, Q_true) / asked
 
-# 1. Take the guesses out. Of two choices one in two is guessed, of four one in four. So the model knows more of the
-# quiz with four choices, though its accuracy there is lower.
+# 1. Take the guesses out. With two choices a guess is right one time in two, with four choices one time in four. So the
+# model knows more of the quiz with four choices, though its accuracy there is lower.
 two, four = float(normalise(0.7, 1 / 2)), float(normalise(0.6, 1 / 4))
 assert two < four
 print(f"1. it knows {two:.3f} of the quiz with two choices and {four:.3f} of the one with four")
 
-# 2. The accuracy above guessing is multiplied by 0.95, so that its surprise falls to E = -ln 0.95 and not to 0. The law
-# with a ceiling gives this back exactly, as there is no chance in the table. The direct law knows no ceiling. Below the
-# cut it hides E in a slope that is a little flatter than the true one, and fits well. Above the cut it says more than
-# the largest runs reach, and for runs far larger still more than any run can reach.
+# 2. The accuracy above guessing is multiplied by 0.95, so its surprise falls to E = -ln 0.95 and not to 0. The law with
+# a ceiling recovers this exactly, because the table has no noise. The direct law has no ceiling. Below the cut it fits
+# well: it hides E in a slope that is slightly flatter than the true one. Above the cut it predicts more than the
+# largest runs reach, and for much larger runs more than any run can reach.
 spoilt = 0.95 * (Q_true - guess_rate) + guess_rate
 direct = fit_direct(C[small], spoilt[small], guess_rate).coefficients
 ceiling = fit_ceiling(C[small], spoilt[small], guess_rate).coefficients
@@ -52,9 +52,9 @@ for far in (1e21, 1e22):
     print(f"3. {far:.0e} FLOPs: from {low:.3f} to {high:.3f}")
 assert widths[0] < widths[1]
 
-# 4. Ask where pass@k at a tenth of the compute reaches pass@1 at the whole. At k = 1 the logarithm is c + alpha ln C;
-# with a tenth of C it is larger by -alpha ln 10. Each unit of ln k changes it by beta + delta ln C, which is below 0
-# here. Divide. Larger models gain more from each attempt, so that fewer attempts will do.
+# 4. Find the k where pass@k at a tenth of the compute reaches pass@1 at the full compute. At k = 1 the logarithm is c +
+# alpha ln C; with a tenth of C it is larger by -alpha ln 10. Each unit of ln k changes it by beta + delta ln C, which
+# is below 0 here. Divide. Larger models gain more from each attempt, so they need fewer attempts.
 law = RepeatedCoefficients(c=9.0, alpha=-0.18, beta=0.9, delta=-0.025)
 attempts = []
 for whole in (1e20, 1e21, 1e22):

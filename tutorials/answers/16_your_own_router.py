@@ -22,9 +22,9 @@ def log_sum_exp(logits, axis=-1):
     return np.squeeze(largest, axis) + np.log(np.exp(logits - largest).sum(axis=axis))
 
 
-# 1. Where all logits of a token are far below those of another token: all its exponentials become 0, and 0 / 0 is nan.
-# Lessons and models rarely meet such a group. The suite does: some of its logits are a hundred times normal numbers,
-# so that tokens lie hundreds apart, and in 32 bits the exponential of -104 is 0.
+# 1. It fails if all logits of a token are far below the logits of another token: all its exponentials become 0, and 0 /
+# 0 is nan. Lessons and models rarely meet such a group. The suite has such groups: some of its logits are normal
+# numbers times a hundred, so tokens are hundreds apart. In 32 bits the exponential of -104 is 0.
 def softmax_of_all(logits):
     powers = np.exp(logits - logits.max())
     return powers / powers.sum(axis=-1, keepdims=True)
@@ -38,9 +38,9 @@ assert row.verdict == "defect"
 print("1.", row.verdict, "-", row.detail.partition(";")[0])
 
 
-# 2. Wrong, within the first calls: before anything is drawn, the suite gives every softmax rows so far apart that no
-# number is in reach of the exponential for all of them. A softmax that passes there is asked little more when it is
-# alone: its test asks for log_sum_exp as well, and is skipped where that is missing. So look at the calls too.
+# 2. It is wrong in the first calls. Before any random draw, the suite gives every softmax rows that are so far apart
+# that no single shift keeps all exponentials in range. A softmax that passes gets few further calls if it is alone: its
+# test also needs log_sum_exp, and is skipped without it. So look at the calls too.
 def hurried_softmax(logits):
     powers = np.exp(logits)
     return powers / powers.sum(axis=-1, keepdims=True)
@@ -57,8 +57,8 @@ assert few.verdict == many.verdict == "right" and few.examples < many.examples
 print(f"2. alone {alone.verdict}; calls of the right one: {few.examples} alone, {many.examples} with log_sum_exp")
 
 
-# 3. It is wrong as soon as the fraction is not whole, and it does not know that infinity means "drop no token". Here it
-# raises on infinity, which explains more than a wrong number, so that this is the verdict.
+# 3. It is wrong if the fraction is not whole, and it ignores that infinity means "drop no token". On infinity it
+# raises. This explains more than a wrong number, so it is the verdict.
 def expert_capacity(num_tokens, num_experts, k, capacity_factor):
     return int(capacity_factor * k * num_tokens / num_experts)
 
@@ -68,9 +68,9 @@ assert row.verdict in ("defect", "differs") and row.failed
 print("3.", row.verdict, "-", row.detail)
 
 
-# 4. Without "stable" NumPy may leave equal scores in any order, and which one depends on the processor: on some, short
-# rows happen to stay in order. Any rule is allowed, so the suite says "right", and names the rule as a fact. It asks
-# for few experts, so it may see the lower index: long rows show the difference everywhere.
+# 4. Without "stable", NumPy may return equal scores in any order. The order depends on the processor: on some, short
+# rows happen to stay in order. Any rule is allowed, so the suite reports "right", and names the rule as a fact. The
+# suite uses few experts, so it may see the lower index. Long rows show the difference on every processor.
 def unstable(scores, k):
     return np.argsort(-scores, axis=-1)[:, :k]
 
