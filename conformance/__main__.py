@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        kept = os.path.abspath(options.export_failing or folder)  # else it leaves a folder in the working directory
+        kept = os.path.abspath(options.export_failing or folder)  # not in the working directory
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(kept, "hypothesis"))
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or "routelaws.accelerated"]
         runs_tests = not (options.list or options.show)

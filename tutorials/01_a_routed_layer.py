@@ -180,7 +180,7 @@ print("tokens in the places of each expert:", placement.token.tolist(), f"({T} i
 # ## 6. What an expert computes
 #
 # An expert is a *feed-forward network*: it multiplies the token by a matrix, bends the result by a function, and
-# multiplies by a second matrix. The bend is called GELU: it leaves large numbers as they are and presses negative ones
+# multiplies by a second matrix. The bend is called GELU: it leaves large numbers unchanged and presses negative numbers
 # towards 0.
 #
 # $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$

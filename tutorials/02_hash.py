@@ -373,8 +373,7 @@ print(f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, 
 # %% [markdown]
 # ## What to remember
 #
-# - A hash sends each token id to the same expert for ever. There is nothing to learn, and nothing depends on other
-#   tokens.
+# - A hash always sends a token id to the same expert. There is nothing to learn, and nothing depends on other tokens.
 # - Words are not equally frequent, so equal numbers of words are not equal loads.
 # - No table can bring the largest load below $p_0 E$ fair shares, or $p_0 E / k$ with k experts for each word.
 # - A table that is even over one text is not even over another.

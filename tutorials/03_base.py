@@ -116,8 +116,8 @@ assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * A).sum()
 # ## 3. Prices
 #
 # Here is another way to assign. Give each expert a *price* $p_e$, which each of its tokens has to pay. A token then
-# looks at what is left to it, score less price, and wishes for the expert where most is left. If an expert is wanted by
-# too many, its price should go up. Compare no prices with some well-chosen ones.
+# looks at what is left to it, score minus price, and wishes for the expert where most is left. If an expert is wanted
+# by too many, its price should go up. Compare no prices with some well-chosen ones.
 
 # %%
 for p in (np.zeros(E), np.array([3.0, 2.0, 0.0])):
@@ -129,8 +129,8 @@ for p in (np.zeros(E), np.array([3.0, 2.0, 0.0])):
 assert all(left[t, exact[t]] == left[t].max() for t in range(T))
 
 # %% [markdown]
-# With the second prices the choice from section 1 gives every token an expert that it wishes for. Two tokens do not
-# mind between two experts. No token wants to move, and every expert is full. That is the situation we want. The next
+# With the second prices the choice from section 1 gives every token an expert that it wishes for. For two tokens, two
+# experts are equally good. No token wants to move, and every expert is full. That is the situation we want. The next
 # section shows why: at such prices the choice *has* to be the best.
 #
 # In the lab you can [move the prices yourself](../docs/site/lab/routers.md?base.prices=0,0,0) and watch who leaves.
@@ -344,8 +344,8 @@ same(dual_bound(large, found.prices), found.objective)
 same(np.bincount(found.expert[:, 0]), np.full(8, 8))
 
 # %% [markdown]
-# Experts that are wanted more are dearer. The prices are in units of the scores, and only their differences matter: add
-# 1 to all prices, and everybody pays 1 more wherever they go. The reference makes the least price 0.
+# Experts that more tokens want have higher prices. The prices are in units of the scores, and only their differences
+# matter: add 1 to all prices, and everybody pays 1 more wherever they go. The reference makes the least price 0.
 
 # %%
 same(dual_bound(s, np.array([4.0, 3.0, 1.0])), dual_bound(s, np.array([3.0, 2.0, 0.0])))

@@ -302,7 +302,7 @@ same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 # %% [markdown]
 # Both experts have their share now, and expert 1 gets most of those tokens that lose the least by it. The reference
 # works in the logarithm too. There is one more trouble: the farther the logits of different tokens are apart, the more
-# sweeps it takes. After a hundred sweeps the reference goes over to Newton's method, which finds the same plan
+# sweeps it takes. After a hundred sweeps the reference changes to Newton's method, which finds the same plan
 # in fewer steps.
 
 # %%
@@ -429,7 +429,7 @@ print(f"8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e
 # - Sinkhorn's algorithm divides rows and columns in turn. In code it works with logarithms, so that nothing
 #   overflows.
 # - The lower the temperature, the nearer the plan is to the choice of BASE.
-# - The plan depends on later tokens. So it is used in training only, and evaluation goes by the logits.
+# - The plan depends on later tokens. So it is used in training only, and evaluation uses the logits.
 #
 # ## Exercises
 #

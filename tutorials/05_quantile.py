@@ -19,8 +19,8 @@
 # $$\mathrm{expert}(t) = \arg\max_e (s_{te} - \beta_e)$$
 #
 # The prices are called the *bias* β, since they bias the choice. They have no part in the gate, the number that the
-# output of the expert is multiplied by. Take the six tokens of lesson 1. Hold the prices of experts 1 and 2, and make
-# expert 0 dearer and dearer.
+# output of the expert is multiplied by. Take the six tokens of lesson 1. Keep the prices of experts 1 and 2, and raise
+# the price of expert 0 step by step.
 
 # %%
 import numpy as np
@@ -221,7 +221,7 @@ assert (gaps["middle"][:, -1] == 0).all() and (gaps["end"][:, -1] > 0).sum() > 1
 # With the ends most groups are stuck above the optimum. What holds them? With $\alpha_t$ at the end of its interval,
 # the second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So among the candidates for the new
 # $\beta_e$ stands the old one, once for each such token. Often the new price is one of these: it does not move. With
-# the middle no candidate equals the old price, unless a token does not mind between two experts.
+# the middle no candidate equals the old price, unless two experts are equally good for a token.
 
 # %%
 some, beta = np.random.default_rng(4).normal(size=(32, 4)), np.zeros(4)

@@ -12,7 +12,7 @@
 # ## 1. A policy
 #
 # The routers of lessons 1, 3 and 4 learn through the *gate*, the number that the output of an expert is multiplied by.
-# RL-R (Clark et al. 2022) has no such gate: the output of the expert is taken as it is. Then a small change of the
+# RL-R (Clark et al. 2022) has no such gate: the output of the expert is used unchanged. Then a small change of the
 # router's logits changes nothing at all, until the choice jumps. There is no slope to follow.
 #
 # So RL-R learns like a player of a game. The router turns the logits of a token into probabilities and *draws* an
@@ -487,7 +487,7 @@ print(f"4096 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {
 # 1. All three experts bring the same reward. What is the exact gradient? What is the variance of the estimate without a
 #    baseline, and with the value as the baseline?
 # 2. A policy is nearly sure: one expert has 0.98, the two others 0.01 each, and one of these two would be the best. How
-# large is the gradient for its logit, compared with a policy of thirds? What does that mean for learning?
+#    large is the gradient for its logit, compared with a policy of thirds? What does that mean for learning?
 # 3. Could the baseline be the reward that the *drawn* expert brings on the mean? Enumerate, and say what goes wrong.
 # 4. The gradient of the entropy pushes a policy towards being undecided. Check by a small step along
 #    $\pi_e (J' - \log \pi_e)$ with $J' = \sum_j \pi_j \log \pi_j$ that the entropy grows, and say for which policy this

@@ -146,9 +146,9 @@ assert not measured[1, "sum"].any() and measured[1, "none"].any() and measured[2
 
 # %% [markdown]
 # With $k = 1$ and "sum" all slopes are exactly 0. The gate is a number divided by itself: it is 1, whatever the logits
-# are. The router gets no signal and stays as it was drawn at random, and no message says so. With $k = 2$ and "sum" the
-# two chosen experts have slopes, and the others none. In some libraries this division is the default, also for $k = 1$.
-# The reference refuses it.
+# are. The router gets no signal and keeps its random weights, and no message reports it. With $k = 2$ and "sum" the two
+# chosen experts have slopes, and the others none. In some libraries this division is the default, also for $k = 1$. The
+# reference refuses it.
 
 # %%
 try:
@@ -260,8 +260,8 @@ assert below.loss < 1
 # %% [markdown]
 # ## 5. Large logits
 #
-# A second loss has to do with the size of the logits. A softmax does not change if the same number is added to all
-# logits of a token, so nothing stops logits from growing, and large numbers are rounded coarsely. The *z-loss*
+# A second loss limits the size of the logits. A softmax does not change if the same number is added to all logits of a
+# token, so nothing stops logits from growing, and large numbers are rounded coarsely. The *z-loss*
 # ([`z_loss`](../reference/balance.py)) is the mean square of the logarithm of the softmax's denominator. It grows as
 # the largest logit of a token moves away from 0, so it keeps that logit small.
 
@@ -451,8 +451,8 @@ print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by
 #
 # - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
 #   the router learns nothing.
-# - A balance loss pushes an expert down if its share is above the mean share that its tokens see. A bias goes by the
-#   counts alone, and does not touch the gradient.
+# - A balance loss pushes an expert down if its share is above the mean share that its tokens see. A bias uses only the
+# counts, and does not change the gradient.
 # - Which token is dropped depends on the order of the queue. Some orders let later tokens push earlier ones out.
 #
 # ## Exercises

@@ -40,7 +40,7 @@ same(follows.sum(axis=1), np.ones(V))
 #
 # $$\mathrm{floor} = -\sum_i p_i \log p_i$$
 #
-# No model can do better. A model that knows nothing gives all words the same probability.
+# No model can do better. A model that has learned nothing gives all words the same probability.
 
 # %%
 floor = 0.0

@@ -84,7 +84,7 @@ def write_reproduction(
         rows: the rows for the laws in N and E, as `table.select_rows`; None: the paper's for the released table, every
             seed for others.
         loss: the main loss column; loss_validation if None.
-        huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for none.
+        huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
         tell: called with a progress line.
         full: write every table, not only the answer, its figures and the cautions.
 

@@ -246,7 +246,7 @@ def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple
 
     Args:
         cells: [n] text.
-        units: allowed units of a number, such as UNITS_OF["tokens"] for 300B; None for none.
+        units: allowed units of a number, such as UNITS_OF["tokens"] for 300B; None if no unit is allowed.
 
     Returns:
         [n] float64, and [n] bool.

@@ -49,7 +49,7 @@ def draw_all(
         results: of `reproduction.gather`.
         runs: the trusted ones.
         sweep, found: of `read_sweep` and `sweep_findings.find`; None for a table.
-        tell: called with a progress line; None for none.
+        tell: called with a progress line; None for no progress lines.
 
     Returns:
         The names of the drawn figures, in the order of FIGURES and OF_A_SWEEP.

@@ -96,7 +96,7 @@ def compare_laws(
     ratio: float | None = None,
     least_gain: float = downstream.LEAST_GAIN,
 ) -> Study:
-    """Fit every law below a budget and score it above.
+    """Fit every law to the runs below a budget, and score it on the runs above.
 
     Args:
         table: of `read_accuracies`.

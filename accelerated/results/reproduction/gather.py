@@ -28,7 +28,7 @@ def gather(
     Args:
         source: the runs, with their choice of rows and their loss, see `table.with_main_loss`.
         tell: called with a progress line before each part.
-        huber: delta in log10 units of an additional fit by a sum of Huber terms; None for none.
+        huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
         point: key of runs that differ only in their seed, see `runs.seed_scatter`.
         name: printed name of the table; the names of its files if "".
 

@@ -198,8 +198,8 @@ def _spread_windows(
     """Return up to `num_batches` batches of evenly spaced windows of `tokens`.
 
     The windows of a batch are n chosen windows apart: a router that groups sequences would otherwise show a window the
-    text that follows it, in the next row of its batch. With a single batch they are neighbours all the same, and a
-    document that is longer than n windows meets its own later text.
+    text that follows it, in the next row of its batch. With a single batch the windows are neighbours nevertheless, and
+    a document longer than n windows is grouped with its own later text.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches; at least 1 is needed")
