@@ -39,7 +39,7 @@ class Result(NamedTuple):
     size: str
     hash: str
     largest: float  # largest over mean load, all choices together
-    choice: float  # largest over mean load of one choice, for the worst choice
+    choice: float  # largest over mean load of the worst choice
     least: float  # lower limit of `largest` for any table
     sets: int  # different sets of experts
 

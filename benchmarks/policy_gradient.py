@@ -57,7 +57,7 @@ ESTIMATORS = tuple(itertools.product(CREDITS, BASELINES))
 D_MODEL, HIDDEN, VOCAB_SIZE = 8, 16, 6
 SEEDS = 5  # number of models; the result is their median
 MOST_DRAWS = 5000  # most draws that are enumerated
-UNBIASED = 1e-9  # a bias below it is rounding
+UNBIASED = 1e-9  # a smaller bias is rounding
 LEARNING_RATE = 0.5  # learning rate of the training by `--steps`
 
 

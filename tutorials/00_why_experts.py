@@ -183,7 +183,7 @@ assert len(ids) == 62
 # ## 4. Balance and collapse
 #
 # The router is a small matrix that is trained together with the experts. There is a trap: an expert that gets no tokens
-# learns nothing, and so nothing gives the router a reason to choose it later.
+# learns nothing, and so the router has no reason to choose it later.
 #
 # We trained three models: one without balance, one with balance, and a dense one. The first left the router to itself.
 # The second had a small term added to the loss, the *auxiliary loss*, which pushes the router towards equal numbers of
@@ -238,8 +238,8 @@ assert (even < unbalanced).all() and (unbalanced < dense).all()
 # %% [markdown]
 # ## 5. What the experts learned
 #
-# Which tokens does each expert get? We send the text through the model and count. Here are the most frequent tokens of
-# each expert, of those that go to it in most cases.
+# Which tokens does each expert get? We send the text through the model and count. Here are the most frequent tokens
+# that go to each expert in most cases.
 
 # %% tags=["folded"]
 inputs = model.text[:, :-1]

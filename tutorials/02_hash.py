@@ -31,8 +31,8 @@ assert vocabulary[ids[0]] == text[0] and ids.max() + 1 == len(vocabulary)
 #
 # $$\mathrm{expert}(t) = \mathrm{id}(t) \bmod E$$
 #
-# A rule that turns a name into a place, without looking anything up that was learned, is called a *hash*. Hence the
-# name of the router (Roller et al. 2021). Clark et al. 2022 measured models with such a router. Their main text
+# A *hash* is a rule that turns a name into a place without anything learned. Hence the name of the router (Roller et
+# al. 2021). Clark et al. 2022 measured models with such a router. Their main text
 # does not say which hash; the remainder is [our choice](../docs/choices.md). The lab has
 # [such a router beside others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
 
@@ -175,14 +175,14 @@ assert words[0] == words[1] == 1 and tokens[0] > counts.sum() / E
 print("load in fair shares: ", (E * loads_of(fair, p, E)).round(2))
 
 # %% [markdown]
-# [`balanced_table`](../reference/routers/hash_layer.py) does the same. Most experts now have the same load. The two
-# most frequent words have an expert each, all to themselves, and one of these two still has too much to do.
+# [`balanced_table`](../reference/routers/hash_layer.py) does the same. Most experts now have the same load. Each of the
+# two most frequent words has its own expert, and one of these two still has too much to do.
 
 # %% [markdown]
 # ## 4. What no table can do
 #
-# The most frequent word has the share $p_0$ of the text, and it goes to one expert wherever it stands. So some expert
-# has at least the load $p_0$. A fair share is 1/E. Whatever the table,
+# The most frequent word has the share $p_0$ of the text, and it goes to one expert at every place. So some expert has
+# at least the load $p_0$. A fair share is 1/E. Whatever the table,
 #
 # $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, p_0 E)$$
 #
@@ -307,9 +307,9 @@ same(load, np.full(8, 1 / 8))
 # %% [markdown]
 # ## 7. Ask the table about something else
 #
-# A table can be asked about the token *before*, or about the *position* in the text. Or about two tokens at once: the
-# *pair* of the token before and the token itself. A pair is rarer than each of its words, so the bound of section 4
-# sinks. (Here the words of a text are drawn one by one; in real texts some pairs belong together.)
+# A table can also use the token *before*, or the *position* in the text. Or about two tokens at once: the *pair* of the
+# token before and the token itself. A pair is rarer than each of its words, so the bound of section 4 sinks. (Here the
+# words of a text are drawn one by one; in real texts some pairs belong together.)
 
 # %%
 from routelaws.reference.routers.hash_layer import bigram_experts, position_ids, previous_tokens
@@ -382,7 +382,7 @@ print(f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, 
 #
 # Each has an answer, with the code that checks it, in [`answers/02_hash.py`](answers/02_hash.py).
 #
-# 1. From how many experts on is every table for the text of section 2 unfair, that is, the bound above 1?
+# 1. From which number of experts on is the bound above 1, so that every table is unfair for the text of section 2?
 # 2. Someone sorts the vocabulary by the alphabet, so that frequent words may have any id. What becomes of the
 #    remainder, and what of the balanced table?
 # 3. The emptiest and the fullest expert of `balanced_table` (with k = 1) differ by at most the count of the most

@@ -93,8 +93,8 @@ same((s * A).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
 # *mixture* of choices beats the best choice.
 #
 # And every table that keeps the conditions is a mixture of choices. (This is a theorem of Birkhoff and von Neumann.) To
-# take a table apart, find a choice whose entries are all above 0 in it, subtract as much of that choice as there is,
-# and go on with the rest. Each step makes at least one entry 0.
+# take a table apart, find a choice whose entries are all above 0 in the table. Subtract as much of that choice as
+# possible, and continue with the rest. Each step makes at least one entry 0.
 
 # %%
 rest, parts = A.copy(), []
@@ -143,9 +143,9 @@ assert all(left[t, exact[t]] == left[t].max() for t in range(T))
 #
 # $$\sum_t s_{t,e(t)} = \sum_t (s_{t,e(t)} - p_{e(t)}) + C \sum_e p_e \le \sum_t \max_e (s_{te} - p_e) + C \sum_e p_e$$
 #
-# The step in the middle says that no token is left with more than what its wish would leave it. Now look at the right
-# side. The choice e(t) does not occur in it. So it is a limit for *all* balanced choices. It is called the *bound* of
-# these prices. First as a loop, then in one line.
+# The middle step holds because no expert leaves a token more than its wish does. Now look at the right side. The choice
+# e(t) does not occur in it. So it is a limit for *all* balanced choices. It is called the *bound* of these prices.
+# First as a loop, then in one line.
 
 
 # %%
@@ -187,8 +187,8 @@ assert min(bounds) >= best
 # %% [markdown]
 # ## 5. What a price does to the bound
 #
-# Change the price of expert 0 alone; the others stay at 2 and 0. If it rises by a little, each token that wishes for
-# expert 0 is left with less by that much, and C times the price is added. So the slope of the bound is
+# Change the price of expert 0 alone; the others stay at 2 and 0. If it rises by a small amount, each token that wishes
+# for expert 0 loses this amount, and the bound gains C times this amount. So the slope of the bound is
 #
 # $$\text{places} - \text{tokens that wish for the expert}$$
 #
@@ -274,7 +274,7 @@ print(f"bound less sum: {gap}; T times the step: {T * step}")
 assert 0 <= gap <= T * step < 1
 
 # %% [markdown]
-# Why does this work? A token bids at most ε more than what would make its second best expert as good. It pays the
+# Why does this work? A token bids at most ε more than the price at which its second best expert is as good. It pays the
 # price, which is no more than its own bid. Later the prices of the other experts only rise, so they only get worse. So
 # each token ends at its wish, up to ε, and
 #
@@ -318,7 +318,7 @@ figure(draw, seen + " Forty tokens, four experts, step 0.1.", panels=2)
 #
 # The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
 # experts have too many tokens. Then it moves tokens, one at a time, from an expert with too many to one with too few,
-# by whatever *chain* of moves costs the least: a token of expert 0 moves to expert 1, a token of expert 1 moves to
+# by the *chain* of moves that costs the least: a token of expert 0 moves to expert 1, a token of expert 1 moves to
 # expert 2. At the end these chains give the prices. The price of expert e is minus the cost of the cheapest
 # chain from any expert to e. The docstring of [`base.py`](../reference/routers/base.py) proves it; you can skip that.
 
@@ -356,10 +356,10 @@ assert crowded > lonely and found.prices.min() == 0
 # %% [markdown]
 # ## 8. The router
 #
-# In training BASE sends the tokens of a group by the balanced choice. In evaluation each token has its wish: no
-# balance, and nothing that depends on other tokens. The gate is the *sigmoid* of the score of the chosen expert, a
-# number between 0 and 1; the router of lesson 1 uses a softmax. The choice counts as a constant, so the scores learn
-# through the gate alone.
+# In training BASE sends the tokens of a group by the balanced choice. In evaluation each token gets its wish. There is
+# no balance, and nothing depends on other tokens. The gate is the *sigmoid* of the score of the chosen expert, a number
+# between 0 and 1; the router of lesson 1 uses a softmax. The choice counts as a constant, so the scores learn through
+# the gate alone.
 #
 # $$\mathrm{gate} = \frac{1}{1 + \exp(-s_{te})}$$
 
@@ -428,8 +428,8 @@ print(f"128 tokens, 8 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:
 #
 # 1. Two tokens have the scores (3, 1) and (2, 1), and each of two experts has one place. Which choice is the best?
 #    Which prices prove it?
-# 2. Add 5 to all scores of expert 2 in the table of this lesson. What becomes of the choice and of the prices in
-#    training, and what of the choice in evaluation?
+# 2. Add 5 to all scores of expert 2 in the table of this lesson. How do the choice and the prices change in training,
+#    and how does the choice change in evaluation?
 # 3. Run the auction of section 6 with ε = 0 on four tokens that like two experts equally well, with `max_bids=1000`.
 #    What happens, and why?
 # 4. Seven tokens cannot be divided evenly among three experts. The reference then allows two or three tokens for

@@ -29,8 +29,8 @@ print("experts:", greedy, " tokens of each expert:", np.bincount(greedy, minleng
 assert np.bincount(greedy, minlength=E).max() > T / E
 
 # %% [markdown]
-# One expert has too much to do, and another learns nothing. We want each expert to get T / E tokens, and as much
-# *score*, the sum of the chosen logits, as that allows. Six tokens are few, so we can try every such choice.
+# One expert has too much to do, and another learns nothing. We want each expert to get T / E tokens, with the largest
+# possible *score*, the sum of the chosen logits. Six tokens are few, so we can try every such choice.
 
 # %%
 import itertools
@@ -300,9 +300,9 @@ same(plan, sinkhorn_plan(far, num_sweeps=30).plan, "sinkhorn.plan", scale=roundi
 same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 
 # %% [markdown]
-# Both experts have their share now, and expert 1 gets most of those tokens that lose the least by it. The reference
-# works in the logarithm too. There is one more trouble: the farther the logits of different tokens are apart, the more
-# sweeps it takes. After a hundred sweeps the reference changes to Newton's method, which finds the same plan
+# Both experts have their share now. Expert 1 gets most of the tokens that lose least by this. The reference works in
+# the logarithm too. There is one more problem: if the logits of different tokens are further apart, it takes more
+# sweeps. After a hundred sweeps the reference changes to Newton's method, which finds the same plan
 # in fewer steps.
 
 # %%
@@ -316,9 +316,9 @@ for factor in (1, 10, 100, 500):
 #
 # In training a token goes to the expert with the largest entry in its row of the plan. In *evaluation*, where the model
 # is used or judged, there is no plan: a token goes to the expert with its largest logit, as in lesson 1. In both, the
-# output of the expert is multiplied by a *gate*, the softmax probability of that expert. The plan decides, and the gate
-# carries the learning: the plan counts as a constant, and what the router learns, it learns through the gate. (The
-# softmax for the gate, and evaluation by the logits, are our choices too.)
+# output of the expert is multiplied by a *gate*, the softmax probability of that expert. The plan decides, and the
+# router learns through the gate: the plan counts as a constant. (The softmax for the gate, and evaluation by the
+# logits, are our choices too.)
 
 # %%
 from routelaws.reference.routers.sinkhorn import sinkhorn_router
@@ -334,9 +334,9 @@ same(evaluation.expert[:, 0], greedy)
 # each expert gets tokens to learn from, and few tokens are dropped. Evaluation drops nothing, so uneven loads cost time
 # there and no token.
 #
-# In training the plan is balanced. The choices need not be, since a token that is split goes whole where its largest
-# part goes. So a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the same
-# experts.
+# In training the plan is balanced. The choices need not be balanced: a split token goes completely to the expert with
+# its largest part. So a capacity (lesson 1) is still of use. Here are more tokens, most of them with a liking for the
+# same experts.
 
 # %%
 draws = np.random.default_rng(1)

@@ -13,14 +13,14 @@
 #
 # In lesson 3 a group of tokens was divided evenly with the help of prices. That choice is exact, but it looks at the
 # whole group before it places the first token. Here is a cheaper idea. The prices of one batch are good prices for the
-# next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where most is left, score
-# less price:
+# next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where score minus price is
+# largest:
 #
 # $$\mathrm{expert}(t) = \arg\max_e (s_{te} - \beta_e)$$
 #
-# The prices are called the *bias* β, since they bias the choice. They have no part in the gate, the number that the
-# output of the expert is multiplied by. Take the six tokens of lesson 1. Keep the prices of experts 1 and 2, and raise
-# the price of expert 0 step by step.
+# The prices are called the *bias* β, since they bias the choice. They do not enter the gate, the factor of the expert's
+# output. Take the six tokens of lesson 1. Keep the prices of experts 1 and 2, and raise the price of expert 0 step by
+# step.
 
 # %%
 import numpy as np
@@ -219,8 +219,8 @@ assert (gaps["middle"][:, -1] == 0).all() and (gaps["end"][:, -1] > 0).sum() > 1
 
 # %% [markdown]
 # With the ends most groups are stuck above the optimum. What holds them? With $\alpha_t$ at the end of its interval,
-# the second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So among the candidates for the new
-# $\beta_e$ stands the old one, once for each such token. Often the new price is one of these: it does not move. With
+# the second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So the candidates for the new
+# $\beta_e$ include the old one, once for each such token. Often the new price is one of these: it does not move. With
 # the middle no candidate equals the old price, unless two experts are equally good for a token.
 
 # %%
@@ -283,7 +283,7 @@ same(np.bincount(expert.ravel()), np.full(4, 16))
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
 #
 # The reference has it as [`update_bias`](../reference/balance.py). With b = −β the choice is the same. And the rule? In
-# lesson 3 the slope of the bound by a price was *places less tokens that wish for the expert*. The mean count is the
+# lesson 3 the slope of the bound by a price was *places minus tokens that wish for the expert*. The mean count is the
 # number of places. So the rule looks at the sign of that slope, and takes a step of fixed length downhill. It goes down
 # the same dual.
 
@@ -314,9 +314,9 @@ same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the 
 # ## 7. From batch to batch
 #
 # As routers both work in the same way. Route a batch by the current bias. Then move the bias by one step on that
-# batch. So a batch is routed by what *earlier* batches have left, and no token of it learns anything about a later one.
-# Let us send batches through, in which the experts are not equally liked. After forty batches the text changes, and
-# other experts become popular.
+# batch. So the bias of a batch comes from *earlier* batches, and no token gets information about a later one. Let us
+# send batches through, in which the experts are not equally liked. After forty batches the text changes, and other
+# experts become popular.
 
 # %%
 draws, liked, batches = np.random.default_rng(5), np.linspace(1.5, -1.5, 8), []
@@ -365,10 +365,11 @@ seen = "When the text changes, quantile balancing is soon back. Small steps take
 figure(draw, seen + " Eight experts; the text changes at batch 40.", height=3.4)
 
 # %% [markdown]
-# Small steps end as even as quantile balancing, but they need 48 batches after the change. Large steps stay uneven.
+# In the end, small steps are as even as quantile balancing, but they need 48 batches after the change. Large steps stay
+# uneven.
 #
 # The largest load of quantile balancing does not come down to 1. The prices suit the batch before, and a new batch
-# of the same text is a little different. That is what it costs to look at no token of the batch itself.
+# of the same text is a little different. This is the cost of ignoring the tokens of the batch itself.
 
 # %%
 exact, beta = [], np.zeros(8)

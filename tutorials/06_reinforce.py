@@ -141,9 +141,10 @@ assert np.linalg.norm(found - gradient) < 4 * spread / np.sqrt(n)
 # %% [markdown]
 # ## 4. The baseline
 #
-# All our rewards are below 0. So every draw says "less of this", and only the mean sorts it out. It is better to
-# compare each reward with the expected one. Subtract a number b, the *baseline*, from the reward. The difference is the
-# *advantage*. The mean does not change, whatever b is, since b is multiplied by something that has the mean zero:
+# All our rewards are below 0. So every draw lowers the chosen expert, and only the mean has the right direction. It is
+# better to compare each reward with the expected one. Subtract a number b, the *baseline*, from the reward. The
+# difference is the *advantage*. The mean does not change, whatever b is, since b is multiplied by something that has
+# the mean zero:
 #
 # $$\sum_e \pi_e b ([j = e] - \pi_j) = b (\pi_j - \pi_j) = 0$$
 
@@ -273,7 +274,7 @@ print(f"policy {terms.policy:.4f}, baseline {terms.baseline:.4f}, balance {terms
 # %% [markdown]
 # ## 6. Learning
 #
-# Let the policy learn, on the hard kind of tokens: many routers, each with its own luck, all from the logits of the
+# Let the policy learn on the hard kind of tokens: many routers with different random draws, all from the logits of the
 # first section. They learn in three ways: with the exact gradient, by REINFORCE with the value as the baseline, and by
 # REINFORCE alone. ([Play such a training](../docs/site/lab/routers.md?lead=reinforce&reinforce.step=0) in the lab, with
 # a baseline and without.)
@@ -417,9 +418,9 @@ figure(draw, "The reward to go is never biased, but each later token adds its no
 # %% [markdown]
 # ## 8. Training and evaluation
 #
-# In training an expert is drawn. In evaluation the most probable expert is taken. Both look at the token alone, so no
-# route tells anything about later tokens. (The reward does look at the next word, but only the loss sees the reward.)
-# Here are all six tokens.
+# In training an expert is drawn. In evaluation the most probable expert is taken. Both look only at the token, so no
+# route depends on later tokens. (The reward does look at the next word, but only the loss sees the reward.) Here are
+# all six tokens.
 
 # %%
 training = reinforce_router(SCORES, gumbel=np.random.default_rng(4).gumbel(size=(6, E)))
@@ -488,7 +489,7 @@ print(f"4096 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {
 #    baseline, and with the value as the baseline?
 # 2. A policy is nearly sure: one expert has 0.98, the two others 0.01 each, and one of these two would be the best. How
 #    large is the gradient for its logit, compared with a policy of thirds? What does that mean for learning?
-# 3. Could the baseline be the reward that the *drawn* expert brings on the mean? Enumerate, and say what goes wrong.
+# 3. Could the baseline be the mean reward of the *drawn* expert? Enumerate, and say what goes wrong.
 # 4. The gradient of the entropy pushes a policy towards being undecided. Check by a small step along
 #    $\pi_e (J' - \log \pi_e)$ with $J' = \sum_j \pi_j \log \pi_j$ that the entropy grows, and say for which policy this
 #    direction is zero.

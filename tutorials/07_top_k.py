@@ -162,8 +162,8 @@ assert refused
 # %% [markdown]
 # ## 4. A loss that keeps experts busy
 #
-# Nothing so far shares the tokens out evenly. An expert with few tokens has little to learn from, and one with many has
-# too few places for them. The *balance loss* of Fedus et al. 2021 (the *Switch* Transformer) works against that. It
+# Nothing so far shares the tokens out evenly. An expert with few tokens learns little, and an expert with many tokens
+# has too few places for them. The *balance loss* of Fedus et al. 2021 (the *Switch* Transformer) works against that. It
 # needs two numbers of each expert: its share of the assignments, and its mean probability.
 #
 # $$\mathrm{share}_e = \frac{\text{assignments to } e}{T k}, \qquad \mathrm{prob}_e = \frac{1}{T} \sum_t p_{te}$$
@@ -387,8 +387,8 @@ figure(
 )
 
 # %% [markdown]
-# The order also decides whether a token can be pushed out by a *later* one. A language model predicts each token from
-# the earlier ones, so a place that depends on later tokens tells something of the future. Try it on random groups:
+# The order also decides whether a *later* token can displace a token. A language model predicts each token from the
+# earlier ones, so a place that depends on later tokens gives information about the future. Try it on random groups:
 # change the last token, and see whether an earlier token wins or loses a place.
 
 # %%
@@ -414,8 +414,8 @@ assert changed["token"] == 0 < min(changed["choice"], changed["priority"])
 # %% [markdown]
 # ## 8. The fast twin
 #
-# The twin of the router gives the same, in 32 bits. What JAX adds is `jax.grad`: it derives a function that computes
-# *all* slopes at once. They are the ones that we measured by moving one number at a time.
+# The twin of the router gives the same, in 32 bits. JAX adds `jax.grad`: it derives a function that computes *all*
+# slopes at once. They are the ones that we measured by moving one number at a time.
 
 # %%
 needs("jax")
@@ -438,8 +438,8 @@ for k_here, name in measured:
     print(f"k = {k_here}, {name:5}: slopes for token 4", np.asarray(gradient[4], dtype=float).round(4) + 0.0)
 
 # %% [markdown]
-# The zeros of the constant gate are there again. So is the gain in time: the measured way computes the loss four times
-# for each logit.
+# The zeros of the constant gate are there again. JAX also saves time: the measurement computes the loss four times for
+# each logit.
 
 # %% tags=["volatile"]
 by_differences = best_time(slopes, lambda logits: task_loss(logits, 2, "sum"), z, repeats=3)
@@ -452,8 +452,8 @@ print(f"{z.size} slopes: measured {by_differences * 1e3:.1f} ms, by jax.grad {by
 # - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
 #   the router learns nothing.
 # - A balance loss pushes an expert down if its share is above the mean share that its tokens see. A bias uses only the
-# counts, and does not change the gradient.
-# - Which token is dropped depends on the order of the queue. Some orders let later tokens push earlier ones out.
+#   counts, and does not change the gradient.
+# - Which token is dropped depends on the order of the queue. In some orders later tokens displace earlier ones.
 #
 # ## Exercises
 #

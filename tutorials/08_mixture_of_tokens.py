@@ -65,8 +65,8 @@ same(choice.gate, np.take_along_axis(p.T, taken, axis=1))
 same(choice.experts_per_token, times)
 
 # %% [markdown]
-# Each expert works on its tokens. What it returns is multiplied by the *gate*, the probability of that expert for that
-# token, and added to what other experts return for the token.
+# Each expert works on its tokens. The layer multiplies its result by the *gate*, the probability of that expert for
+# that token, and adds the results of the token's experts.
 
 # %%
 from routelaws.reference.experts import expert_ffn
@@ -99,9 +99,9 @@ for word, row in {"A": [4.0, 0.0], "B": [0.0, 4.0]}.items():
     assert experts == ([1] if word == "A" else [0])
 
 # %% [markdown]
-# What the model computes for the *first* token tells what the *last* word is. In training it can learn to read that.
-# Its loss will then look better than it is: when the model writes a text, later words do not exist yet. And since
-# experts choose in evaluation too, the loss in evaluation is wrong as well. How often does it happen in random texts?
+# The result of the model for the *first* token reveals the *last* word. In training it can learn to read that. Its loss
+# will then look better than it is: when the model writes a text, later words do not exist yet. And since experts choose
+# in evaluation too, the loss in evaluation is wrong as well. How often does it happen in random texts?
 
 # %%
 moved = 0
@@ -133,8 +133,8 @@ assert (group_by_position(names, g) == by_hand).all()
 assert (ungroup_by_position(by_hand, 3) == names).all()
 
 # %% [markdown]
-# Now change the last position of all sequences. Nothing changes at earlier positions. But change one *sequence*, and
-# others may get other experts: what a sequence gets depends on its neighbours in the batch.
+# Now change the last position of all sequences. Nothing changes at earlier positions. But if you change one *sequence*,
+# others may get other experts: the experts of a sequence depend on its neighbours in the batch.
 
 
 # %%
@@ -156,7 +156,7 @@ assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 # %% [markdown]
 # ## 4. Mixtures
 #
-# Antoniak et al. 2023 go on from such groups. Their experts choose nothing. Each expert gets one *mixture*: a weighted
+# Antoniak et al. 2023 start from such groups. Their experts choose nothing. Each expert gets one *mixture*: a weighted
 # mean of all tokens of the group. They call it a *Mixture of Tokens*. A controller, a matrix like the one of a router,
 # gives the logits. The softmax runs over the *tokens* $i$ of the group, for each expert by itself:
 #
@@ -245,7 +245,7 @@ figure(
 # Every token of a group has a part in every mixture. So the group is what decides. By position, no token sees the
 # future. Among neighbouring positions of *one* sequence every token sees later ones. The reference has
 # [`group_within_sequence`](../reference/routers/mixture_of_tokens.py) for models that may see the whole text, and
-# refuses it to language models that predict the next token.
+# rejects it for language models that predict the next token.
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import group_within_sequence, ungroup_within_sequence
@@ -289,7 +289,7 @@ for size, experts in ((1, 1), (8, 8), (32, 32), (32, 256)):
 # A trained mixture has a weakness: to write a single text, it still needs a group. There are three ways out.
 #
 # **A group of one.** Each token is its own mixture, with weight 1, and gets the sum of *all* experts. The experts have
-# never met such inputs, and for each token there are $g$ times as many rows.
+# never seen such inputs, and each token needs $g$ times as many rows.
 
 # %%
 alone = mixture_of_tokens(params, x[:1])
@@ -410,8 +410,8 @@ assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] ==
 #
 # ## 9. The fast twin
 #
-# The functions see one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. And since nothing in
-# a mixture jumps, `jax.grad` gives slopes by everything, by the temperature as well. We check that one by moving the
+# The functions see one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. Nothing in a mixture
+# jumps, so `jax.grad` gives the slopes by all numbers, including the temperature. We check that one by moving the
 # temperature a little, up and down.
 
 # %%

@@ -2,8 +2,8 @@
 # # Lesson 12. How sure are we?
 #
 # **You will** put an interval around each number of a fitted law, in three ways: profiles, the jackknife and the
-# bootstrap. You will test whether such intervals hold the truth as often as they promise. You will also find a number
-# in the paper that its runs hardly determine.
+# bootstrap. You will test whether such intervals contain the truth as often as they promise. You will also find a
+# number in the paper that its runs hardly determine.
 #
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections from 6 on need SciPy, JAX and numba.
 # Section 8 reads the table that the authors of the paper released.
@@ -426,8 +426,8 @@ if real:
     figure(draw, caption + "factor of ten and more, and no model of such a size was trained.", height=3.6)
 
 # %% [markdown]
-# Each interval assumes that the law is right. So none can tell whether the law holds at sizes far beyond the trained
-# ones. Nor can it tell what other numbers of tokens would do, since all these runs saw the same number. The slope at a
+# Each interval assumes that the law is right. So no interval shows whether the law is valid far beyond the trained
+# sizes. Nor can it tell what other numbers of tokens would do, since all these runs saw the same number. The slope at a
 # trained size is different: it is clearly negative.
 #
 # The reference writes this conclusion as a sentence, by rules that we chose.

@@ -172,7 +172,7 @@ figure(
 )
 
 # %% [markdown]
-# Larger models can afford narrower experts, since the work of the model grows with $d^2$ and the work of the router
+# Larger models can have narrower experts, because the work of the model grows with $d^2$ and the work of the router
 # with d.
 #
 # ## 3. Dense and routed models in one law
@@ -369,8 +369,8 @@ print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed
 same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size", scale=1)
 
 # %% [markdown]
-# The paper's own table of best sizes follows from the mended formula, not from the printed one. You find such a mistake
-# only if you compute the same number in two ways.
+# The paper's own table of best sizes follows from the corrected formula, not from the printed one. You find such a
+# mistake only if you compute the same number in two ways.
 
 # %% [markdown]
 # ## 6. The fast twin

@@ -5,9 +5,9 @@
 # by a law of the accuracy itself and by way of the loss. You will count what several attempts are worth, and find out
 # on real runs which law predicts best.
 #
-# **You need** Python, NumPy, logarithms, and what a straight line through points by least squares is. Pictures need
-# matplotlib. Sections 6 and 7 read tables that `routelaws` downloads once, or finds in the folder that `ROUTELAWS_DATA`
-# names. Without the tables, these sections are skipped. Section 7 needs JAX and SciPy.
+# **You need** Python, NumPy, logarithms, and straight lines by least squares. Pictures need matplotlib. Sections 6 and
+# 7 read tables that `routelaws` downloads once, or finds in the folder that `ROUTELAWS_DATA` names. Without the tables,
+# these sections are skipped. Section 7 needs JAX and SciPy.
 #
 # **Files** [`laws/downstream.py`](../reference/laws/downstream.py),
 # [`laws/two_stage.py`](../reference/laws/two_stage.py).
@@ -524,4 +524,4 @@ if study:
 #    below the cut. Which is right above the cut, and what is the ceiling?
 # 3. How wide is the interval for the accuracy of a run with ten times the compute of the cut? And with a hundred times?
 #    Use [`predict_interval`](../reference/laws/downstream.py) on the table of section 2.
-# 4. By the law of section 5, how many attempts at a tenth of the compute are worth one attempt at the whole?
+# 4. By the law of section 5, how many attempts at a tenth of the compute are worth one attempt at the full compute?

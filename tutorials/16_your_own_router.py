@@ -283,8 +283,7 @@ for line in report.lines()[len(report.header) + 3 :]:
 # - **not asked**: no test reached this function. The test of the softmax calls `log_sum_exp` too, but stopped before
 #   that call.
 # - **not offered**: skipped calls, because our function does not have the option, or raised `NotImplementedError`.
-#   Options after "so not checked" were in no call that returned a result: the suite does not know what our function
-#   does with them.
+#   Options after "so not checked" were in no call that returned a result, so the suite does not know their effect.
 #
 # ## 6. A repair that breaks something
 #

@@ -56,7 +56,7 @@ assert (expert != np.arange(n)[:, None]).sum() == 1
 # %% [markdown]
 # ## 2. All-to-all by hand
 #
-# Each device fills a *buffer*. It has a row of slots for each of the $E$ experts, also for experts on other devices. A
+# Each device fills a *buffer*. It has a row of slots for each of the $E$ experts, including experts on other devices. A
 # row has $C$ slots (the capacity of lesson 1). Here $C = T$, so no token is dropped. The rows form $n$ *parts*: part
 # $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are 0.
 
@@ -203,9 +203,9 @@ for group in ("shard", "global"):
     same(spread.output.reshape(n * T, d), np.concatenate(parts))
 
 # %% [markdown]
-# In lesson 1 "down" came too late, and so it does here with the global group. With a group for each device, "cat" comes
-# too late. In both cases the layer over devices equals the layer on one device *with the same groups*. The tests of
-# this project check this for every router.
+# In lesson 1 "down" came too late. Here it also comes too late with the global group. With a group for each device,
+# "cat" comes too late. In both cases the layer over devices equals the layer on one device *with the same groups*. The
+# tests of this project check this for every router.
 #
 # Routers that balance (lesson 4) have the same choice. Take eight devices with sixteen tokens each, and four experts.
 # The text of each device has its own topic, so tokens on different devices prefer different experts. How well do the
@@ -469,9 +469,9 @@ assert corpus.vocab_size == 300
 
 
 # %% [markdown]
-# A machine that is needed for something else sends the run a signal, SIGTERM. The run finishes its current steps,
-# writes a *checkpoint* (weights, moments, the position in the text) and reports that you can resume it. A run reports
-# each event to the function `watch`. Our `watch` sends the signal after a chosen step, and prints the run's reports.
+# If a machine is needed for something else, the run gets a signal, SIGTERM. The run finishes its current steps, writes
+# a *checkpoint* (weights, moments, the position in the text) and reports that you can resume it. A run reports each
+# event to the function `watch`. Our `watch` sends the signal after a chosen step, and prints the run's reports.
 
 
 # %%

@@ -36,7 +36,7 @@ _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 
 
 _MOST_OPTIONAL = 9  # maximum arrays of a call, some of them optional
 _DATA, _DIMENSIONS = 3, 5  # of an array
-_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of the extension, metadata, interface
+_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # word numbers in extension, metadata, interface
 
 KNOWN = {
     "XLA_FFI_CallFrame": "struct_size extension_start api ctx stage args rets attrs future",

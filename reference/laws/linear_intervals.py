@@ -43,7 +43,7 @@ def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
 
 
 def per_size_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return [n, 2m], for each of the m sizes with a line the columns of its b and of its d; 0 at other sizes."""
+    """Return [n, 2m]: two columns, for b and d, for each of the m sizes with a line; 0 at other sizes."""
     columns = []
     for size in fit.coefficients.sizes:
         here = (dense_parameters == size).astype(np.float64)

@@ -359,7 +359,7 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 
 
 def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLinearFit:
-    """Fit separable or bilinear with log10 N and log10 E measured from their means, and move back to N = E = 1.
+    """Fit the separable or the bilinear law with centred log10 N and log10 E, and convert back to N = E = 1.
 
     With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
     far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,

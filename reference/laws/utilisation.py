@@ -20,8 +20,8 @@ The units of F and B are our choice; we could not check them against the paper's
 default the least B of the rows. Dense models differ in B by a factor of two: among the released models of the usual
 width, the smallest has 0.19 and the largest 0.39. The reason: attention scores and the output layer count in F, have no
 weights that count in P, and matter more in small models. Only the smallest model has B = B_min and so B̂ = B_start, 0.14
-with the coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, as if it had
-experts.
+with the coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, so the law treats
+it like a model with experts.
 
 `fitting.py` does the fit, on the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. The equation of Ê in
 `routed.py`, multiplied by u, is the equation of B̂ above, with the *change of unit*
