@@ -240,7 +240,7 @@ def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tupl
 
 
 def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
-    """Return the columns named `loss_...` without a place in the table whose nonblank cells are losses."""
+    """Return the extra columns named `loss_...` whose nonblank cells are losses."""
     losses = []
     for name in (name for name in cells if name.startswith("loss_") and name not in known):
         values, wrong = to_numbers(cells[name])

@@ -137,8 +137,8 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
 def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
     """Return the history of runs; without a column of names it is one run with the name of the file.
 
-    Only JSON lines are read as a log: they distinguish a loss logged as NaN from one that was not logged, unlike a data
-    frame's CSV.
+    Only JSON lines are read as a log. Unlike a data frame's CSV, they distinguish a loss logged as NaN from a loss that
+    was not logged.
     """
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
     called = name_column(cells)

@@ -42,7 +42,7 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
 
     Args:
         cells: {column: [rows]}.
-        apart: columns to ignore, such as the one with the names of the runs.
+        apart: columns to ignore, such as the column of run names.
     """
     kinds = dict.fromkeys(IDS, "id") | dict.fromkeys(STARTS, "start") | dict.fromkeys(ENDS, "end")
     marks = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
@@ -55,7 +55,7 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
 
 
 def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return keys of the rows such that no key has several ids, the column of the ids, and the ids.
+    """Return keys of the rows, the column of the ids, and the ids; no key has several ids.
 
     Args:
         keys: [rows], names of the runs.
@@ -63,8 +63,8 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
         marks: of `marks_of`.
 
     Returns:
-        The unchanged keys, "" and {} if each name has one id; else (key, id) for every row, the first column in
-        which a name has several, and {name: its ids} of such names.
+        The unchanged keys, "" and {} if each name has one id; else (key, id) for every row, the first column in which a
+        name has several ids, and {name: its ids} of such names.
     """
     for column in (name for name, kind in marks.items() if kind != "end"):
         ids: dict = {}

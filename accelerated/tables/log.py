@@ -46,8 +46,8 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
     """Return the rows that a run did not abandon when it restarted from an earlier step, and the restarted runs.
 
-    If the step of a row is below that of an earlier row of its run, the earlier rows from that step on are
-    dropped, as TensorBoard's reader does.
+    If the step of a row is below the step of an earlier row of its run, the earlier rows from that step on are dropped,
+    as in TensorBoard's reader.
 
     Args:
         runs: [n] the run of each row, in logging order.
@@ -94,5 +94,5 @@ def as_cells(log: Log) -> dict[str, list[str]]:
 
 
 def whole_text(value: float) -> str:
-    """Return a number as text, whole ones without a decimal point."""
+    """Return a number as text; whole numbers have no decimal point."""
     return str(int(value)) if value % 1 == 0 else repr(float(value))

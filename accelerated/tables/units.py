@@ -72,7 +72,7 @@ SIZES = {
     **dict.fromkeys(("tokens", "evaluation_tokens", "unique_tokens"), _TOKENS),
     **dict.fromkeys(("flops_per_step", "training_flops", "flops"), _FLOPS),
 }
-"""The columns that hold sizes: those of results tables, of tables of accuracies, and of laws."""
+"""The columns that hold sizes, in results tables, tables of accuracies and laws."""
 
 UNITS_OF = {name: size.units for name, size in SIZES.items()}
 """The units of these columns."""

@@ -1,4 +1,4 @@
-"""One run on many hosts: processes that join, what each reads, and which one writes.
+"""One run on many hosts: how processes join, which rows each reads, and which process writes.
 
     process 0   devices 0 1 2 3   rows 0-3 of every batch    writes the log, the table and the other files
     process 1   devices 4 5 6 7   rows 4-7                   checkpoints: every process its own part of the arrays
@@ -38,7 +38,7 @@ TPU_NAMES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_COORDINATOR_ADD
 
 
 class Hosts(NamedTuple):
-    """How the processes of a run find each other.
+    """The address and the index by which the processes of a run find each other.
 
     Attributes:
         coordinator: HOST:PORT of process 0; None if a launcher provides it
@@ -206,7 +206,7 @@ def batch_of_all(
 
     Args:
         own: the rows of this process.
-        rows: which ones they are, as `own_rows` says.
+        rows: their indices, from `own_rows`.
         sharding: of the whole.
         shape: of the whole.
         axis: the axis of the rows.

@@ -242,8 +242,8 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
     If XLA's own threads begin calls (see `workers.compute_where_called`), they first report the results
     and then free the temporary buffers. A call that begins in between allocates a second set, which the process
-    keeps from then on. There is no event to wait for, so this sleeps. On a busy machine that may be too short, which
-    only costs memory.
+    keeps from then on. There is no event to wait for, so this sleeps. On a busy machine the sleep may be too short,
+    which only costs memory.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu" and not computes_where_called():
@@ -280,7 +280,7 @@ def make_evaluate(
     Args:
         config: the run.
         table: as in `make_train_steps`.
-        model: the model to run the weights in, if not the run's own, such as one with other groups.
+        model: the model that uses the weights, such as a model with other groups; None for the run's own.
         layout: the placement of the weights on devices; None for one device.
     """
     model = model or config.model

@@ -63,7 +63,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Keep a signal from ending the body, which checks `asked` where it can stop."""
+    """Keep a signal from ending the body; the body checks `asked` at points where it can stop."""
     _State.holding += 1
     try:
         yield

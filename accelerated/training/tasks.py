@@ -12,7 +12,7 @@ that the tokens of a choice do not depend on the context (our choice).
 
     choice      ln p(choice | context) is the sum over its tokens. Three measures rank the choices: the sum
                 itself, per token, and per character (without blanks at the ends). Ties go to
-                the first choice. Guessing is right at the mean of 1 over the number of choices.
+                the first choice. The guess rate is the mean of 1 over the number of choices.
     last word   right if, at every token of the word, the most likely token is the right one given those before.
                 Guessing is right at a rate of 0.
 

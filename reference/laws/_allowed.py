@@ -10,7 +10,7 @@ there: the value v is allowed if some law with value v has a residual sum of squ
 
        RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h)                                                       (`least_sum`)
 
-   An observation, a new run, is one more row with its own error: add 1 to the denominator.
+   An observation is a new run: one more row with its own error, so add 1 to the denominator.
 3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. With
    ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)) (the decades of Ê from E = 1 to the largest E of the table)
    and K = log10(E_start/Ê₀)/span (Ê₀ = 1 unless the quantity names another), each quantity has this h:

@@ -6,8 +6,8 @@ seed of the run and the number of the step, so they need not be saved.
 
 Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
 Orbax does not notice if a file changes afterwards. Each checkpoint therefore has a digest of its whole
-content. A checkpoint that cannot be read or does not match is skipped, with a message, for the one before. It is
-renamed damaged-STEP when the next checkpoint is written.
+content. If a checkpoint cannot be read or does not match, it is skipped with a message, and the previous one is used.
+It is renamed damaged-STEP when the next checkpoint is written.
 Arrays are read as numbers in Zarr's format and the rest as JSON, so reading a file never executes code.
 
 The state of a run on one CPU is written as a few long arrays, see `packing`. Every run can read both formats.
@@ -40,7 +40,7 @@ from ..text import packing
 from .record import digest_of_json
 
 PACKED = "packed"
-"""Name of the packed arrays in a checkpoint, and of the field that tells whether it has them."""
+"""Name of the packed arrays in a checkpoint, and of the field that shows whether it has them."""
 
 LEAST = 19
 """The lowest priority of a thread on Linux."""
@@ -88,7 +88,7 @@ class Checkpoints:
         self._silence = contextlib.ExitStack()
 
     def save(self, step: int, state: dict, extra: dict) -> None:
-        """Begin to write a checkpoint; one that exists for the same step is replaced.
+        """Begin to write a checkpoint; it replaces an existing checkpoint of the same step.
 
         The state is copied before this returns, so the next step may free its memory. The files are written while
         training continues; `wait` returns when they are complete.
@@ -336,8 +336,8 @@ def _give_way() -> None:
 def _copy(state: dict) -> dict:
     """Return the arrays for Orbax to write, copied into separate memory.
 
-    Arrays of a single CPU device are packed: a run of the demo has 44, which take Orbax three times as long as
-    one. Other arrays are not packed.
+    Arrays of a single CPU device are packed: a run of the demo has 44 arrays, and Orbax needs three times as long for
+    them as for one. Other arrays are not packed.
     """
     if all(_on_one_cpu(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(state)):
         return {PACKED: packing.packed(state)}

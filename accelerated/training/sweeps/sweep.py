@@ -125,8 +125,8 @@ def run_sweep(
 ) -> list[dict]:
     """Train the unfinished runs of a grid, or of a part of it, and return the rows of all finished runs.
 
-    Parts may run at the same time, overlap, be killed and be repeated: each run has its own lock, and every
-    part writes the table of all finished runs at its end.
+    Parts may run at the same time, overlap, be killed and be repeated. Each run has its own lock, and every part writes
+    the table of all finished runs at its end.
 
     Args:
         grid: the runs.
@@ -347,7 +347,7 @@ def _kill_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
 def _pass_on(events, over: threading.Event, watch: Watch) -> None:
     """Pass the workers' events to the watcher, in the parent.
 
-    The parent takes no lock: a killed worker could hold it for ever.
+    The parent takes no lock, because a killed worker could hold it forever.
     """
     while not over.is_set() or events.poll():
         if events.poll(0.1):

@@ -4,8 +4,8 @@ A small model does not keep two threads busy, so two parallel runs on one thread
 sequence on two threads. The thread count is fixed for another reason too: the losses of a run depend on it
 in the last bits.
 
-On glibc a process keeps the memory that the system gave it. XLA on CPU frees its buffers after every call. Returned to
-the system, they are faulted in again page by page at the next one, which can take as long as the computation.
+On glibc a process keeps the memory that the system gave it. XLA on CPU frees its buffers after every call. If they
+returned to the system, the next call would fault them in again page by page, which can take as long as the computation.
 """
 
 import ctypes
@@ -76,9 +76,9 @@ def keep_freed_memory() -> None:
 def compute_where_called() -> None:
     """Let XLA on CPU run in the calling thread instead of its own; call before JAX creates devices.
 
-    Then all buffers of a call are freed when it returns. And glibc keeps memory of any size for the main thread, for
-    others only pieces below 64 MB: larger ones are mapped and faulted in again by each call. JAX has no
-    environment variable for this. Not for a mesh: processes that share one would wait for each other for ever.
+    Then all buffers of a call are freed when it returns. For the main thread glibc keeps memory of any size, for other
+    threads only pieces below 64 MB. Each call would map larger pieces and fault them in again. JAX has no
+    environment variable for this. Not for a mesh: processes that share a mesh would wait for each other forever.
     """
     import jax
 

@@ -143,7 +143,7 @@ def validation_batches(
 ) -> EvaluationText:
     """Return evenly spaced windows of the validation tokens; every call returns the same windows.
 
-    The first windows alone would be a handful of documents: a model of the demo has a loss of 2.49 on the first 131,072
+    The first windows alone would be only a few documents: a model of the demo has a loss of 2.49 on the first 131,072
     tokens of the standard library's validation text, and of 2.71 on all 1.1 million.
 
     Returns:

@@ -7,8 +7,8 @@
     5. SPLIT   `split`                                     by a hash of the name of the piece
 
 The name of a document is its path relative to the folder that was given (or to the fixed part of a pattern, or its
-file name alone). So the same text is split in the same way in any place, and (from 1 MB on, where the length of a
-piece is fixed) adding a file does not move other pieces.
+file name alone). So the same text is split in the same way in any folder. From 1 MB on the length of a piece is fixed,
+so adding a file does not move other pieces.
 
 The whole text is held in memory: about twice its size on disk while it is read.
 """
@@ -339,8 +339,8 @@ def cut(document: Document, longest: int) -> list[Document]:
 def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     """Return (training, validation): validation has the pieces whose name hashes below `VALIDATION_SHARE`.
 
-    The piece with the smallest hash is always for validation and the one with the largest never, so that neither
-    is empty. At least two pieces are needed.
+    The piece with the smallest hash is always for validation, and the piece with the largest hash never, so that
+    neither part is empty. At least two pieces are needed.
     """
     ranked = sorted(pieces, key=lambda piece: (name_hash(piece.name), piece))
     below = sum(name_hash(piece.name) < VALIDATION_SHARE for piece in ranked)

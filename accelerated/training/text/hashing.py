@@ -27,7 +27,7 @@ LARGEST = 1e100
 
 
 def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
-    """Return the table of a run: the one in its folder if experts were trained with it, else a new one.
+    """Return the table of a run: the table in its folder if experts were trained with it, else a new table.
 
     Args:
         config: the run.

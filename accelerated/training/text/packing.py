@@ -1,4 +1,4 @@
-"""Pack a tree of arrays into a few long ones: the time of a small checkpoint grows with the number of arrays.
+"""Pack a tree of arrays into a few long arrays, because the time of a small checkpoint grows with the number of arrays.
 
     {"a": [[1.0, 2.0]], "b": [7], "c": 3.0}     float32  1.0 2.0 3.0
                                                 int32    7

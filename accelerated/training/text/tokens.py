@@ -1,6 +1,6 @@
 """Text as memory-mapped tokens, cached.
 
-An entry of the cache is a folder whose name says what it was made from (`<content hash>-v<V>-f<format>`):
+An entry of the cache is a folder; its name identifies its content (`<content hash>-v<V>-f<format>`):
 
     tokenizer.model   the SentencePiece model, trained on the training text
     train.bin         token identifiers, an end-of-document token after every piece of text
