@@ -58,9 +58,9 @@ class Decision(NamedTuple):
     """The decision of a router of the first kind for a group.
 
     Attributes:
-        routing: of the tokens of the group
+        routing: experts and gates of the tokens of the group
         auxiliary: its term of the training loss
-        bias: [E G], for the next batch; None for a router without
+        bias: [E G], for the next batch; None if the router has none
         policy: RL-R only
     """
 
@@ -76,9 +76,9 @@ class BlockOutput(NamedTuple):
     Attributes:
         output: [b, S, d]
         routing: None for a Mixture of Tokens, which selects nothing
-        dropped_fraction: share of assignments without a slot; in expert choice, of tokens that no expert chose
+        dropped_fraction: share of assignments without a slot; expert choice: share of tokens that no expert chose
         auxiliary: the router's term of the training loss
-        bias: [E G], for the next batch; None for a router without
+        bias: [E G], for the next batch; None if the router has none
         policy: RL-R only
     """
 

@@ -78,8 +78,8 @@ class Loss(NamedTuple):
     Attributes:
         total: the training objective: the cross-entropy plus the sum of `output.auxiliary`
         cross_entropy: nats per token
-        output: of the forward pass
-        credit: of RL-R in training
+        output: result of the forward pass
+        credit: RL-R only, in training
     """
 
     total: jax.Array

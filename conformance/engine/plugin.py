@@ -27,7 +27,7 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 
 NAME = "routelaws.conformance.engine.plugin"
 
-_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # own folder: on CI there is none
+_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # Hypothesis itself stores nothing on CI
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(  # before "default" changes: a profile copies its other settings from it
     "nightly",
