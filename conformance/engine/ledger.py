@@ -80,7 +80,7 @@ class Ledger:
         self.not_offered: dict[tuple[str, str, str], int] = {}
         self.compared: dict[tuple[str, str], int] = {}  # {(backend, function): finished tests}
         self.findings: dict[tuple[str, str], dict] = {}  # {(backend, function): row}, see `stances.as_row`
-        self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered, not declined}
+        self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered}
         self.test = 0  # number of started tests
         self.begin()
 
