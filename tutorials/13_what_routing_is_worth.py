@@ -272,7 +272,7 @@ if tables:
 
 # %% [markdown]
 # Do not read too much into this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
-# common line shows only that the law fits (`same` above: the line at $\bar{N}$ *is* the law).
+# common line shows only that the law fits (`same` has checked that the line at $\bar{N}$ *is* the law).
 #
 # The third figure does not need the law. It shows, at each size, the slope of a straight line through $\log L$ over
 # $\log E$, with the dense run. (At 130M the table has no dense run with that seed.)
@@ -343,8 +343,8 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law
 # %% [markdown]
 # ## 7. The fast twin
 #
-# This count is one formula. It is fast already, and has no twin. An interval (lesson 12) around the worth of a routed
-# model takes many fits, and the twin compiles those fits.
+# The effective parameter count is one formula. It is fast already, and has no twin. An interval (lesson 12) around the
+# worth of a routed model takes many fits, and the twin compiles those fits.
 
 # %%
 needs("numba")

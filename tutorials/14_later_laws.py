@@ -322,8 +322,8 @@ print(f"{alike} of {len(table)} cells are alike; where they are not, the loss di
 #
 # $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{1 / (\mu + \nu)}$$
 #
-# (The paper calls $\kappa$ G; it is not the granularity.) We compare this formula with a search over sizes, as in
-# section 1.
+# (The paper writes G for $\kappa$; this G is not the granularity.) We compare this formula with a search over sizes, as
+# in section 1.
 
 # %%
 from routelaws.reference.laws.planning import printed_joint_optimum

@@ -171,7 +171,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
 
 
 def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return the lack-of-fit test: whether means of points miss the law by more than the scatter of repeated runs."""
+    """Return the lack-of-fit test: do mean losses of repeated runs miss the law by more than the repeats scatter?"""
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1
