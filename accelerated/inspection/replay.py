@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from ..routed_block import Replay
+from ..training.runs.stored_routing import NO_GATES, check_routing, held_routing, read_routing
 from ..training.runs.weights import SavedRun, load_run
 from ..training.step import compute_dtype
-from ..training.stored_routing import NO_GATES, check_routing, held_routing, read_routing
 from ..training.watch import telling
 from ..transformer import loss
 from .own_run import windows_of

@@ -54,6 +54,7 @@ from .runs.run_folder import (
     keep_tokenizer,
     read_results,
 )
+from .runs.stored_routing import NO_GATES, StepsRouting
 from .runs.trunk import Trunk, begin, check_growth, check_trunk
 from .runs.weights import check_files, check_lender, check_params, lent
 from .step import (
@@ -66,7 +67,6 @@ from .step import (
     open_layout,
     wait_for,
 )
-from .stored_routing import NO_GATES, StepsRouting
 from .text.hashing import table_of_run
 from .text.texts import check_text, open_text
 from .text.tokens import TokenFiles

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InputError
-from ..files import opened, read_bytes
-from ..notation import Routing
-from ..routed_block import Replay
-from .configuration import TrainConfig
-from .runs.record import digest
-from .text.batches import TrainingBatches
+from ...errors import InputError
+from ...files import opened, read_bytes
+from ...notation import Routing
+from ...routed_block import Replay
+from ..configuration import TrainConfig
+from ..text.batches import TrainingBatches
+from .record import digest
 
 NO_GATES = "has experts but no gates; the run computes the gates, so its losses belong to another routing"
 
