@@ -435,7 +435,7 @@ def test_what_is_not_allowed_is_named(backend):
         with pytest.raises(ValueError, match=r"priority has shape \(4, 1\); \(4, 2\) is needed"):
             module.dispatch(expert, 2, 2, order="priority", priority=array(np.zeros((4, 1))))
         for shape in ((3,), (4, 1), (2, 4)):
-            with pytest.raises(ValueError, match=r"mask has shape .*; \[4\] or \[4, 2\] is needed"):
+            with pytest.raises(ValueError, match=r"mask has shape .*; \[4\] or \[4, 2\] .*is needed"):
                 module.dispatch(expert, 2, 2, mask=array(np.ones(shape, bool)))
     with pytest.raises(ValueError, match="0 entries that are true"):
         reference.dispatch(np.zeros((4, 2), int), 2, 2, mask=np.zeros(4, bool))

@@ -124,7 +124,7 @@ def test_a_choice_that_the_mask_leaves_out(backend):
     """An error in the reference, in the fast twin a gate and an output that are NaN, of this token alone."""
     values, bits, name = values_of(6, np.arange(E)), np.arange(E) != 3, "sinkhorn, training False"
     held = reference.routers.sinkhorn.sinkhorn_router(values["logits"], 2, training=False)
-    wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits [0, 1, 2, 4, 5] alone"
+    wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits only [0, 1, 2, 4, 5]"
     assert refusal(name, values, held=held, expert_mask=bits) == message
     routing = ask(backend, name, values, "float32", held=backend.notation.Routing(*held), expert_mask=bits)
     assert_same(np.isnan(routing.gate), held.expert == 3, what="gates of a held choice that is masked")

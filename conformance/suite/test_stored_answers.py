@@ -85,7 +85,7 @@ CHANGED = {
     ],
     "laws.planning.joint_optimum": [
         (dict(budget=Budget(1e20, memory=-1.0)), "memory is -1.0; needed"),
-        (dict(budget=Budget(1e20, memory=1e5)), "no model of 8 experts fits: one of width 64"),
+        (dict(budget=Budget(1e20, memory=1e5)), "no model of 8 experts fits: even width 64"),
     ],
     "laws.routed.predict_loss": [
         (dict(coefficients=RoutedCoefficients(*[np.nan] * 6)), "E_start is nan"),
