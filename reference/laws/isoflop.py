@@ -150,13 +150,14 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
     return Minimum(math.exp(x[best]), float(losses[best]), float((around[0] - 2 * around[1] + around[2]) / 2 / step**2))
 
 
-def minimum_difference(sizes: np.ndarray, losses: np.ndarray, profile: Callable) -> MinimumDifference:
+def minimum_difference(measured: Minimum, law: Minimum, sizes: np.ndarray, profile: Callable) -> MinimumDifference:
     """Return why the minima of the parabola and the law differ; NaN where one of the three has no minimum.
 
     Args:
-        sizes: [n], N of the runs of one budget.
-        losses: [n].
+        measured: the minimum of `parabola` through the runs of one budget.
+        law: the minimum of `law_minimum`.
+        sizes: [n], N of the runs.
         profile: as in `law_minimum`.
     """
-    measured, shape = parabola(sizes, losses).size, parabola(sizes, profile(sizes)).size
-    return MinimumDifference(math.log(shape / law_minimum(profile, sizes).size), math.log(measured / shape))
+    shape = parabola(sizes, profile(sizes)).size
+    return MinimumDifference(math.log(shape / law.size), math.log(measured.size / shape))

@@ -125,7 +125,8 @@ def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarra
 
     moves = by_law(sizes) - np.asarray(fit.law.predict(fit.best, *columns), np.float64)
     losses, line = fit.rows.measured[runs] + moves, np.geomspace(sizes.min(), sizes.max(), 50)
-    minima, apart = (parabola(sizes, losses), law_minimum(by_law, sizes)), minimum_difference(sizes, losses, by_law)
+    minima = parabola(sizes, losses), law_minimum(by_law, sizes)
+    apart = minimum_difference(*minima, sizes, by_law)
     known = (_name(fit, axes, columns), budget, sizes, losses, float(np.abs(moves).max()))
     return Profile(*known, *minima, apart, _why(sizes, *minima, apart), np.stack([line, by_law(line)]))
 
