@@ -119,10 +119,11 @@ def released(name: str = "curves.csv.gz") -> str | None:
 
 @functools.cache
 def _last_rows(path: str) -> list[dict]:
+    """Return the last row of each run with one expert for each token in every other layer."""
     last = {}
-    with gzip.open(path, "rt", newline="") as lines:
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt", newline="") as lines:
         for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
-            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
+            if (row["routing_frequency"], row["k"]) == ("0.5", "1"):
                 last[row["hyper_id"]] = row
     return list(last.values())
 
@@ -137,7 +138,7 @@ def fitted_runs(path: str, router: str) -> np.ndarray:
         path: of the released table, from `released`.
         router: S-Base, RL-R or Hash, as the table spells them; Dense for the dense runs alone.
     """
-    mine = [row for row in _last_rows(path) if row["router_type"] in (router, "Dense")]
+    mine = [row for row in _last_rows(path) if row["seed"] == "42" and row["router_type"] in (router, "Dense")]
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     return np.array([[float(row[name]) for row in mine] for name in names])
 
@@ -157,13 +158,11 @@ def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
     if not path.exists():
         print(f"The study's table is not at hand: {path.name} comes with the repository")
         return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        last = {row["hyper_id"]: row for row in csv.DictReader(lines) if row["dense_parameter_count"] == str(size)}
-    usual = np.median([float(row["learning_rate"]) for row in last.values()])
+    rows = [row for row in _last_rows(str(path)) if row["dense_parameter_count"] == str(size)]
+    usual = np.median([float(row["learning_rate"]) for row in rows])
     losses: dict[str, list[float]] = {}
-    for row in last.values():
-        wanted = row["num_experts"] in ("1", str(experts)) and (row["k"], row["routing_frequency"]) == ("1", "0.5")
-        if wanted and float(row["learning_rate"]) == usual:
+    for row in rows:
+        if row["num_experts"] in ("1", str(experts)) and float(row["learning_rate"]) == usual:
             losses.setdefault(row["router_type"], []).append(float(row["loss_validation"]))
     return {router: np.array(values) for router, values in losses.items()}
 

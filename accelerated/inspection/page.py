@@ -78,7 +78,7 @@ TERMS = (
 
 SHUFFLED = "The mark is the value for shuffled tokens."
 
-TAKES = "Typical tokens: those that an expert takes far above its share; 3/5 means 3 of 5 occurrences."
+TAKES = "Typical tokens: an expert takes them far above its share; 3/5 means 3 of 5 occurrences."
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:

@@ -7,6 +7,8 @@ import math
 import shlex
 from pathlib import Path
 
+import pandas
+
 from ..errors import InputError
 from ..files import write_atomically
 from ..report.figures.style import image, styled
@@ -14,7 +16,7 @@ from ..report.figures.training import run_figure
 from ..report.opening import corpus
 from ..report.outline import loss_name
 from ..report.page import STYLE as REPORT_STYLE
-from ..report.page import document
+from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
 from ..results.sweeps.findings import learning_of, load_of
 from ..results.sweeps.folder import SweepRun
@@ -51,22 +53,23 @@ def write_run_page(folder: Path, tell=print) -> Path:
         InputError: no run there, no evaluation yet, or a file that is damaged.
     """
     folder = Path(folder)
-    run, title = read_run(folder), f"Run {folder.absolute().name}"
+    (run, frame), title = read_run(folder), f"Run {folder.absolute().name}"
     experts, style = _experts(folder, run.config, tell)
     before = [Heading(title, 0), about(run), Notes(notes(run))]
-    body = _html(before) + _figure(run) + _html([Heading("Evaluations", 1), evaluations(folder)]) + experts
+    body = _html(before) + _figure(run) + _html([Heading("Evaluations", 1), evaluations(frame)]) + experts
     body += _settings(run.config) + _repeat(folder, run)
     write_atomically(folder / "report.html", document(title, body, REPORT_STYLE + STYLE + RUN_STYLE + style))
     return folder / "report.html"
 
 
-def read_run(folder: Path) -> SweepRun:
-    """Return the run in a folder with its last evaluation."""
+def read_run(folder: Path) -> tuple[SweepRun, pandas.DataFrame]:
+    """Return the run in a folder with its last evaluation, and its results table."""
     config, (rows, windows) = read_config(folder), read_results(folder)
     if not rows:
         raise InputError(f"{folder}: has no evaluation yet; wait for the first one")
-    last = read_table(folder / "results.csv").to_dict("records")[-1]
-    return SweepRun(last["hyper_id"], config, last, read_own_log(folder), windows)
+    frame = read_table(folder / "results.csv")
+    last = frame.to_dict("records")[-1]
+    return SweepRun(last["hyper_id"], config, last, read_own_log(folder), windows), frame
 
 
 # THE RUN AND ITS RESULTS
@@ -101,9 +104,9 @@ def notes(run: SweepRun) -> list[str]:
     return lines
 
 
-def evaluations(folder: Path) -> Table:
+def evaluations(frame: pandas.DataFrame) -> Table:
     """Return a table with one row per evaluation."""
-    frame = read_table(folder / "results.csv").dropna(axis=1, how="all")
+    frame = frame.dropna(axis=1, how="all")
     losses = [name for name in frame if name.startswith("loss_")]
     routed = [name for name in EVENNESS if name in frame]
     heads = ["step", "tokens", *(f"{loss_name(name)} loss" for name in losses), *(EVENNESS[name][0] for name in routed)]
@@ -207,4 +210,4 @@ def _flag(name: str, value) -> list[str]:
 
 def _html(blocks: list[Block]) -> str:
     """Return blocks as HTML with scrolling wide tables."""
-    return to_html(blocks).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>") + "\n"
+    return scrolling(to_html(blocks)) + "\n"

@@ -7,7 +7,6 @@ Only classes that transformers ships are used. No code of the folder runs, and n
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from ..errors import InputError, in_line
+from ..json_files import read_json
 from ..wording import in_short
 from .trace import at_most
 from .transformers_routers import ROUTERS, read_router
@@ -269,10 +269,10 @@ def _weight_files(folder: Path) -> list[Path]:
         what = "only pickled weights, which can run code and are not read" if pickled else "no safetensors file"
         raise InputError(f"{folder}: has {what}; save the model with save_pretrained of transformers 5")
     try:
-        names = sorted({*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        names = sorted({*read_json(index, {"weight_map": {"*": str}})["weight_map"].values()})
+    except (OSError, InputError) as error:
         raise InputError(f"{index}: is not an index of safetensors files; save the model again") from error
-    missing = [str(name) for name in names if Path(name).name != name or not (folder / name).is_file()]
+    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:
         raise InputError(f"{index}: names files that are not in the folder: {in_short(missing)}; copy them there")
     return [folder / name for name in names]

@@ -58,7 +58,7 @@ def page(markdown: str, folder: Path) -> str:
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     body = renderer.render(markdown)
     body = re.sub(r"<h2>(.*?)</h2>", _anchored, body)
-    body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+    body = scrolling(body)
     body = body.replace(' style="text-align:right"', ' class="right"')
     body = re.sub(r"<td>([^<(]{1,20})</td>", r'<td class="short">\1</td>', body)  # names and intervals stay on one line
     body = re.sub(
@@ -69,6 +69,11 @@ def page(markdown: str, folder: Path) -> str:
     )
     body = re.sub(r'(<h2 id="contents">.*?</h2>)\s*(<ul>.*?</ul>)', r"\1<nav>\2</nav>", body, count=1, flags=re.DOTALL)
     return document(markdown.partition("\n")[0].lstrip("# "), body, STYLE)
+
+
+def scrolling(body: str) -> str:
+    """Return HTML whose wide tables scroll by themselves."""
+    return body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 
 def document(title: str, body: str, style: str) -> str:

@@ -1,4 +1,4 @@
-"""Write the report of a sweep into its folder: the sections for any table, and those that only a sweep has."""
+"""Write the report of a sweep into its folder: the sections for any table, and the sections for sweeps alone."""
 
 import time
 from pathlib import Path

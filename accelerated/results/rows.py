@@ -98,7 +98,7 @@ class Rows(NamedTuple):
 
     Attributes:
         name: router_type, or the task
-        columns: of the law, then those that only its fit uses, [n] each
+        columns: the columns of the law, then the columns that only its fit uses, [n] each
         measured: [n], losses in nats per token, accuracies or leverages
         runs: the runs, if the rows are from a results table and the law is for their loss
         loss: column of the loss

@@ -103,7 +103,7 @@ def rates(frame) -> str:
     runs = frame[(frame["seed"] == 42) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     rows = []
     for (size, router, e), cell in runs.groupby([SIZE, "router_type", "num_experts"]):
-        rule = cell[cell["hyper_id"].isin(law_runs(GRID))]["learning_rate"]
+        rule = with_rule(cell)["learning_rate"]
         if len(cell) > 1 and len(rule) == 1:
             loss = {
                 round(float(rate / rule.iloc[0]), 2): f"{each:.3f}"
