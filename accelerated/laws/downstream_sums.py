@@ -1,4 +1,4 @@
-"""Two laws of downstream accuracy that are sums: several ratios of tokens to parameters, and a ceiling.
+"""Two laws of downstream accuracy that are sums: the ratio law and the law with a ceiling.
 
 Imported from `routelaws.reference.laws.downstream_sums`. The search differs: one compiled loop runs all starts
 of a fit (`_levenberg.py`). Its first call takes some seconds to compile.

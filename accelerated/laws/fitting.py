@@ -65,17 +65,15 @@ def fit_routed(
         dense_parameters: [n], N, parameters, above 0.
         num_experts: [n], E, at least 1; a dense model is E = 1.
         loss: [n], L, nats per token, above 0.
-        huber: None for least squares (Clark et al. 2022), or the residual, in log10 units and above 0, beyond which a
-            row counts linearly (our choice). The fit then minimises the sum of Huber terms: r²/2 up to huber and
-            huber (|r| - huber/2) beyond. A value above every residual gives the least-squares fit.
+        huber: None for least squares (Clark et al. 2022), or the delta of Huber terms, in log10 units, above 0 (our
+            choice). A Huber term is r²/2 up to delta and delta (|r| - delta/2) beyond.
         scan: points of the first scan along each axis of the domain; half as many again with `huber`.
         starts: number of lowest scan points to start a search from, in each piece of the domain; twice as many with
             `huber`, whose minima can lie closer together.
 
     Returns:
-        The fit. `objective` is within 1e-12 (relative) of the global minimum, if the scan is fine enough to separate
-        local minima. With a `huber` far below the residuals the objective is nearly a sum of absolute values, and
-        several local minima may be close together.
+        The fit. `objective` is within a relative 1e-12 of the global minimum if the scan separates all local minima.
+        Several minima may be close together if `huber` is far below the residuals.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:

@@ -1,5 +1,4 @@
-"""Test how well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by these
-errors.
+"""Test how well a law predicts held-out runs, and compare laws by these errors.
 
 Imported from `routelaws.reference.laws.held_out`. Linear and bounded laws need no fit for each fold
 (`_left_out.py`).

@@ -30,8 +30,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges, all NaN if the fit is no power law. The interval of N_c has all sizes at which the data do not
-        reject a loss of 1 nat. It is 0 to inf if the data do not reject a line that does not fall.
+        Two Ranges, all NaN if the fit is no power law. The interval of N_c contains all sizes at which the data allow a
+        loss of 1 nat. It is 0 to inf if the data allow a slope of 0.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -57,7 +57,7 @@ def per_size_intervals(
 ) -> list[Range]:
     """Return b of each line, then d of each line, with their intervals; `at` is the size.
 
-    Arguments as `dense_intervals`, for a fit of `fit_per_size`.
+    The fit is by `fit_per_size`; `dense_intervals` describes the arguments.
     """
     sizes, *lines = fit.coefficients
     quantile = student_quantile(level, fit.rows - 2 * sizes.size)
@@ -72,7 +72,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b and d with their intervals. Arguments as `dense_intervals`, for a fit of `fit_separable`."""
+    """Return a, b and d of a fit by `fit_separable`, with their intervals; `dense_intervals` describes the arguments."""
     quantile = student_quantile(level, fit.rows - len(fit.coefficients))
     return _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
 
@@ -80,10 +80,10 @@ def separable_intervals(
 def bilinear_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
+    """Return a, b, c, d and N_cutoff of a fit by `fit_bilinear`, with their intervals.
 
-    The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high` is inf if the data do not reject c <= 0,
-    and `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0.
+    `dense_intervals` describes the arguments. The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high`
+    is inf if the data allow c <= 0, and `low` is the least size at which they allow b + c log10 N = 0 with c > 0.
     """
     quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
     _, b, c, _ = fit.coefficients

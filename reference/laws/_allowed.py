@@ -1,7 +1,7 @@
-"""The laws that the data do not reject, and the ends of their values: the engine of `uncertainty.py`.
+"""Find the ends of profile intervals of the bounded law, for `uncertainty.py`.
 
-Private to the reference (the fast twin has its own kernel). A `quantity` is a `Quantity` of that file, and step 1 is
-there: the value v is allowed if some law with value v has a residual sum of squares of at most `limit`.
+Private to the reference (the fast twin has its own kernel). Step 1 is in `uncertainty.py`: a value v of a `Quantity` is
+allowed if some law with this value has a residual sum of squares of at most `limit`.
 
 2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
    `_projection.columns`. Sizes are relative to n̄, the mean log10 N of the table: n₀ = log10 N - n̄. A law has value v
@@ -28,8 +28,7 @@ there: the value v is allowed if some law with value v has a residual sum of squ
 4. β̂ gives the best value. From there the least residual sum grows to both sides, so no value beyond an end is allowed,
    and bisection finds each end (`_last_allowed`). A ratio has no end if x·β = 0 is allowed.
 5. The interval is the union over all shapes: `minimise` finds the least lower end and the greatest upper end of the
-   allowed shapes, as it finds the optimum of the fit. If the union had gaps, this would be the shortest interval around
-   it. E_start and E_max are properties of the shape itself (`_own_ends`).
+   allowed shapes. E_start and E_max are properties of the shape itself (`_own_ends`).
 """
 
 import functools
@@ -186,7 +185,7 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
 
 
 def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]:
-    """Return the best value of (y·β)/(x·β) and both ends, which are infinite if x·β = 0 is allowed.
+    """Return the best value of (y·β)/(x·β) and both ends; the ends are infinite if x·β = 0 is allowed.
 
     Example:
         The two rows of `least_sum` with a smaller limit: the second unknown divided by the first is 3. A ratio v is
@@ -231,9 +230,9 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     if rise > 0:
         K = (max(math.log10(rise / (rise + bend) ** 2), 0.0) - taken_at) / _span(rows, rise, bend)
         return linear_ends(solved, dense - K * routed)
-    # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1, K is 0; it grows without limit as E_start
-    # grows. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
-    with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
+    # K has no unique value in the linear limit: it is 0 for E_start = 1 and Ê₀ = 1, and grows without limit with
+    # E_start. It also goes to -∞ if Ê₀ is above E_start.
+    with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax ignore
         value, *ends = math.inf * linear_ends(solved, -routed)  # only the signs matter
     if taken_at == 0:
         ends += list(linear_ends(solved, dense))

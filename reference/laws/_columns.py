@@ -6,7 +6,7 @@ Private to the reference. Everything is in log10 units. `log_linear.py`, `routed
 
 Here n measures the model's size (log10 N or log10 F) and e its experts (log10 E, log10 Ê or log10 B̂). The form is a
 line in either: level + slope · e with level = a n + d and slope = b + c n, or level + slope · n with level = b e + d
-and slope = a + c e. The functions below answer three questions about it.
+and slope = a + c e.
 """
 
 import math
@@ -20,7 +20,7 @@ CRITERION = "mean squared difference of log10 losses"
 
 
 def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return log10 of each column, in the order given; `num_experts` has to be at least 1, all others above 0.
+    """Return log10 of each column, in order; check that `num_experts` is at least 1 and the others are above 0.
 
     Raises:
         ValueError: an entry is not finite or out of its range, or the columns are not of one axis and one length.
@@ -40,7 +40,7 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def need_rows(rows: int, coefficients: int, law: str) -> None:
-    """Raise InputError unless there is one row more than coefficients: a residual needs it."""
+    """Raise InputError unless the table has more rows than the law has coefficients."""
     if rows <= coefficients:
         raise InputError(
             f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
@@ -56,8 +56,8 @@ def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, n
         target: [n].
 
     Returns:
-        The solution [p]; its covariance [p, p], which is the residual variance with n - p degrees of freedom times
-        (designᵀ design)⁻¹; and the mean squared residual.
+        The solution [p], its covariance [p, p] and the mean squared residual. The covariance is the residual variance,
+        with n - p degrees of freedom, times (designᵀ design)⁻¹.
     """
     inverse = np.linalg.pinv(design)
     # A second step on the residual removes the rounding of the first.
@@ -75,9 +75,9 @@ def independent(design: np.ndarray) -> bool:
 
 
 def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
-    """Return the effective number for `extra` above the least: `start` at 0, rising, and below `limit`.
+    """Return an effective number that rises with `extra`, from `start` at 0 to `limit`.
 
-    1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit), as in the equations of Ê and B̂; the limit may be math.inf.
+    1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit) gives Ê and B̂; `limit` may be math.inf.
     """
     saturation = 1.0 / limit  # 0 if the limit is infinite
     return 1.0 / (1.0 / (extra + 1.0 / (1.0 / start - saturation)) + saturation)
@@ -90,12 +90,12 @@ def bilinear(coefficients: tuple[float, float, float, float], n: np.ndarray, e: 
 
 
 def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
-    """Return 10^x at which level + slope · x falls to a loss; `never` if the slope is not below 0.
+    """Return 10^x for the x at which level + slope · x falls to `log_loss`; `never` if the slope is not below 0.
 
     Values beyond the range of float64 are inf or 0.
 
     Example:
-        From 10^0.3 a slope of -0.1 takes one decade to come down to 10^0.2.
+        A slope of -0.1 needs one decade to lower 10^0.3 to 10^0.2.
 
         >>> reach(np.array(0.2), np.array(0.3), np.array([-0.1, 0.1]), never=math.inf).round(6)
         array([10., inf])
@@ -105,9 +105,9 @@ def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: flo
 
 
 def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.ndarray, start: float) -> np.ndarray:
-    """Return 10^m at which (m, e = start) has the loss of (n, e): the dense equivalent of a model with experts.
+    """Return 10^m, the size of the dense model (e = start) with the same loss as (n, e).
 
-    Setting both losses equal leaves (a + c start) m = (a + c e) n + b (e - start). a + c start must not be 0.
+    Equal losses give (a + c start) m = (a + c e) n + b (e - start). a + c start must not be 0.
     """
     a, b, c, _ = coefficients
     with np.errstate(over="ignore", under="ignore"):
@@ -115,8 +115,7 @@ def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.
 
 
 def crossing(b: float, c: float) -> float:
-    """Return 10^(-b/c), where b + c n rises to 0: inf if it never rises to 0 (c <= 0) or beyond float64; NaN for
-    NaN."""
+    """Return 10^(-b/c), where b + c n rises to 0; inf if c <= 0 or beyond float64, NaN if b or c is NaN."""
     if math.isnan(b) or math.isnan(c):
         return math.nan
     if c <= 0:

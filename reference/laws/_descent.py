@@ -13,27 +13,26 @@ the derivatives of ln L̂ and h'(r) = r clipped at ±δ:
 
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 
-One step (`descend`). The parabola that touches h at r and is symmetric about 0, r²·min(1, δ/|r|)/2 plus a constant, is
-nowhere below h. Minimising the sum of the parabolas is a weighted least-squares problem with the weights
-v = w·min(1, δ/|r|). With ln L̂ replaced by its tangent it is linear, and its solution is
+One step (`descend`). A parabola replaces h for each row: it is symmetric about 0, touches h at r and is nowhere below
+h. The sum of the parabolas is a weighted least-squares problem with the weights v = w·min(1, δ/|r|). For a linear
+approximation of ln L̂ its solution is
 
     step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
 
-The damping (Marquardt 1963) shortens the step where the tangent is inaccurate. It depends on the gain, the decrease of
-S divided by the decrease of the parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain of 1 divides
-the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. If a step does not lower S, the search
-rejects it and multiplies the damping by 2, then by 4, then by 8.
+The damping (Marquardt 1963) shortens the step where the linear approximation is inaccurate. It depends on the gain, the
+decrease of S divided by the decrease of the parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain
+of 1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. If a step does not lower S,
+the search rejects it and multiplies the damping by 2, then by 4, then by 8.
 
-Far from the minimum these steps are safe. Near it they are slow, because h has a constant slope beyond δ, while the
-slope of the parabola grows. So the second half of the search gives such rows a thousandth of their weight: the
-curvature of h there is 0. Its steps reach the minimum to the last digits. Either half ends when slopes·step, twice the
-predicted decrease of S, is nearly 0, or when no step of any length lowers S.
+These steps are safe far from the minimum. They are slow near it, because h has no curvature beyond δ and the parabola
+has. So the second half of the search gives rows beyond δ a thousandth of their weight, and reaches the minimum to the
+last digits. Either half ends when the predicted decrease of S (half of slopes·step) is nearly 0, or when no step lowers
+S.
 
-No step changes an unknown by more than `LONGEST`. Unknowns are powers and logarithms. If a term has nearly vanished,
-its tangent is nearly flat and suggests a change of thousands; the damping against it would also stop all other
-unknowns.
+No step changes an unknown by more than `LONGEST`. Without this limit, a term that has nearly vanished would suggest a
+change of thousands.
 
-The price is speed: the search follows every start to its end, one after the other.
+The search is slow: it follows every start to its end, one after the other.
 """
 
 import math
@@ -48,7 +47,7 @@ from ._huber import check_delta, clipped, terms
 STEPS = (200, 3000)  # most steps in the first and in the second half of the search
 OUTER_SHARE = (1.0, 1e-3)  # factor of the weight of a row beyond delta, in each half
 WORTH = (1e-6, 1e-14)  # each half ends if a step would lower the sum by a smaller share
-ROUNDING = 1e-16  # a residual of 0 may come out as large as this
+ROUNDING = 1e-16  # largest rounding of a residual
 REACHED = 1e-6  # a start has reached the best objective if its relative excess is at most this
 ABSENT = -700.0  # ln of an absent multiplier: its exp is negligible relative to every other term
 PROMISE = 1e-6  # after convergence one more step may lower the sum by at most this share
@@ -152,7 +151,7 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 def ended(problem: Problem, theta: np.ndarray) -> bool:
     """Return whether the search has converged at θ: one more step, without damping, would hardly lower S.
 
-    The residuals of exact losses are rounding, some units in the last place each; no step needs to lower them.
+    Residuals that are only rounding count as converged.
     """
     predicted, J = problem.model(theta)
     residual = predicted - problem.log_loss
@@ -164,14 +163,14 @@ def ended(problem: Problem, theta: np.ndarray) -> bool:
 
 
 def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return [p]: whether an unknown has vanished, and no row depends on it."""
+    """Return [p] bool: True for each unknown that changes no prediction."""
     return np.abs(problem.model(theta)[1]).max(axis=0) < GONE
 
 
 def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
-    """Return θ with vanished multipliers set just above 0: so small that no row shows the difference.
+    """Return θ with vanished multipliers set just above 0, too small to change a prediction.
 
-    No step leads back from 0 (ln = `ABSENT` or less), and the search for the interval of the multiplier starts there.
+    No step can move a multiplier of 0 (ln = `ABSENT` or less), so the search for its interval starts from this θ.
     """
     theta = np.array(theta)
     for j in np.flatnonzero(gone(problem, theta) & np.array(form.positive)):
@@ -185,7 +184,7 @@ def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
     """Return the factor of (JᵀJ)⁻¹, a variance, and the share of the rows within δ.
 
     Huber (1981, Robust Statistics, section 7.6), as `fitting._error_variance`: Σ clipped²/(n - p) · (K/m)², with m this
-    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. NaN with no row within δ.
+    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. The result is NaN if no row is within δ.
     """
     residual = problem.model(theta)[0] - problem.log_loss
     rows, unknowns = residual.size, theta.size
@@ -226,5 +225,5 @@ def turns(function: Callable, theta: np.ndarray) -> np.ndarray:
     return np.stack([(above - below) / (2 * step) for above, below in sides], axis=1)
 
 
-# What this file does not do: intervals (`_profile.py`); say what a law predicts (`additive.py`, `hoffmann.py`,
+# What this file does not do: intervals (`_profile.py`); the prediction of a law (`additive.py`, `hoffmann.py`,
 # `joint.py`).

@@ -1,17 +1,17 @@
-"""A robust fit, hardly changed by a few bad rows: Huber's criterion, at one shape of the bounded law.
+"""Fit the bounded law at one shape by Huber's criterion, which limits the influence of bad rows.
 
 Private to the reference. A squared residual grows without limit, so one bad row can outweigh fifty good rows. The Huber
-term of a residual r is the square up to delta and a straight line beyond,
+term of a residual r is half its square up to delta and a straight line beyond,
 
     r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,
 
-with the same value and slope at delta. Its derivative is r clipped at ±delta (`clipped`), so the influence of a row is
-limited. The criterion is the *sum* of the terms over the rows, never their mean, so its scale does not depend on the
-number of rows.
+Both parts have the same value and slope at delta. The derivative is r clipped at ±delta (`clipped`), so the influence
+of a row is limited. The criterion is the *sum* of the terms over the rows, never their mean, so its scale does not
+depend on the number of rows.
 
-At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them. So it
-has one least value, and a point is a minimum exactly when the derivatives are 0. With the four orthonormalised columns
-Q (n rows, 4 columns) and the residuals r, this condition is
+At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them. So a
+point is a minimum exactly when the derivatives are 0. With the four orthonormalised columns Q (n rows, 4 columns) and
+the residuals r, this condition is
 
     Qᵀ clipped(r) = 0
 
@@ -20,13 +20,12 @@ diagonal matrix with 1 for a row within delta; then the step is the solution of
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 
-The step would be exact if no row crossed delta on the way. Some rows do, so half or a quarter of the step may be
-better: the fit tries 1, 1/2, 1/4, ... of it and takes the smallest sum. Once the right rows are within delta, one whole
-step ends at the minimum. If too few rows are within delta, QᵀWQ has no inverse. So rows beyond delta also get a small
-weight in W, a millionth of delta/|r|. (With delta/|r| itself, the square of a row would have the same derivative as its
-straight line.) This weight changes the path but not its end, since the path ends only where the derivatives are 0.
+The step is exact only if no row crosses delta. So the fit tries 1, 1/2, 1/4, ... of the step and takes the smallest
+sum. One whole step ends at the minimum once the right rows are within delta. QᵀWQ has no inverse if too few rows are
+within delta. So W gives rows beyond delta a small weight, a millionth of delta/|r|. This weight changes the path but
+not its end, where the derivatives are 0.
 
-The price is speed. Several solutions may be equally good: the sum is then flat between them, and its value is unique.
+Several solutions may be equally good; the value of their sum is unique.
 """
 
 import math
@@ -37,14 +36,14 @@ from ..errors import InputError
 from ._projection import Rows, columns
 
 ROUNDS = 200  # most Newton steps; typically 5 to 25 are taken
-LENGTHS = 0.5 ** np.arange(24)  # of a step
+LENGTHS = 0.5 ** np.arange(24)  # shares of a step to try
 LEVEL = 1e-7  # Qᵀ clipped(r) below this share of |clipped(r)| counts as 0; the sum is then within 1e-14 of its minimum
-ROUNDING = 1e-15  # log10: a residual of 0 may come out as large as this, and counts as 0 too
+ROUNDING = 1e-15  # log10; a residual up to this size is rounding and counts as 0
 _OUTER_SHARE = 1e-6  # factor of the weight of a row beyond delta
 
 
 def check_delta(delta: float, unit: str) -> float:
-    """Return delta as a float; raise ValueError, which names the unit, unless delta is a finite number above 0."""
+    """Return delta as a float; raise ValueError with its unit unless delta is a finite number above 0."""
     if not (isinstance(delta, int | float | np.number) and 0 < delta < math.inf):
         raise InputError(f"huber is {delta!r}; needed: a finite number above 0, {unit}, or None")
     return float(delta)
@@ -78,12 +77,11 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         The smallest sum, and the residuals [n] there.
 
     Raises:
-        ArithmeticError: the derivatives did not reach 0, a bug of this file.
+        ArithmeticError: the derivatives did not reach 0; this is a bug.
 
     Example:
-        Two sizes and E of 1 and 2: four groups of five rows, which four unknowns can follow one by one. The first row
-        is wrong by 1. The mean of its group moves by 1/5; here the row pulls with delta = 0.1 against the four others,
-        so that the group moves by 0.1/4.
+        Two sizes and two E give four groups of five rows, and the four unknowns fit each group separately. The first
+        row is wrong by 1. Least squares would move its group by 1/5; this fit moves it by 0.1/4.
 
         >>> rows = Rows(np.tile([7.0, 8.0], 10), np.repeat([0.0, 1.0], 10), np.array([1.0, *[0.0] * 19]))
         >>> least, residual = solve(rows, 1.0, 0.0, 0.1)

@@ -1,23 +1,19 @@
-"""A fit from several starts, for nonlinear laws: the Levenberg-Marquardt method, one start at a time.
+"""Fit a nonlinear law from several starts by the Levenberg-Marquardt method.
 
-Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix
-[n, p] of the derivatives of these predictions. The fit minimises the sum over the rows of a term of the residual
-r = target - prediction: r²/2 (least squares), or the Huber term (`_huber.py`), which is r²/2 up to delta and a straight
-line beyond. Near θ the law is nearly linear, prediction(θ + step) = prediction(θ) + J step. For a linear law the best
-step solves
+Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix [n, p]
+of the derivatives of these predictions. The fit minimises the sum over the rows of a term of the residual r = target -
+prediction: r²/2 (least squares), or the Huber term (`_huber.py`), which is r²/2 up to delta and a straight line beyond.
+Near θ the law is nearly linear, prediction(θ + step) = prediction(θ) + J step. The best step for a linear law solves
 
     (JᵀWJ + damping · diagonal of JᵀWJ) step = JᵀW r,       W = diagonal of min(1, delta/|r|)
 
 with a damping of 0. Far from the minimum this step is too long, and the damping shortens it. Each step that lowers the
-sum divides the damping by five. Any other step doubles the damping, and the fit tries again from the same place.
-(Unequal factors follow a narrow curved valley faster.) The method finds the nearest minimum, not always the global one,
-so there are many starts.
+sum divides the damping by five. Any other step doubles the damping, and the fit tries again from the same place. The
+method finds the nearest minimum, not always the global one, so there are many starts.
 
-Why there are two searches. `_descent.py` is for the laws of the loss, whose unknowns are powers and logarithms. It
-limits the change of each unknown to 3 per step, detects vanished terms, and has profile intervals. The broken power law
-and the logistic stage of accuracy have factors and places that are no logarithms. These have any size and sign, so a
-limit on their steps would depend on their units. This file also fits the laws of accuracy that are sums of power laws,
-so all nonlinear laws of accuracy have the same method.
+`_descent.py` has another search for the laws of the loss: their unknowns are powers and logarithms, so each step can be
+limited to 3. The broken power law and the logistic stage have unknowns of any size and sign, so a limit would depend on
+their units.
 """
 
 import math
@@ -28,7 +24,7 @@ import numpy as np
 
 from ._huber import terms
 
-ROUNDS = 400  # most steps, tried or taken
+ROUNDS = 400  # most steps, including rejected ones
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
 _NO_LOWER = 1e-14  # the search ends if a step lowers the sum by a smaller share
 
@@ -127,8 +123,7 @@ def power_terms(features: np.ndarray) -> Callable:
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
     """Return the covariance of the parameters, s² (JᵀJ)⁻¹ with s² the residual sum over n - p degrees of freedom.
 
-    It is NaN for a Huber fit, where the formula does not estimate the noise; with no degree of freedom left; and if the
-    derivatives of some parameters are linearly dependent.
+    It is NaN for a Huber fit, without a degree of freedom, or if the derivatives are linearly dependent.
     """
     rows, unknowns = minimum.jacobian.shape
     length = np.linalg.norm(minimum.jacobian, axis=0)

@@ -5,22 +5,22 @@ allowed if some θ with f(θ) = v has a sum S(θ) close to the minimum,
 
     S(θ) <= S_min + rise,   rise = (q²/2) · variance · share
 
-with q Student's two-sided quantile with n - p degrees of freedom, and `error_variance` and its share of rows within δ.
-In least squares, where S is half the sum of squares, this is RSS <= RSS_min (1 + q²/(n - p)), as in `uncertainty.py`.
-For Huber's sum: near its minimum S is a parabola with the curvature share · JᵀJ, and the errors of θ have the
-covariance variance · (JᵀJ)⁻¹ (Huber 1981). So at q standard errors of f, S has risen by this much.
+Here q is Student's two-sided quantile with n - p degrees of freedom. `error_variance` gives the variance and the share
+of the rows within δ. In least squares, where S is half the sum of squares, this is RSS <= RSS_min (1 + q²/(n - p)), as
+in `uncertainty.py`. Near the minimum of Huber's sum, S is a parabola with the curvature share · JᵀJ, and the covariance
+of θ is variance · (JᵀJ)⁻¹ (Huber 1981). So S rises by this much when f moves by q standard errors.
 
 The search for one end:
-1. To fix f at v, add to the table a row with the target f = v and a large weight (`_held`). At the end of the descent f
-   differs slightly from v. But among all θ with the attained f, this θ has the least S, which is enough.
+1. To fix f at v, add to the table a row with the target f = v and a large weight (`_held`). After the descent f differs
+   slightly from v. This is harmless, because θ has the least S of all θ with the same f.
 2. Move v outward in doubling steps until S is above the limit.
 3. Bisect between the last allowed v and the first rejected v.
 
 An end beyond `FAR` counts as open: a coefficient above 0 may be 0, or an exponent may be anything.
 
-If a coefficient has vanished in the best fit (a floor of 0, for instance), the search starts from two places: the best
-fit, and the other end of the interval of that coefficient (`far_end`). Between them S may rise and fall again, so one
-start may miss allowed values. The interval has the outermost end of both.
+The search starts from two points if a coefficient has vanished in the best fit, such as a floor of 0: the best fit, and
+the other end of that coefficient's interval (`far_end`). S may rise and fall between them, so one start could miss
+allowed values. The interval covers the results of both starts.
 """
 
 import math
@@ -30,8 +30,8 @@ import numpy as np
 
 from ._descent import FAR, Problem, descend, error_variance, huber_sum
 
-HALVINGS = 30  # halvings of the bracket of an end, which is at most as wide as the interval
-STIFFNESS = 1e4  # weight of the added row: f is then off by a ten-thousandth of a standard error or so
+HALVINGS = 30  # bisection steps for each end
+STIFFNESS = 1e4  # weight of the added row; f then differs from v by about 1e-4 standard errors
 LEAST_RISE = 1e-20  # largest rounding of S per row, for exact losses
 
 

@@ -5,12 +5,10 @@ maps the unit square onto all (rise, bend), the two nonlinear coefficients. `exp
 factors of the four linear coefficients, and `residual_sum` is the residual sum of the best four. `minimise` searches
 the square. The equations are in `fitting.py`.
 
-Why `minimise` finds the global minimum. It searches the square line by line: for each t the least value over w, and
-then the least of these over t. It scans every line from end to end and refines the lowest few points fully before it
-chooses one. It never descends through the square, because E_start and E_max form a narrow slanted valley that would
-mislead a search along the axes. It refines several points of a line, because there are often two minima along w, one of
-them narrow. It can miss only a minimum that lies wholly between two points of a scan, 1/48 apart. The tests compare the
-fit with much denser scans.
+`minimise` searches the square line by line: it finds the least value over w for each t, and the least of these over t.
+It scans each line from end to end and refines the lowest points, because a line often has two minima. A descent through
+the square would fail in the narrow slanted valley of E_start and E_max. The search can miss only a minimum that lies
+wholly between two points of a scan, 1/48 apart. Tests compare the fit with much denser scans.
 """
 
 import math
@@ -57,7 +55,7 @@ class Rows(NamedTuple):
 
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
-    """Return `values` as float64; ValueError unless every entry is finite, > `above` and >= `least`; one is given."""
+    """Return `values` as float64; raise ValueError unless every entry is finite, above `above` or at least `least`."""
     # Give a lone number an axis, so that a message can name its entry.
     listed = check_finite(name, np.atleast_1d(values))
     bad = np.argwhere(~((listed > above) & (listed >= least)))
@@ -115,7 +113,7 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
 
 
 def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
-    """Return whether the four columns (`fitting.py`, step 2) are independent, at the two ends of what ψ can be."""
+    """Return whether the four columns (`fitting.py`, step 2) are independent at both extremes of ψ."""
     offset = log_size - log_size.mean()
     for psi in (np.log1p(extra_experts), extra_experts):
         design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
@@ -128,10 +126,8 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 def shape(t: float, w: float, top: float) -> tuple[float, float]:
     """Map a point of the unit square onto (rise, bend); the map covers the whole domain (`fitting.py`, step 1).
 
-    t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. Equal steps of t and w should be equal
-    ratios of E_start and of E_max: laws with E_start = 1 and 2 differ as much as laws with 10 and 20. But no row shows
-    the range above the largest x of the table, or below 1. The function g(v) = (1 + top)^v - 1 has these properties: it
-    is nearly linear at first and then exponential.
+    t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. The function g(v) = (1 + top)^v - 1
+    makes equal steps of t and w nearly equal ratios of E_start and of E_max, within the range of the table:
 
         1/E_start = g(t)/top        E_start/E_max = g(w)/(g(w) + g(1 - w))
 
@@ -151,7 +147,7 @@ def shape(t: float, w: float, top: float) -> tuple[float, float]:
 
 def expert_curve(extra_experts: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
     """Return ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its value at x = top; x/top where rise = 0."""
-    # A quotient of two tiny logarithms is exact, but 0/0 is not: the linear limit is written out.
+    # The linear limit has its own formula, because the quotient would be 0/0.
     if rise == 0:
         return extra_experts / top
     return np.log1p(rise * extra_experts / (1 + bend * extra_experts)) / math.log1p(rise * top / (1 + bend * top))
@@ -179,7 +175,7 @@ def residual_sum(rows: Rows, rise: float, bend: float) -> float:
         0.00064
     """
     design = columns(rows, rise, bend)
-    target = rows.log_loss - rows.log_loss.mean()  # fewer digits cancel below than with the first column
+    target = rows.log_loss - rows.log_loss.mean()  # subtracting the mean loses fewer digits than the first column
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     return float(np.sum((target - design @ solution) ** 2))
 
@@ -218,7 +214,7 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
         return function(low), low
     points = np.linspace(low, high, SCAN).tolist()
     values = [function(point) for point in points]
-    # A point is low if neither neighbour is below; at an end of the line it is its own missing neighbour.
+    # A point is low if no neighbour is lower.
     left, right = [max(k - 1, 0) for k in range(SCAN)], [min(k + 1, SCAN - 1) for k in range(SCAN)]
     lows = [k for k in range(SCAN) if values[k] <= min(values[left[k]], values[right[k]])]
     minima = []

@@ -1,7 +1,7 @@
 """Shared functions of the laws fitted by the sum of Huber terms: checked tables and the report of a fit.
 
 Private to the reference. `additive.py`, `hoffmann.py` (Kaplan's law) and `joint.py` define the prediction of their law
-as a `Form`, and `_descent.py` finds the best unknowns. This file connects them.
+as a `Form`, and `_descent.py` finds the best unknowns.
 """
 
 import math
@@ -18,7 +18,7 @@ from .uncertainty import student_quantile
 
 
 def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
-    """Return the columns and the loss; ValueError as `fit_additive`."""
+    """Return the columns and the loss; raise ValueError as `fit_additive`."""
     *logs, log_loss = check_columns(**columns, loss=loss)
     if log_loss.size <= coefficients:
         raise InputError(
@@ -159,9 +159,9 @@ def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
     """Return ln of each term in the middle of a table, for several ways to share the mean loss between terms.
 
-    A floor, always the last term, has a fifth, a half or four fifths of the loss, or is absent. The absent floor, c =
-    0, is the edge of the law: a search in ln c approaches it but never reaches it. The other terms have equal parts of
-    the rest; two terms also have parts of one to four. Our choice.
+    A floor is the last term; it has a fifth, a half or four fifths of the loss, or is absent. The absent floor is a
+    start of its own, because a search in ln c never reaches c = 0. The other terms share the rest equally; two terms
+    also share it as one to four. The shares are our choice.
     """
     others = terms - 1 if floor else terms
     parts = [(1, 1), (1, 4), (4, 1)] if others == 2 else [(1,) * others]

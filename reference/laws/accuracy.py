@@ -8,9 +8,9 @@ for every law:
     broken, two stages                  fitted in Q itself (`broken.py`, `two_stage.py`); intervals by leaving out one
                                         value of the first column at a time (`intervals.py`)
 
-One record has the coefficients of both stages, first the coefficients of the loss. To fit two stages you need a loss
-besides the columns of the law; to predict you do not. In every fit, `rmse` is of accuracies. `rmsle` is of
-log10(-ln Q') if the law has it, else NaN.
+One record has the coefficients of both stages, first the coefficients of the loss. A fit of two stages needs a measured
+loss besides the columns of the law; a prediction does not. `rmse` is the error of accuracies. `rmsle` is the error of
+log10(-ln Q') for a law fitted in it, else NaN.
 """
 
 import math
@@ -68,24 +68,24 @@ def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
 
 
 def fit_broken_record(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> AccuracyFit:
-    """Return the fit of `broken.fit_broken` with the fields of every law."""
+    """Return the fit of `broken.fit_broken` as an `AccuracyFit`."""
     fit = broken.fit_broken(flops, accuracy, huber)
     predicted = broken.predict_broken(flops, fit.coefficients)
     return _record(fit.coefficients, fit.objective, fit.rmse, fit.criterion, predicted, flops)
 
 
 def fit_stages_linear(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
-    """Return the fit of two stages with a line, `two_stage.fit_two_stage`, with the fields of every law."""
+    """Return the fit of two stages with a line (`two_stage.fit_two_stage`) as an `AccuracyFit`."""
     return _stages(StagesLinearCoefficients, two_stage.fit_two_stage(flops, loss, accuracy, "linear"), flops)
 
 
 def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
-    """Return the fit of two stages with a logistic, `two_stage.fit_two_stage`, with the fields of every law."""
+    """Return the fit of two stages with a logistic (`two_stage.fit_two_stage`) as an `AccuracyFit`."""
     return _stages(StagesLogisticCoefficients, two_stage.fit_two_stage(flops, loss, accuracy), flops)
 
 
 def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
-    """Return the fit of two stages in N and D, `two_stage.fit_two_stage_ratio`, with the fields of every law."""
+    """Return the fit of two stages in N and D (`two_stage.fit_two_stage_ratio`) as an `AccuracyFit`."""
     fit = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
     return _stages(StagesRatioCoefficients, fit, parameters, tokens)
 
@@ -98,7 +98,7 @@ def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray
         columns: flops, or parameters and tokens; above 0. The function ignores an additional column, the measured loss.
 
     Returns:
-        Q, unclipped: a line may leave 0 to 1.
+        Q, not clipped; a line may give values outside 0 to 1.
 
     Raises:
         ValueError: a column is missing, or an entry is not finite or not above 0.
@@ -129,7 +129,7 @@ def accuracy_ranges(
         level: confidence level, between 0 and 1.
 
     Returns:
-        One Range for each coefficient. A, B and E are factors, whose logarithms have Student's t.
+        One Range for each coefficient. The intervals use Student's t, of the logarithm for A, B and E.
 
     Raises:
         ValueError: `level` is out of its range, or no degree of freedom is left.
@@ -179,7 +179,7 @@ def _stages(form: type, found: two_stage.TwoStageFit, *columns: np.ndarray) -> A
 def _record(
     coefficients: NamedTuple, objective: float, rmse: float, criterion: str, predicted: np.ndarray, budget: np.ndarray
 ) -> AccuracyFit:
-    """Return a fit of accuracies as they are with the fields of every law; `predicted` and `budget` are [n]."""
+    """Return a fit in Q as an `AccuracyFit`; `predicted` and `budget` are [n]."""
     unknowns, rows = len(coefficients), np.size(predicted)
     rises = predicted[np.argmax(budget)] > predicted[np.argmin(budget)]
     return AccuracyFit(

@@ -5,7 +5,7 @@
 The best known example is the law of Hoffmann et al. 2022, L = a/N^α + b/D^β + c. Its terms have the multipliers a (with
 column N and exponent α), b (with D and β) and c (with no column). `hoffmann.py` and `fine_grained.py` are laws of this
 form; for your own law, write another record (`AdditiveLaw`). Logarithms are natural, as in the papers that fit such
-laws. Only `rmsle` is decimal, as in all laws here.
+laws. Only `rmsle` uses log10, as for all laws.
 
 The fit
 1. Multipliers are above 0, so the unknowns are their logarithms. With θ = (ln multipliers, exponents) each ln term is
@@ -21,13 +21,12 @@ The fit
 3. The fit minimises the sum of Huber terms of ln L̂ - ln L from many starts (`_descent.py`). The sum has several local
    minima: two terms can exchange roles, or one term can vanish.
 4. The fit divides each column by its geometric mean over the table: ln column - centre. A multiplier is then the term
-   in the middle of the table. At N = 1 or D = 1, decades away from every row, a small change of an exponent would
-   change its multiplier much. At the end the fit converts back: ln multiplier + Σ exponent · centre.
-5. In the middle of the table the terms share the mean loss (`_smooth.share_out`); the starts are different shares. So
-   they suit models of any size, and a loss in any unit.
+   in the middle of the table. N = 1 and D = 1 are decades away from every row, so a small change of an exponent would
+   change a multiplier there much. At the end the fit converts back: ln multiplier + Σ exponent · centre.
+5. Each start divides the mean loss between the terms in the middle of the table (`_smooth.share_out`). So the starts do
+   not depend on the units of the table.
 
-Do not compare multipliers alone; they are ill-conditioned. A multiplier is the term at N = 1 (or D = 1), so it moves
-with its exponent.
+Do not compare multipliers alone; they are ill-conditioned, because a multiplier is the term at N = 1 (or D = 1).
 """
 
 import itertools
@@ -114,7 +113,7 @@ class Published(NamedTuple):
 
 
 class AdditiveInterval(NamedTuple):
-    """A value of the best fit, and the values that the data do not reject.
+    """A value of the best fit and its interval: the values that the data do not reject.
 
     Attributes:
         name: a coefficient, or "prediction"
@@ -248,7 +247,7 @@ class _Unknowns:
         return model
 
     def at_one(self, centres: np.ndarray) -> np.ndarray:
-        """Return X [terms, p] of a run of 1 in every column: X·θ there is ln of the multipliers themselves (step 4)."""
+        """Return X [terms, p] at columns of 1, where X·θ is ln of the multipliers (step 4)."""
         return self.design([np.array([-centre]) for centre in centres])[0]
 
     def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -261,7 +260,7 @@ class _Unknowns:
         """Return θ from the coefficients [p] of the law, the inverse of `natural`."""
         theta = np.array(coefficients, dtype=np.float64)
         theta[self.levels] = np.log(theta[self.levels])
-        # X · θ at a run of 1 is ln of the multipliers; without the 1 of each multiplier, only the exponents contribute.
+        # Without the ones of the multipliers, X · θ has only the contribution of the exponents.
         by_exponents = self.at_one(centres)
         by_exponents[np.arange(len(self.levels)), self.levels] = 0.0
         theta[self.levels] -= by_exponents @ theta
@@ -280,7 +279,7 @@ class _Unknowns:
 
 
 def _form(law: AdditiveLaw) -> Form:
-    """Return what `_descent.py` wants to know of a law."""
+    """Return the law in the interface of `_descent.py`."""
     unknowns = _Unknowns(law)
     positive = [name in unknowns.multipliers for name in unknowns.names]
     return Form(
@@ -296,7 +295,7 @@ def _form(law: AdditiveLaw) -> Form:
 
 
 def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """Return the table; ValueError unless it can determine the law, as in `fit_additive`."""
+    """Return the table; raise ValueError unless it can determine the law, as in `fit_additive`."""
     return _smooth.check_table(
         law.name, dict(zip(law.columns, columns, strict=True)), loss, len(law.coefficients._fields)
     )

@@ -1,7 +1,7 @@
 """Intervals of the bounded laws in (N, E) and in (F, B), in the format of `catalogue.py`.
 
-All are profile intervals (`uncertainty.py`), and valid for least-squares fits. The law in (F, B) is the law of
-`routed.py` for the table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
+All are profile intervals (`uncertainty.py`) of least-squares fits. The law in (F, B) is the law of `routed.py` for the
+table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
 
     b and c      are the same in both,
     a and d      are values at B̂ = 1, which is Ê' = 1/u,
@@ -58,7 +58,7 @@ def routed_intervals(
 
 
 def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """Return b + c log10 N at each size of the rows. Arguments as `routed_intervals`."""
+    """Return b + c log10 N at each size of the rows. `routed_intervals` describes the arguments."""
     quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
     return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
 
@@ -66,7 +66,7 @@ def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarra
 def routed_prediction(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point (N, E). Other arguments as `routed_intervals`."""
+    """Return the loss at one point (N, E). `routed_intervals` describes the other arguments."""
     quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
     law, run = profile_intervals(*columns, loss, quantities, level)
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
@@ -77,7 +77,8 @@ def routed_by_size(
 ) -> tuple[float, float] | None:
     """Return the interval of the law at (N, E) by leaving out one size at a time; None with fewer than three sizes.
 
-    Other arguments as `routed_intervals`. It accounts for errors that the runs of one size share (`resampling.py`).
+    `routed_intervals` describes the other arguments. The interval accounts for errors that the runs of one size share
+    (`resampling.py`).
     """
     if np.unique(columns[0]).size < 3:
         return None
@@ -89,7 +90,8 @@ def routed_by_size(
 def routed_dense_equivalent(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Range | None:
-    """Return the size of the dense model with the loss of (N, E); None at E = 1. Otherwise as `routed_intervals`."""
+    """Return the size of the dense model with the loss of (N, E), or None at E = 1; see `routed_intervals`.
+    """
     if not at[1] > 1:
         return None
     quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
@@ -129,7 +131,7 @@ def utilisation_intervals(
 def utilisation_slopes(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b + c log10 F at the least, the median and the largest F. Arguments as `utilisation_intervals`."""
+    """Return b + c log10 F at the least, median and largest F; `utilisation_intervals` describes the arguments."""
     quantities = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
     scaled = scaled_columns(fit.curve, *columns)
     return [range_of(interval) for interval in profile_intervals(*scaled, loss, quantities, level)]
@@ -138,7 +140,7 @@ def utilisation_slopes(
 def utilisation_prediction(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point (F, B), B at least B_min. Other arguments as `utilisation_intervals`."""
+    """Return the loss at one point (F, B), B at least B_min. `utilisation_intervals` describes the other arguments."""
     point = [float(value) for value in scaled_columns(fit.curve, *at)]
     return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level)
 

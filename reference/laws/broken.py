@@ -10,8 +10,8 @@ The paper minimises the mean of Huber terms (delta 1e-3) by basin hopping from 1
 the sum of Huber terms, or of squares, from a fixed grid of 54 starts, so the same table always gives the same fit (our
 choice). a and b are linear for given values of the other four, so every start has the best a and b.
 
-Compare predictions, not coefficients. Very different coefficients can fit the rows equally well
-and differ far from them. The fit therefore gives no covariance.
+Compare predictions, not coefficients: very different coefficients can fit the rows equally well. The fit therefore has
+no covariance.
 """
 
 import itertools
@@ -70,7 +70,7 @@ class BrokenFit(NamedTuple):
 
 
 def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
-    """Return Q, unclipped: it may leave 0 to 1.
+    """Return Q, not clipped; it may be outside 0 to 1.
 
     Args:
         flops: C, above 0, any shape.

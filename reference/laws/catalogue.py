@@ -11,12 +11,12 @@ outside this folder tests the name of a law.
     law.predict_interval(fit, columns, loss, at)             the loss at a point, of the law and of one more run
 
 `fit` returns a record with the fields of `Fit`; the fits of this folder have a few more. `predict` works for every
-status. It returns NaN where a law has no prediction (per-size, at a size without a line).
+status. It returns NaN if a law has no prediction (the per-size law at a size without a line).
 
 To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
-predict. `register` adds it to `LAWS`. Then `leave_one_out`, the fits of a results table and all other loops over laws
-include it. Its intervals come from leaving out one size at a time, unless the record has its own (`own_intervals`,
-`own_prediction`). For example, a power law in the training tokens D:
+predict. `register` adds it to `LAWS`, so that all loops over laws include it. Its intervals come from the jackknife
+over sizes unless the record has its own (`own_intervals`, `own_prediction`). For example, a power law in the training
+tokens D:
 
     >>> class Line(NamedTuple):
     ...     beta: float
@@ -43,7 +43,7 @@ own B. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a des
 
 `measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read
 "accuracy" for "loss" above. Their `fit` has options for facts that are not in the table, such as the guess rate of a
-task (`with_options`). To fit a two-stage law you also need a measured loss; to predict you do not. The last law
+task (`with_options`). A fit of a two-stage law also needs a measured loss; a prediction does not. The law leverage
 predicts efficiency leverage.
 
     >>> for law in LAWS.values():
@@ -104,6 +104,7 @@ from .additive import Published
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
+"""The rows of a table: a grid in N and E, rows with F and B, dense rows, every row, rows of one E, or of one router."""
 Measured = Literal["loss", "accuracy", "leverage"]
 
 
@@ -113,7 +114,7 @@ class Parameter(NamedTuple):
     Attributes:
         name: as in the coefficients of the fit
         unit: "1" for a pure number
-        meaning: in words
+        meaning: a short description
     """
 
     name: str
@@ -148,14 +149,14 @@ class Law(NamedTuple):
 
     Attributes:
         name: its key in LAWS and in commands
-        formula: in words and letters
+        formula: as text
         parameters: in the order of the coefficients of a fit
         columns: the arguments of `fit` and `predict`, in this order
         fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError if the rows do not determine it
         predict: (fit, *columns) -> loss, nats per token
         linear: the parameters, or products of parameters, in which log10 L is linear
         given: keyword arguments of `fit` from the whole table, the same in all folds
-        axes: the runs of a table: one grid in N and E, with F and B, dense, every, of one E, of one kind
+        axes: the rows of a table that the law uses, see `Axes`
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
         count: (*columns) -> number of coefficients, if it differs from the number of parameters

@@ -32,7 +32,7 @@ SIZES_TRIED = 1001
 size."""
 
 ROUNDS = 5
-"""Rounds of the search: after five, the neighbours of the best are apart by rounding."""
+"""Rounds of the search; after five, only rounding separates the neighbours of the best size."""
 
 
 class Option(NamedTuple):
@@ -85,7 +85,7 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
     Args:
         option: costs that rise with N.
         budget: the limits on cost.
-        tokens: D, or a function from size to D; None for as many as the FLOPs pay for, at least 1.
+        tokens: D, or a function from size to D; None for as many as the FLOPs allow, at least 1.
 
     Raises:
         ValueError: the budget or `tokens` is out of its range, or the smallest model does not fit.

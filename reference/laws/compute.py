@@ -17,8 +17,8 @@ by 0.07. A speed-up does not depend on the budget. Take two recipes with the sam
 and L_better at one budget: their compute differs by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
 (`speedup`).
 
-The registered prediction comes from the repository text of Marin, 2026. From the best runs at six budgets of 1e18 to
-3e20 it has L = 1.6 + 95.18 C^-0.0941 and the losses at 1e21 and 1e23, which were measured afterwards (`REGISTERED`).
+The registered prediction is from the repository of Marin, 2026: L = 1.6 + 95.18 C^-0.0941, from the best runs at six
+budgets of 1e18 to 3e20. The losses at 1e21 and 1e23 were measured afterwards (`REGISTERED`).
 """
 
 import math
@@ -100,7 +100,7 @@ class ComputeFit(NamedTuple):
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return L, nats per token, the shape of `flops`; ValueError for a budget that is not finite or not above 0.
+    """Return L, nats per token, the shape of `flops`; raise ValueError for a budget that is not finite or not above 0.
 
     Example:
         >>> round(float(predict_loss(1e21)), 3)
@@ -199,7 +199,7 @@ def predict_interval(
 def compute_intervals(
     fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return A and α with their intervals, for `catalogue.Law`: Student's t of ln A and α; the floor is given.
+    """Return A and α with their intervals, for `catalogue.Law`: Student's t of ln A and of α.
 
     Args:
         fit: of `fit_compute`.
@@ -222,7 +222,8 @@ def compute_intervals(
 def compute_prediction(
     fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at a budget with both of its intervals, for `catalogue.Law`; arguments as `compute_intervals`."""
+    """Return the loss at a budget with both intervals, for `catalogue.Law`; see `compute_intervals`.
+    """
     (flops,) = at
     low, high = predict_interval(fit, flops, level, observation=False)
     run_low, run_high = predict_interval(fit, flops, level, observation=True)

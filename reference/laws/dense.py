@@ -1,6 +1,6 @@
 """The dense power law: how the loss of a model without routing falls with its size.
 
-The law is from Kaplan et al. 2020, in the form that Clark et al. 2022 (arXiv 2202.01169) compare with:
+The law is from Kaplan et al. 2020. Clark et al. 2022 (arXiv 2202.01169) use this form as their baseline:
 
     L = (N_c / N)^α,   that is   log10 L = α (log10 N_c - log10 N)
 
@@ -13,12 +13,10 @@ The law is a straight line in logarithms, so the fit is linear regression. With 
 
     slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.
 
-Compare predicted losses, not N_c, which is ill-conditioned. N_c is where the line crosses log10 L = 0, more than four
-decades beyond the largest trained model. The error of the slope is therefore multiplied by log10 N_c - x̄, which is
-between 5 and 6. If α changes by one per cent, N_c changes by 13 per cent. For example, three released dense runs have
-130M parameters. With all three in the fit N_c is 3.42e13, with one of them 3.57e13, and with none 3.69e13.
+Compare predicted losses, not N_c, which is ill-conditioned. The line reaches log10 L = 0 more than four decades beyond
+the largest trained model. So a change of α by one per cent changes N_c by 13 per cent.
 
-The dense law is the baseline: `size_for_loss` turns any measured loss into the size of the dense model that reaches it.
+`size_for_loss` converts a measured loss to the size of the dense model with this loss.
 """
 
 import math
@@ -137,10 +135,8 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
         loss: [n], L, nats per token, above 0.
 
     Returns:
-        The fit, plain least squares. If the loss does not fall by more than 1e-10 in log10 over the sizes of the table,
-        there is no power law. The status then reports it, the coefficients are NaN, and `line` still predicts (our
-        choice). If the loss falls so little that N_c is beyond the range of float64, N_c is inf (or 0, for losses
-        below 1).
+        The fit. The coefficients are NaN if the loss falls by 1e-10 or less in log10 over the sizes of the table;
+        `line` still predicts (our choice). N_c is inf or 0 if it is out of the range of float64.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 3 rows, or fewer than two sizes.
@@ -195,9 +191,9 @@ def _covariance(
     """Return the covariance of (α, N_c) by error propagation; the residual variance has n - 2 degrees of freedom.
 
     ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
-    by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This
-    approximation holds for small errors only: the distribution of N_c is skewed. The entries of N_c are NaN where α is
-    so close to 0 that float64 cannot represent N_c.
+    by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This approximation
+    holds for small errors only: the distribution of N_c is skewed. The entries of N_c are NaN if float64 cannot
+    represent N_c.
     """
     alpha, critical = coefficients
     variance = squares / (rows - 2)

@@ -14,14 +14,13 @@ Each law is a sum of power laws for the surprise -ln Q', which falls to 0 as the
 
 where  C  training FLOPs       N  parameters       D  training tokens       k  attempts; one has to be correct.
 
-The fit uses only rows with Q > Q_rand + least_gain. Rows at or below the guess rate have no Q' above 0; just above it,
-rows are mostly noise, which the logarithm amplifies. The paper's threshold is "more than 5 % above random"; we read
-this as 0.05 of accuracy, and `least_gain` changes it. The fit also skips rows with Q = 1, whose surprise has no
-logarithm. All used rows have the same weight in ln(-ln Q'). They are a biased sample: near the threshold the fit keeps
-lucky rows and skips unlucky ones, which flattens the law (our remark).
+The fit uses only rows with Q > Q_rand + least_gain. Rows at or below the guess rate have no Q' above 0, and rows just
+above it are mostly noise. The paper's threshold is "more than 5 % above random"; we read this as 0.05 of accuracy
+(`least_gain`). The fit also skips rows with Q = 1, because their surprise is 0. The used rows are a biased sample: near
+the threshold the fit keeps lucky rows and skips unlucky ones, so the fitted law is too flat (our remark).
 
-The direct and the repeated law are lines. This file fits them by ordinary least squares, as in the paper; the other two
-laws are sums, fitted in `downstream_sums.py`.
+This file fits the direct and the repeated law by ordinary least squares, as in the paper. `downstream_sums.py` fits the
+other two laws, which are sums.
 """
 
 import math
@@ -116,7 +115,7 @@ class AccuracyFit(NamedTuple):
         rmsle: root mean squared difference of log10(-ln Q')
         rmse: root mean squared difference of the accuracies
         status: "interior", "accuracy does not rise", "no ceiling is seen" or "one term vanishes"
-        covariance: of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN if unknown
+        covariance: of the coefficients, with ln A, ln B and ln E instead of A, B and E; NaN if unknown
         rows: number of used rows
         used: [n] bool, the used rows
         criterion: a description of the minimised quantity
@@ -149,9 +148,9 @@ def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
 
 
 def pass_at_k(samples: int, correct: int, attempts: int) -> float:
-    """Return the probability that at least one of k answers is correct, drawn from n with c correct, no replacement.
+    """Return the probability that at least one of k answers is correct, for k of n answers drawn without replacement.
 
-    1 - (n - c choose k)/(n choose k), the unbiased estimate of pass@k from n samples (Chen et al. 2021).
+    With c correct answers, 1 - (n - c choose k)/(n choose k) is the unbiased estimate of pass@k (Chen et al. 2021).
 
     Raises:
         ValueError: not 0 <= correct <= samples, or not 1 <= attempts <= samples.
@@ -198,8 +197,8 @@ def predict_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and the high end of the interval of a predicted accuracy.
 
-    It assumes that ln(-ln Q') is Gaussian about the law. It propagates the covariance of the fit to first order and
-    uses Student's t for its n - p degrees of freedom. For the direct and the repeated law (lines) it is exact.
+    The interval assumes normal errors of ln(-ln Q'). It uses the covariance of the fit to first order, and Student's t
+    with n - p degrees of freedom. It is exact for the direct and the repeated law.
 
     Args:
         fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
@@ -250,23 +249,24 @@ def fit_direct(
 
 
 def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, least_gain: float = 0.0) -> AccuracyFit:
-    """Fit the law of pass@k by ordinary least squares of ln(-ln Q); arguments as `fit_direct`, k at least 1.
+    """Fit the law of pass@k by ordinary least squares of ln(-ln Q).
 
-    There is no guess rate: a random program does not pass.
+    `fit_direct` describes the arguments; attempts are k, at least 1. There is no guess rate, because a random program
+    does not pass.
     """
     attempts = check_range("attempts", attempts, least=1.0)
     return _fit_line(RepeatedCoefficients, {"flops": flops, "attempts": attempts}, accuracy, 0.0, least_gain)
 
 
 def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
-    """Return the accuracy as float64; ValueError unless every entry is between 0 and 1."""
+    """Return the accuracy as float64; raise ValueError unless every entry is between 0 and 1."""
     checked = check_range("accuracy", accuracy, least=0.0)
     check_range("1 - accuracy", 1 - checked, least=0.0)
     return checked
 
 
 def _check_guess_rate(guess_rate: float) -> float:
-    """Return the guess rate; ValueError unless it is at least 0 and below 1."""
+    """Return the guess rate; raise ValueError unless it is at least 0 and below 1."""
     if not 0 <= guess_rate < 1:
         raise InputError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
     return guess_rate
@@ -306,7 +306,7 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
 
 
 def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
-    """Return the coefficients with ln A, ln B and ln E in place of A, B and E."""
+    """Return the coefficients with ln A, ln B and ln E instead of A, B and E."""
     factors = [name in ("A", "B", "E") for name in form._fields]
     with np.errstate(divide="ignore"):  # a vanished term has the factor 0
         logs = np.log(np.where(factors, values, 1.0))
@@ -314,7 +314,7 @@ def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
 
 
 def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
-    """Return the logarithms of the columns and ln(-ln Q') of the used rows, and which rows these are."""
+    """Return the logarithms of the columns and ln(-ln Q') of the used rows, and the mask of these rows."""
     checked = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()]
     accuracy = np.atleast_1d(_check_accuracy(accuracy))
     if accuracy.ndim != 1 or any(column.shape != accuracy.shape for column in checked):

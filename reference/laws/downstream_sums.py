@@ -1,4 +1,4 @@
-"""Two laws of downstream accuracy that are sums: several ratios of tokens to parameters, and a ceiling.
+"""Two laws of downstream accuracy that are sums: the ratio law and the law with a ceiling.
 
 `downstream.py` explains the laws, the letters and the selection of rows. The logarithm of a sum of power laws is
 nonlinear:
@@ -7,13 +7,13 @@ nonlinear:
     ceiling    ln(-ln Q') = ln(A/C^α + E)
 
 The fit therefore uses many starts (`_levenberg.py`). It minimises squares, or the sum of Huber terms with the paper's
-delta of 1e-3. In the paper, the starts of the ratio law are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15}; the
-starts of the ceiling are a similar grid. Our starts are relative to the middle of the table: there both terms add up to
-the mean of the rows, in three different shares (our choice). So no start is far from the rows, in any units.
+delta of 1e-3. The paper's starts are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15} for the ratio law, and a
+similar grid for the ceiling. Our starts are relative to the middle of the table: the two terms share the mean of the
+rows there in three ways (our choice). So the starts fit any units.
 
-The data may not determine E: a ceiling shows only in rows near it. If the law without a ceiling fits equally well, the
-status reports it and E is 0. A term that is small in all rows is also uncertain. If it is below a millionth of the
-other term in every row, the status reports it.
+The data determine E only if some rows are near the ceiling. E is 0 and the status is "no ceiling is seen" if the law
+without a ceiling fits equally well. The status is "one term vanishes" if one term is below a millionth of the other in
+every row.
 """
 
 import itertools
@@ -50,7 +50,10 @@ def fit_ratio(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/N^α + B/D^β from 48 starts; arguments as `fit_direct`, huber the delta of the Huber terms."""
+    """Fit -ln Q' = A/N^α + B/D^β from 48 starts.
+
+    `fit_direct` describes the arguments; huber is the delta of the Huber terms, or None for least squares.
+    """
     columns = {"parameters": parameters, "tokens": tokens}
     return _fit_sum(RatioCoefficients, columns, accuracy, guess_rate, least_gain, huber)
 
@@ -62,7 +65,7 @@ def fit_ceiling(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/C^α + E from 12 starts; arguments as `fit_ratio`."""
+    """Fit -ln Q' = A/C^α + E from 12 starts; `fit_ratio` describes the arguments."""
     return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber)
 
 
@@ -96,7 +99,7 @@ def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber:
 
 
 def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
-    """Return the matrix that moves levels to where a column is 1: ln A = level + α · mean logarithm, and so on."""
+    """Return the matrix that converts centred coefficients: ln A = level + α · mean logarithm; ln B likewise."""
     move = np.eye(len(form._fields))
     move[0, 1] = centre[0]
     if form is RatioCoefficients:
@@ -105,8 +108,7 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
 
 
 def _least_share(features: np.ndarray, found: Minimum) -> float:
-    """Return the share of the smaller term: for each term the largest ratio, over the rows, to the larger term of a
-    row; then the least of these."""
+    """Return the largest ratio, over the rows, of the smaller term to the larger term."""
     log_terms = features @ found.parameters  # [n, 2]
     beside = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
     return float(beside.max(axis=0).min())

@@ -14,7 +14,7 @@ The law holds at a fixed *expansion* E: together, the experts of a layer are E t
 are G·E experts, so this E equals the E of `routed.py` only if G = 1. A dense model has no term g/G^γ: its law is
 `hoffmann.py`.
 
-The law has four terms, and `additive.py` fits it; g/(G^γ N^α) and a/N^α share the exponent α.
+`additive.py` fits the law as four terms; g/(G^γ N^α) and a/N^α share the exponent α.
 
 The price of granularity is the router: its FLOPs grow with the number of experts. With model width d, d_ff = 4d and all
 blocks routed,
@@ -37,13 +37,15 @@ from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
 from .hoffmann import HoffmannCoefficients
 
 WIDTH_PER_BLOCK = 64
-"""d over the number of blocks, of the models of the paper."""
+"""The width d divided by the number of blocks, in the models of the paper."""
 
 FLOPS_PER_PARAMETER = 6
 """Training FLOPs for each active parameter and token."""
 
 ROUTER_FLOPS = 14
-"""Training FLOPs for each width, expert and token. In the paper, values from 6 to 20 give nearly the same results."""
+"""Training FLOPs of the router for each unit of width, expert and token. In the paper, values from 6 to 20 give nearly
+the same results.
+"""
 
 
 class FineGrainedCoefficients(NamedTuple):
@@ -134,10 +136,10 @@ def fit_fine_grained(
 ) -> AdditiveFit:
     """Fit the law to the runs of one expansion E; see `additive.fit_additive`.
 
-    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; our fit has none of these.
+    The paper's own fit uses δ = 0.1, a small weight decay on the unknowns and one start.
 
     Args:
-        total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; three different G at least.
+        total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; at least three different G.
         huber: δ in natural logarithms, or None for least squares.
         starts: [s, 7], starting coefficients; None for the default starts.
 
@@ -191,7 +193,7 @@ def fine_grained_flops(
     """Return the FLOPs of training on one token, (12 d² · 6 + d E G · 14) d/64.
 
     Args:
-        d_model: d, above 0; any number, though models have multiples of 64.
+        d_model: d, above 0; it need not be a multiple of 64.
         expansion: E, at least 1.
         granularity: G, above 0; broadcast against `d_model`.
         router_flops: the factor 14.

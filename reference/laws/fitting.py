@@ -2,9 +2,8 @@
 
 The fit minimises the mean squared difference between predicted and measured log10 loss (Clark et al. 2022, arXiv
 2202.01169; its root is their RMSLE). The authors' notebook minimises over all six coefficients from 500 random starts.
-We ran it five times for each of the three routers. The best of 500 starts ended 0.04 to 4.5 % above the least known
-value. None of the 7,500 starts came within a ten-thousandth of it (`make bench BENCH="--only law-fits"` runs such
-starts). We do not know where the authors' own runs ended. This file splits the problem instead:
+In five such runs for each of the three routers, the best start ended 0.04 to 4.5 % above the least known value (`make
+bench BENCH="--only law-fits"` runs such starts). This file splits the problem instead:
 
 1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is exactly
 
@@ -28,13 +27,12 @@ compare the fit with much denser scans in other coordinates.
 The domain is 1 <= E_start < E_max <= ∞; the bound E_start >= 1 is our choice. The search covers each edge of the domain
 by its closed form (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at
 once; and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top. In the linear limit the law has no
-finite coefficients, but its predictions exist. A fit reports an optimum on an edge as a status, not as a very large
-number.
+finite coefficients, but its predictions exist. The status of a fit reports an optimum on an edge.
 
 A few bad rows can move a least-squares fit arbitrarily far. With `huber` the fit minimises the sum of Huber terms
 instead, over the same domain. Step 2 is then a convex problem with its own method (`_huber.py`); step 3 is unchanged.
 
-The price is speed: a fit solves ten to thirty thousand small least-squares problems, one after the other.
+A fit is slow: it solves ten to thirty thousand small least-squares problems, one after the other.
 """
 
 import math
@@ -56,7 +54,7 @@ _FACES: tuple[tuple[Status, tuple[float, float], tuple[float, float]], ...] = (
     ("interior", (0.0, 1.0), (0.0, 1.0)),
 )
 """Pieces of the unit square (t, w) of `shape`, from the smallest set to the largest, each as (status, t range, w
-range). A larger piece contains the smaller ones, so the fit takes it only where it is better by more than rounding."""
+range). A larger piece contains the smaller ones, so the fit takes it only if it is better by more than rounding."""
 
 _TIE = 1e-13  # if objectives differ by less (relative), the smaller piece of _FACES wins
 
@@ -120,14 +118,12 @@ def fit_routed(
         dense_parameters: [n], N, parameters, above 0.
         num_experts: [n], E, at least 1; a dense model is E = 1.
         loss: [n], L, nats per token, above 0.
-        huber: None for least squares (Clark et al. 2022), or the residual, in log10 units and above 0, beyond which a
-            row counts linearly (our choice). The fit then minimises the sum of Huber terms: r²/2 up to huber and
-            huber (|r| - huber/2) beyond. A value above every residual gives the least-squares fit.
+        huber: None for least squares (Clark et al. 2022), or the delta of Huber terms, in log10 units, above 0 (our
+            choice). A Huber term is r²/2 up to delta and delta (|r| - delta/2) beyond.
 
     Returns:
-        The fit. `objective` is within 1e-12 (relative) of the global minimum, if the scan is fine enough to separate
-        local minima. With a `huber` far below the residuals the objective is nearly a sum of absolute values, and
-        several local minima may be close together.
+        The fit. `objective` is within a relative 1e-12 of the global minimum if the scan separates all local minima.
+        Several minima may be close together if `huber` is far below the residuals.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
@@ -234,10 +230,10 @@ def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
 def _error_variance(residual: np.ndarray, huber: float | None) -> float:
     """Return the factor of (JᵀJ)⁻¹: the residual variance, or its replacement in a Huber fit.
 
-    It has n - 6 degrees of freedom on every face, since the search covers all six coefficients. For a Huber fit it is
-    Σ clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here m is the
+    It has n - 6 degrees of freedom on every face, since the search covers all six coefficients. For a Huber fit it is Σ
+    clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here m is the
     share of the rows within delta, and the residuals are clipped at delta. The formula assumes that the errors have one
-    distribution, symmetric about the law. It is NaN with no row within delta.
+    distribution, symmetric about the law. It is NaN if no row is within delta.
     """
     if huber is None:
         return float(np.sum(residual**2)) / (residual.size - 6)

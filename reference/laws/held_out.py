@@ -1,5 +1,4 @@
-"""Test how well a law predicts held-out runs: errors of rows left out of the fit, and a comparison of laws by these
-errors.
+"""Test how well a law predicts held-out runs, and compare laws by these errors.
 
 A law with more coefficients always fits better. Held-out rows show whether it also predicts better. A *fold* leaves
 some rows out, fits the law to the rest, and predicts the rows left out:
@@ -7,17 +6,16 @@ some rows out, fits the law to the rest, and predicts the rows left out:
     leave one out          each row by itself: interpolation of a missing run from its neighbours
     leave one group out    all rows of one group, usually of one size N: prediction of an untrained size
 
-The error is predicted log10 L minus measured log10 L. The root of its mean square is the RMSLE, as for a fit. Leaving
-out whole sizes is harder and more useful, since you need a law where there are no runs. If you leave out the largest or
-smallest size, the prediction is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) reportedly score their laws by
-leaving out one row; leaving out sizes is our choice.
+The error is predicted log10 L minus measured log10 L. The root of its mean square is the RMSLE, as for a fit. The
+second test is harder and more useful, because you need a law at sizes without runs. The prediction is an extrapolation
+for the largest and the smallest size. Clark et al. 2022 (arXiv 2202.01169) reportedly score their laws by leaving out
+one row; leaving out sizes is our choice.
 
 An error is NaN, and not counted in `predicted`, in two cases: the other rows do not determine the law, or the law makes
 no prediction for the row (per-size lines at a left-out size).
 
-A given, unfitted value (`Law.given`) is the same in every fold. The only one is B_min of the law in (F, B), the least B
-of all rows. It depends on the models and not on their losses, so a left-out row does not leak into its prediction.
-Without B_min the row with the least B would have no B̂ and no prediction.
+Every fold of the law in (F, B) uses the same B_min, the least B of all rows (`Law.given`). B_min depends on the models
+and not on their losses, so it does not leak the loss of a held-out row.
 """
 
 import math
@@ -140,11 +138,10 @@ def compare_forms(
 ) -> Comparison:
     """Compare laws by their held-out errors and return their scores.
 
-    The best law has the least RMSLE among the laws that predict the most rows. The function compares every other law
-    with it row by row: d = (its squared error) - (the best law's), over rows that both predict. The standard error of
-    the mean of d assumes that the groups' sums of d are independent (for leave one out, the rows). It ignores that
-    folds share most of their rows, and with six sizes it may itself be wrong by a third. So "worse" is an indication,
-    not a test.
+    The best law has the least RMSLE among the laws that predict the most rows. For every other law, d is its squared
+    error minus the squared error of the best law, for each row that both predict. The standard error of the mean of d
+    assumes independent groups (independent rows for leave one out). But folds share most of their rows, so "worse" is
+    an indication, not a test.
 
     Args:
         laws: records of `catalogue.LAWS`, or your own.

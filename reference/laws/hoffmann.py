@@ -12,25 +12,24 @@ where  L  loss at the end of training, nats per token
 The paper's letters for a, b and c are A, B and E; here E is the number of experts, and B parameters per FLOP.
 `additive.py` fits the law: it minimises the sum of Huber terms of ln L̂ - ln L with δ = 1e-3.
 
-Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5), an earlier law without a floor:
+Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5) give an earlier law without a floor:
 
     L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D
 
 Its two limits are power laws: for D → ∞, L = (N_c/N)^α_N, the law of `dense.py`; for N → ∞, L = (D_c/D)^α_D. ln L is
 α_D times a log-sum-exp of two terms, so the same descent fits it. The unknowns are the coefficients of the two limits,
 θ = (α_N, u, α_D, v). Let n and d be the logarithms of N and D, minus their values in the middle of the table. Then ln L
-is u - α_N n in the first limit and v - α_D d in the second. Let z be these two divided by α_D, and p their shares, as
-in step 2 of `additive.py`. Then
+is u - α_N n in the first limit and v - α_D d in the second. Let z be these two values divided by α_D, and p their
+shares, as in step 2 of `additive.py`. Then
 
     ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂u = p₁,   ∂ ln L̂/∂α_N = -p₁ n,   ∂ ln L̂/∂v = p₂,
     ∂ ln L̂/∂α_D = ln Σ exp z - Σ p z - p₂ d = -Σ p ln p - p₂ d
 
-If no row is close to one of the limits, its p is 0 and its two unknowns have no effect: the law is then the other limit
-alone. This happens easily if α_D is small or the limits are far apart, because p is proportional to their ratio to the
-power 1/α_D.
+The rows do not determine the two unknowns of a limit if no row is close to it. This happens easily if α_D is small or
+the limits are far apart.
 
 N excludes embeddings for Kaplan et al. and includes them for Hoffmann et al. (from memory; we could not check the
-papers). The coefficients of a fit belong to the count in its table.
+papers). The coefficients of a fit hold for the count of N in its table.
 """
 
 import itertools
@@ -106,7 +105,9 @@ PUBLISHED = {
         "from memory; the paper was not available",
     ),
 }
-"""Printed coefficients. On the points of the second fit, the first fit (Hoffmann et al.) has a 21 % worse objective."""
+"""Printed coefficients. On the points of Besiroglu et al., the coefficients of Hoffmann et al. have a 21 % higher
+objective.
+"""
 
 
 def predict_hoffmann(
@@ -219,7 +220,7 @@ def fit_kaplan(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit Kaplan's law to a table. Arguments as `fit_hoffmann`; starts: [s, 4].
+    """Fit Kaplan's law to a table; `fit_hoffmann` describes the arguments, with starts [s, 4].
 
     Example:
         >>> law = KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13)
@@ -241,7 +242,7 @@ def kaplan_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """Return the intervals of Kaplan's law, as `hoffmann_intervals`."""
+    """Return the intervals of Kaplan's law; `hoffmann_intervals` describes the arguments."""
     columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)

@@ -1,4 +1,4 @@
-"""A number with its interval: two records for every law, and the jackknife for laws without their own intervals.
+"""Two records for numbers with intervals, and the jackknife for laws without their own intervals.
 
 A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses.
 A coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
     Attributes:
         name: of the coefficient or the derived number; or "slope"
-        at: the size N of a slope or a line; None for other numbers
+        at: size N of a slope or a line; None for other numbers
         value: by the fit
         low: may be -inf; NaN if unknown, as `high`
         high: may be inf
@@ -48,8 +48,8 @@ class Predicted(NamedTuple):
 
     Attributes:
         value: by the fit
-        law: the losses of all laws that the rows do not reject, (low, high)
-        run: interval of the loss of one more run, (low, high)
+        law: interval of the law at the point, (low, high)
+        run: interval of one more run at the point, (low, high)
     """
 
     value: float
@@ -118,7 +118,7 @@ def jackknife_prediction(
     as_it_is = law.measured == "accuracy"  # any other number enters as log10
 
     def scaled(found) -> float:
-        """Return what a fit predicts at the point, on the scale of the jackknife; NaN without a fit."""
+        """Return the prediction of a fit at the point, on the scale of the jackknife; NaN without a fit."""
         predicted = math.nan if found is None else float(law.predict(found, *point)[0])
         return predicted if as_it_is else float(np.log10(predicted))
 

@@ -1,4 +1,4 @@
-"""The best size at one budget: a parabola through runs that spent the same FLOPs, and what a law says instead.
+"""The best size at one budget: by a parabola through runs of equal FLOPs, and by a law.
 
 The second approach of Hoffmann et al. 2022 (arXiv 2203.15556). Runs of several sizes N spend the same training FLOPs
 C, so a larger model sees fewer tokens. With x = ln N the losses of a budget, the isoFLOP profile, are fitted by
@@ -65,7 +65,7 @@ class MinimumDifference(NamedTuple):
 def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW) -> list[np.ndarray]:
     """Return the indices of the runs of each budget, the smallest budget first.
 
-    The window with the most runs is a budget; then the next one among the remaining runs, until no window has
+    The window with the most runs is the first budget. The search repeats with the remaining runs until no window has
     `LEAST_SIZES` different sizes.
 
     Args:
@@ -151,7 +151,7 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
 
 
 def minimum_difference(measured: Minimum, law: Minimum, sizes: np.ndarray, profile: Callable) -> MinimumDifference:
-    """Return why the minima of the parabola and the law differ; NaN where one of the three has no minimum.
+    """Return the difference between the minima of the parabola and the law, in two parts; NaN if a minimum is missing.
 
     Args:
         measured: the minimum of `parabola` through the runs of one budget.

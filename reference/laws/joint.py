@@ -29,8 +29,8 @@ ln rise and ln bend. The derivatives of ψ are
     ∂ψ/∂ln rise = rise·x / (1 + bend·x + rise·x)
     ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
 
-Compare predicted losses. E_start and E_max are ill-conditioned if E does not exceed 32, as in the paper. So is every
-coefficient except μ and ν at an E of the table.
+Compare predicted losses, not coefficients: only μ and ν at an E of the table are well-conditioned. E_start and E_max
+are ill-conditioned if E does not exceed 32, as in the paper.
 """
 
 import itertools
@@ -54,7 +54,7 @@ VOCABULARY = 50_257
 """V of the models of the paper, the tokenizer of GPT-2."""
 
 WIDTH_PER_BLOCK = 64
-"""d over the number of blocks, and over the number of heads, of the models of the paper."""
+"""The width d divided by the number of blocks, or of heads, in the models of the paper."""
 
 
 class JointCoefficients(NamedTuple):
@@ -106,8 +106,10 @@ class AtExperts(NamedTuple):
 
 
 def _from_billions(law: JointCoefficients) -> JointCoefficients:
-    """Convert a law whose N and D are in billions to a law in N and D: (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ, and so
-    on."""
+    """Convert a law whose N and D are in billions to a law in N and D.
+
+    The first term has (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ; the second has the same form.
+    """
     unit = math.log(1e9)
     return law._replace(
         a=law.a * math.exp(-law.alpha * unit),
@@ -214,8 +216,8 @@ def fit_joint(
         starts: [s, 11], starting coefficients, E_max finite; None for the default starts.
 
     Returns:
-        The fit. If no row has enough experts to separate E_max from infinity, E_max is inf, and the status reports it.
-        E_start may be below 1, unlike in `fitting.py`.
+        The fit. E_max is inf, and the status reports it, if the rows cannot separate E_max from infinity. E_start may
+        be below 1, unlike in `fitting.py`.
 
     Raises:
         ValueError: as `additive.fit_additive`, or fewer than 4 different E.
@@ -246,7 +248,7 @@ def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCAB
     """Return the number of all parameters, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
 
     Args:
-        d_model: d, above 0; any number, though models have multiples of 64.
+        d_model: d, above 0; it need not be a multiple of 64.
         num_experts: E, at least 1.
         vocab_size: V.
 
@@ -270,7 +272,7 @@ def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarra
 
 
 def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
-    """Return the size of the key-value cache in numbers, 2 T d · d/64 for T tokens: multi-head attention, no sharing.
+    """Return the numbers in the key-value cache of T tokens with multi-head attention, 2 T d · d/64.
 
     Example:
         >>> float(joint_cache(128, 10))
@@ -280,7 +282,7 @@ def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
 
 
 def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
-    """Return Ê; here E_start may be any number above 0; `routed.effective_experts` needs 1 or more."""
+    """Return Ê for any E_start above 0; `routed.effective_experts` needs 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
     if not 0 < E_start < E_max:
         raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
@@ -288,7 +290,7 @@ def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.n
 
 
 def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.ndarray]:
-    """Return the table; ValueError unless it can determine the law, as in `fit_joint`."""
+    """Return the table; raise ValueError unless it can determine the law, as in `fit_joint`."""
     values = dict(zip(_COLUMNS, (active_parameters, tokens, num_experts), strict=True))
     columns, loss = _smooth.check_table("joint", values, loss, 11)
     count = np.unique(columns[2]).size
@@ -325,7 +327,7 @@ def _bind(columns: tuple, centres: np.ndarray):
 def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return the coefficients from θ = (four of the first term, four of the second, ln rise, ln bend, ln c).
 
-    With s = ln E_start, ψ = ln Ê - s, and sizes counted from n̄ (written out of the equation at the top),
+    With s = ln E_start, ψ = ln Ê - s, and sizes relative to n̄,
 
         ln a = θ₀ - δ' s - α' n̄ + γ s n̄,  α = α' - γ s,  δ = δ' - γ n̄     for θ = (θ₀, α', δ', γ)
     """
@@ -353,9 +355,9 @@ def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-    """Return 48 starts: the terms in the middle of the table, falling powers, experts that help the first term.
+    """Return 48 starts: shares of the loss, powers of N and D below 0, and two values of bend.
 
-    With `ABSENT` for ln bend the search stays at E_max = ∞, which is an edge like c = 0.
+    The search stays at the edge E_max = ∞ if ln bend is `ABSENT`.
     """
     top = (columns[2] - 1.0).max()
     starts = []

@@ -11,7 +11,7 @@ where  A  activation ratio, the share of the experts that a token uses, between 
           `tian_granularity`)
        C  training FLOPs of the mixture.
 
-The last line is Clark's saturation (`routed.py`), with A in place of E - 1.
+The last line is Clark's saturation (`routed.py`) with A instead of E - 1.
 
 Reliability. Coefficients and forms are from the paper's text, which does not print the bases of the two logarithms. We
 inferred them: only log10 of C with log2 of G gives the paper's two conclusions, a leverage "over 7" at (3.1 %, 12,
@@ -22,8 +22,8 @@ The paper counts A in three ways (`activation_ratio`), and the claim of 7 depend
 and one shared expert, G = 12 and C = 1e22, the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition
 of A.
 
-The fit is our choice: least squares of log10 EL. At a given A_start the law is linear in (a, d, γ, β), and a search
-finds A_start. A_max is given: the paper's 5.28e16 is practically infinite, and no row can distinguish the two.
+The fit is our choice: least squares of log10 EL. The law is linear in (a, d, γ, β) at a given A_start, and a search
+finds A_start. A_max is not fitted: the paper's 5.28e16 is practically infinite, so no row determines it.
 """
 
 import math
@@ -47,7 +47,7 @@ CRITERION = "mean squared difference of log10 leverages"
 
 _LEAST_START, _LARGEST_START = 1e-6, 1.0  # the search range of A_start
 _GRID = 121  # values of A_start in one round of the search
-_ROUNDS = 12  # rounds of the search; the last is 60¹² times finer than the range: only rounding is left
+_ROUNDS = 12  # rounds of the search; after the last, only rounding is left
 
 
 class LeverageCoefficients(NamedTuple):
@@ -78,10 +78,10 @@ class LeverageFit(NamedTuple):
     """The best fit of the law to a table.
 
     Attributes:
-        coefficients: the law; A_max is the given one
+        coefficients: the law; A_max is the argument of the fit
         objective: mean squared difference of log10 leverages
         rmsle: its square root
-        status: "interior", or at which end of its range A_start is
+        status: "interior", or the end of its range at which A_start is
         covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN if A_start is at an end
         rows: number of rows
         criterion: a description of the minimised quantity
@@ -140,7 +140,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
 
 
 def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
-    """Return Â, which saturates at A_start from below and at A_max from above; the shape of `activation`."""
+    """Return Â, the shape of `activation`; it is A_start at A = 0 and stays below A_max."""
     activation = check_range("activation", activation, above=0.0)
     return effective(activation, coefficients.A_start, coefficients.A_max)
 
@@ -178,7 +178,7 @@ def leverage(
 
 
 def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
-    """Return the G with the greatest leverage at any A with Â below 1, 2^(-β/2γ): inf if γ is not above 0.
+    """Return 2^(-β/2γ), the G with the greatest leverage if Â is below 1; inf if γ is not above 0.
 
     Example:
         >>> round(best_granularity(), 1)
@@ -188,10 +188,10 @@ def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
 
 
 def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
-    """Return the paper's compute-optimal split of a budget; the product of both is the budget to 0.1 per cent.
+    """Return the paper's compute-optimal M and D for a budget; M D equals the budget to 0.1 per cent.
 
     Raises:
-        ValueError: a budget is not finite or not above 0, or `model` is neither.
+        ValueError: a budget is not finite or not above 0, or `model` is neither "dense" nor "moe".
     """
     if model not in _SPLIT:
         raise InputError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
@@ -240,7 +240,7 @@ def fit_leverage(
 
 
 def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the columns as float64 [n]; ValueError unless each is above 0 and all have the same length."""
+    """Return the columns as float64 [n]; raise ValueError unless each is above 0 and all have the same length."""
     columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = [str(column.shape) for column in columns]
@@ -280,7 +280,7 @@ def predict_interval(
 def leverage_intervals(
     fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return the five fitted coefficients with their intervals, for `catalogue.Law`: Student's t, of ln A_start.
+    """Return the five fitted coefficients with Student's t intervals (of ln A_start), for `catalogue.Law`.
 
     Args:
         fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
@@ -344,7 +344,7 @@ def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
 
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
-    """Return the least-squares A_start: scan its range, then scan finer and finer around the best."""
+    """Return the least-squares A_start: scan its range, then scan more finely around the best."""
     low, high = np.log10((_LEAST_START, _LARGEST_START))
     for _ in range(_ROUNDS):
         scanned = np.linspace(low, high, _GRID)

@@ -7,7 +7,7 @@ solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quan
 1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point
    is 10 to the power of x·β, with x its row of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. For one more run
    there, add 1 to the leverage, for the error of the run.
-2. The interval of a ratio of two, r = (y·β)/(x·β), has all values that step 1 does not reject, that is
+2. The interval of a ratio r = (y·β)/(x·β) contains all r for which step 1 does not reject (y - r x)·β = 0, that is
 
        ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
 
@@ -73,8 +73,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges, all NaN if the fit is no power law. The interval of N_c has all sizes at which the data do not
-        reject a loss of 1 nat. It is 0 to inf if the data do not reject a line that does not fall.
+        Two Ranges, all NaN if the fit is no power law. The interval of N_c contains all sizes at which the data allow a
+        loss of 1 nat. It is 0 to inf if the data allow a slope of 0.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -104,7 +104,7 @@ def per_size_intervals(
 ) -> list[Range]:
     """Return b of each line, then d of each line, with their intervals; `at` is the size.
 
-    Arguments as `dense_intervals`, for a fit of `fit_per_size`.
+    The fit is by `fit_per_size`; `dense_intervals` describes the arguments.
     """
     used = np.isin(columns[0], fit.coefficients.sizes)
     solved = _solve(per_size_design(fit, *(column[used] for column in columns)), loss[used], level)
@@ -117,7 +117,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b and d with their intervals. Arguments as `dense_intervals`, for a fit of `fit_separable`."""
+    """Return a, b and d of a fit by `fit_separable`, with their intervals; `dense_intervals` describes the arguments."""
     solved = _solve(separable_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
     return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)]
@@ -126,10 +126,10 @@ def separable_intervals(
 def bilinear_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
+    """Return a, b, c, d and N_cutoff of a fit by `fit_bilinear`, with their intervals.
 
-    The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high` is inf if the data do not reject c <= 0,
-    and `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0.
+    `dense_intervals` describes the arguments. The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high`
+    is inf if the data allow c <= 0, and `low` is the least size at which they allow b + c log10 N = 0 with c > 0.
     """
     solved = _solve(bilinear_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
@@ -153,7 +153,7 @@ def linear_prediction(
         A Predicted.
 
     Raises:
-        ValueError: `level` is out of its range, or the law has no prediction at the point (per-size lines at a size
+        ValueError: `level` is out of its range, or the law has no prediction at the point (a per-size law at a size
             without a line).
 
     Example:

@@ -7,9 +7,9 @@ N the dense parameters, E the number of experts of a routed layer (a dense model
     separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
     bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
 
-The per-size lines get flatter as N grows. The bilinear law can follow this, the separable law (c = 0) cannot. At few
-and at many experts the measured losses also bend away from the bilinear law; the bounded law (`routed.py`) models the
-bend by an effective number Ê in place of E. At E = 1, the separable and the bilinear law are a dense power law
+The per-size lines get flatter as N grows. The bilinear law can follow this, the separable law (c = 0) cannot. The
+measured losses depart from the bilinear law at few and at many experts. The bounded law (`routed.py`) models this by an
+effective number of experts Ê instead of E. At E = 1, the separable and the bilinear law are a dense power law
 (`dense.py`).
 
 The functions below read the bilinear law as a straight line in two ways:
@@ -17,8 +17,8 @@ The functions below read the bilinear law as a straight line in two ways:
     at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N
     at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E
 
-The fits are linear least squares in log10 L, so the solution is unique and needs no search. Coefficients are values at
-N = 1, seven decades below any trained model, so b and d move with c. Print b + c log10 N at trained sizes instead
+The fits are linear least squares in log10 L, so the solution is unique and needs no search. b and d are values at
+N = 1, seven decades below any trained model, so they change with c. Print b + c log10 N at trained sizes instead
 (`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the functions return NaN.
 """
 
@@ -133,9 +133,9 @@ def predict_loss(
 
 
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N. Negative where routing helps.
+    """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N.
 
-    It has the shape of `dense_parameters`, and is NaN at a size without a per-size line.
+    The slope is negative where routing helps, and NaN at a size without a per-size line.
 
     Raises:
         ValueError: a size is not finite or not above 0.
@@ -165,7 +165,7 @@ def effective_parameter_count(
 ) -> np.ndarray:
     """Return N̄, the size of the dense model with the same predicted loss as (N, E).
 
-    Setting L(N̄, 1) = L(N, E) in the bilinear law leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
+    In the bilinear law, L(N̄, 1) = L(N, E) gives a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -192,7 +192,7 @@ def effective_parameter_count(
 
 
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
+    """Return the least E at which a model of size N reaches a loss.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -200,9 +200,8 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law, of any of the three forms.
 
     Returns:
-        E, a real number, the broadcast shape. 1 where the dense model already reaches the loss. math.inf where no E
-        reaches it: routing does not help at that size (slope 0 or above), or E is beyond the largest float64. NaN at a
-        size without a per-size line.
+        E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where the
+        slope is 0 or above, or E is beyond the largest float64; NaN at a size without a per-size line.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -221,7 +220,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
+    """Return the N at which a model with E experts reaches a loss: a level curve of the loss.
 
     Args:
         num_experts: E, at least 1.
@@ -249,7 +248,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
 def cutoff(coefficients: LogLinearCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    It is very ill-conditioned, as in `routed.py`. A separable law has c = 0.
+    N_cutoff is very ill-conditioned (see `routed.py`). It is infinite for a separable law, which has c = 0.
 
     Returns:
         N_cutoff in parameters if c > 0; math.inf if c <= 0 or if the value is above the largest float64; NaN if b or
@@ -279,8 +278,8 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
         The covariances share one residual variance, with n - 2m degrees of freedom for m lines (our choice).
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, no size has two different E, or there are no more
-            rows than two per line.
+        ValueError: lengths differ, an entry is out of its range, no size has two different E, or there are at most two
+            rows per line.
 
     Example:
         >>> size, experts = np.repeat([1e7, 1e8], 3), np.tile([1.0, 10.0, 100.0], 2)
@@ -325,7 +324,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[tuple[float, float], list[list[
 def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
     """Fit the separable law to a table.
 
-    Arguments as `fit_per_size`. The covariance has n - 3 degrees of freedom.
+    `fit_per_size` describes the arguments. The covariance has n - 3 degrees of freedom.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or size and num_experts cannot be
@@ -343,7 +342,7 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
 def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
     """Fit the bilinear law to a table.
 
-    Arguments as `fit_per_size`. The covariance has n - 4 degrees of freedom.
+    `fit_per_size` describes the arguments. The covariance has n - 4 degrees of freedom.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or size, num_experts and their
@@ -363,8 +362,8 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
 
     With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
     far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
-    d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, from (size, gain, interaction, level) to
-    (a, b, c, d), and converts the covariance too. The separable law has no interaction and no c.
+    d = level - size·n̄ - gain·ē + interaction·n̄·ē. The matrix `back` converts (size, gain, interaction, level) to (a,
+    b, c, d), and their covariance. The separable law has no interaction and no c.
     """
     log_size, log_experts, log_loss = check_columns(
         dense_parameters=dense_parameters, num_experts=num_experts, loss=loss
@@ -400,7 +399,7 @@ def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficie
     """Return (level, slope) of the bilinear law at a size N."""
     size = check_range("dense_parameters", dense_parameters, above=0.0)
     if isinstance(coefficients, PerSizeCoefficients):
-        # At most one line has this size; without one, the NaN stays.
+        # At most one line has this size. The result stays NaN if no line has it.
         level, slope = np.full(size.shape, np.nan), np.full(size.shape, np.nan)
         for each, b, d in zip(*coefficients, strict=True):
             level, slope = np.where(size == each, d, level), np.where(size == each, b, slope)

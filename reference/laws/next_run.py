@@ -1,4 +1,4 @@
-"""The next run: which run, added to a table, narrows the interval of one number most, by exhaustive search.
+"""Find the next run that narrows the interval of one number most, by exhaustive search.
 
 For every candidate run:
 
@@ -6,9 +6,9 @@ For every candidate run:
 2. Fit the law again, to the table and this row.
 3. Compute the interval of the number again.
 
-The result lists the run with the narrowest interval first. The added row fits perfectly. So the estimated scatter of
-the rows about the law is slightly too small, by the same factor for every candidate. Compare candidates; do not rely on
-the width itself. The method ignores cost: a run that is nearly as good may cost a tenth.
+The result lists the run with the narrowest interval first. The added row fits perfectly, so the widths are slightly too
+small, by the same factor for every candidate. Compare candidates; do not rely on the width itself. The method ignores
+cost: a run that is nearly as good may cost a tenth.
 
 The method assumes that the law is correct. It chooses runs at the edges of the trainable range, which do not show how
 the law bends between them.
@@ -76,7 +76,7 @@ def next_runs(
         ValueError: the rows do not determine the law, it has no such number, or `level` is out of its range.
 
     Example:
-        A line through sizes near 1e8 says most about 1e10 with a run far away from them.
+        The runs of the table have sizes near 1e8. A run at 1e9 narrows the prediction at 1e10 most.
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> size = np.array([1e8, 1.1e8, 1.2e8, 1.3e8])

@@ -202,7 +202,7 @@ def fine_grained_for_active(
 ) -> FineGrainedOptimum:
     """Return the optimum with a given number of active parameters, by bisection on the logarithm of the FLOPs.
 
-    Where the best G changes with the FLOPs, the best size jumps; inside such a jump the result is the upper side.
+    The best size jumps where the best G changes; for a size inside a jump, the result is the model above it.
 
     Args:
         active_parameters: 12 d² · d/64 of the model.
@@ -289,7 +289,7 @@ def joint_optima(
 
 
 def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:
-    """Return the N and D that the paper's printed formula gives: with the inverse of the right G (see the top)."""
+    """Return the N and D of the paper's printed formula, which has the inverse of the right G (see the top)."""
     m, mu, n, nu, _ = joint.at_experts(num_experts, coefficients)
     printed = (mu * m / (nu * n)) ** (1 / (mu + nu))
     return printed * (flops / 6) ** (nu / (mu + nu)), (flops / 6) ** (mu / (mu + nu)) / printed
@@ -324,7 +324,7 @@ def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
 
 
 def check_budget(budget: Budget) -> Budget:
-    """Return the budget; ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
+    """Return the budget; raise ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
     check_range("flops", budget.flops, above=0.0)
     check_range("bytes_per_number", budget.bytes_per_number, above=0.0)
     for name in ("cached_tokens", "inference_tokens"):
@@ -334,4 +334,4 @@ def check_budget(budget: Budget) -> Budget:
     return budget
 
 
-# What this file does not do: rank laws and routers, or say how sure an optimum is.
+# What this file does not do: rank laws and routers, or give the uncertainty of an optimum.

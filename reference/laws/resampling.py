@@ -24,15 +24,15 @@ tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 
     jackknife by size                          91.0 - 97.3 %      92.3 - 96.7 %
 
 Six sizes are too few to estimate the spread between sizes, so a bootstrap by size is too narrow. The jackknife corrects
-this with Student's t for six sizes; for independent runs its intervals are then a third longer than necessary. If the
-runs of a size share an error, intervals that assume independence are too narrow for predictions, most of all beyond the
-largest size. For slopes and gains they are hardly too narrow, because a shared error cancels.
+this with Student's t. Its intervals are a third longer than necessary if the runs are independent. Intervals that
+assume independence are too narrow for predictions if the runs of a size share an error, most of all beyond the largest
+size. A shared error cancels in slopes and gains.
 
 Infinite and undefined values. E_max is inf in a fit with unbounded E_max, and N_cutoff is inf if c <= 0. The bootstrap
-ranks infinite values at their end. It does the same with slopes and coefficients in the linear limit, which are
-infinite with a sign. E_start and E_max have no value in the linear limit: the bootstrap counts such a resample as
-undefined and does not rank it. A resample whose rows do not determine the law counts as undetermined. The jackknife
-gives no interval unless every fold has a finite value.
+ranks infinite values as the largest or the smallest. Slopes and other coefficients are also infinite in the linear
+limit. E_start and E_max have no value there: the bootstrap counts such a resample as undefined and does not rank it. A
+resample whose rows do not determine the law counts as undetermined. The jackknife gives no interval unless every fold
+has a finite value.
 
 Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. The methods, resampling by size,
 and the scales are our choice; the paper's main text has no resampling (docs/choices.md).
@@ -280,18 +280,18 @@ def _value(fit: RoutedFit, quantity: Quantity) -> float:
 
 
 def _interval(columns, quantity: Quantity, value: float, low: float, high: float, level: float) -> Interval:
-    """Return the interval, with whether the quantity lies outside the table."""
+    """Return the interval; `extrapolated` marks a quantity outside the table."""
     return Interval(quantity, value, low, high, level, _extrapolated(*columns[:2], quantity, value))
 
 
 def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
-    """Return the table as three arrays [n] of float64; ValueError as `fit_routed`."""
+    """Return the table as three arrays [n] of float64; raise ValueError as `fit_routed`."""
     check_rows(dense_parameters, num_experts, loss)
     return [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (dense_parameters, num_experts, loss)]
 
 
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
-    """Return the quantities, checked; ValueError for an observation, or if `level` is not between 0 and 1."""
+    """Return the quantities, checked; raise ValueError for an observation, or if `level` is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
@@ -304,7 +304,7 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
 
 
 def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
-    """Return the uniforms as float64; ValueError unless they have two axes and lie in [0, 1)."""
+    """Return the uniforms as float64; raise ValueError unless they have two axes and lie in [0, 1)."""
     uniforms = check_finite("uniforms", uniforms)
     if uniforms.ndim != 2:
         raise InputError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
@@ -314,7 +314,7 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
 
 
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
-    """Return the weights as float64; ValueError unless they are whole numbers of at least 0, [draws, rows]."""
+    """Return the weights as float64; raise ValueError unless they are whole numbers of at least 0, [draws, rows]."""
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
         raise InputError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
@@ -324,7 +324,7 @@ def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _check_groups(groups: np.ndarray, rows: int) -> np.ndarray:
-    """Return the groups [rows]; ValueError unless there are at least two."""
+    """Return the groups [rows]; raise ValueError unless there are at least two."""
     groups = np.atleast_1d(groups)
     if groups.shape != (rows,):
         raise InputError(f"groups has shape {groups.shape}; needed: [{rows}], one for each row")

@@ -1,7 +1,7 @@
 """The bounded law: how the loss of a routed language model falls with model size N and number of experts E.
 
 After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). Logarithms are decimal,
-as in the paper. The law and its equation for Ê:
+as in the paper. The law and the equation of Ê:
 
     log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 
@@ -12,14 +12,14 @@ where  L  loss of the last evaluation, nats per token, above 0
        E  experts per routed layer, 1 (a dense model) or more; any real number is allowed
        Ê  *effective* experts: E_start at E = 1, rising with E and never above E_max.
 
-Coefficient a is the slope of log10 L in log10 N at Ê = 1, and b its slope in log10 Ê at N = 1. With c > 0, routing
-helps less as N grows. E_start sets where the first experts begin to count, and E_max where more experts stop counting.
-E_max may be infinite: then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our
-choice: a dense model then counts as at least one expert. The paper's three values are above 1.8.
+a is the slope of log10 L in log10 N at Ê = 1, and b the slope in log10 Ê at N = 1. Routing helps less as N grows if
+c > 0. More experts hardly change the loss while E is well below E_start or well above E_max. E_max may be infinite:
+then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model
+then counts as at least one expert. The paper's three values are above 1.8.
 
 Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so they
-move with c. Print b + c log10 N at trained sizes instead (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
-unit in the third decimal of c moves it by an order of magnitude. So the rounded numbers of the paper's Table 3 do not
+change with c. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One unit in the third decimal of c
+changes `cutoff` (10 to the power -b/c) by an order of magnitude. So the rounded numbers of the paper's Table 3 do not
 reproduce its cut-offs.
 
 `slope_in_experts` and `slope_in_parameters` are derivatives, so they are negative while routing and size help. Other
@@ -122,7 +122,8 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return d log10 L / d log10 Ê = b + c log10 N, the change of log10 L per decade of effective experts at size N.
 
-    It is negative where routing helps. It multiplies log10 Ê, not log10 E: far above E_max, E hardly changes Ê.
+    The slope is negative where routing helps. It is a slope in log10 Ê, not log10 E: E hardly changes Ê far above
+    E_max.
 
     Raises:
         ValueError: a size is not finite or not above 0.
@@ -153,7 +154,7 @@ def effective_parameter_count(
 ) -> np.ndarray:
     """Return N̄, the size of the dense model with the same predicted loss as (N, E).
 
-    Setting L(N̄, 1) = L(N, E) in the law and writing α(x) = a + c log10 x,
+    With α(x) = a + c log10 x, L(N̄, 1) = L(N, E) gives
 
         N̄ = N^(α(Ê)/α(E_start)) · (Ê/E_start)^(b/α(E_start))
 
@@ -186,10 +187,10 @@ def effective_parameter_count(
 
 
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
+    """Return the least E at which a model of size N reaches a loss.
 
-    The law gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N). Solving the equation of Ê for E gives
-    E = 1 + (1/Ê - 1/E_max)⁻¹ - (1/E_start - 1/E_max)⁻¹.
+    The law gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N). The equation of Ê then gives E = 1 + (1/Ê -
+    1/E_max)⁻¹ - (1/E_start - 1/E_max)⁻¹.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -197,11 +198,11 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law.
 
     Returns:
-        E, a real number, the broadcast shape. 1 where the dense model already reaches the loss. math.inf where no E
-        reaches it: Ê would have to be E_max or more, or routing does not help at that size (b + c log10 N >= 0).
+        E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where no E
+        reaches it (Ê would be E_max or more, or b + c log10 N >= 0).
 
     Raises:
-        ValueError: an entry is out of its range, or not 1 <= E_start < E_max (as in a fit without coefficients).
+        ValueError: an entry is out of its range, or not 1 <= E_start < E_max.
 
     Example:
         The example of `effective_experts` has Ê = 2 at E = 1, 3 at E = 9 and less than 4 everywhere. With L = 1/Ê:
@@ -225,7 +226,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
+    """Return the N at which a model with E experts reaches a loss: a level curve of the loss.
 
     The law gives log10 N = (log10 L - b log10 Ê - d) / (a + c log10 Ê).
 
@@ -257,12 +258,11 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    It is very ill-conditioned: one unit in the third decimal of c moves it by an order of magnitude. It lies orders of
-    magnitude outside the data.
+    N_cutoff is very ill-conditioned: one unit in the third decimal of c changes it by an order of magnitude.
 
     Returns:
-        N_cutoff in parameters if c > 0. math.inf if c <= 0, since the slope then never rises to 0 as N grows, or if
-        10^(-b/c) is above the largest float64. NaN if b or c is NaN (a fit without coefficients).
+        N_cutoff in parameters if c > 0; math.inf if c <= 0 or if the value is above the largest float64; NaN if b or c
+        is NaN.
 
     Example:
         >>> cutoff(RoutedCoefficients(-0.08, -0.12, 0.01, 1.1, 2.0, 300.0))

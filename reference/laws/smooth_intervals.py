@@ -1,7 +1,7 @@
-"""The laws with a sum of terms as records of the catalogue: fits and intervals in its units.
+"""Fits and intervals of the additive laws in log10 units, for the catalogue.
 
-The catalogue needs the same type of fit and interval for every law. `additive.py`, `hoffmann.py` and `joint.py` use
-natural logarithms and the sum of Huber terms, as in the papers. In the catalogue (`fit_in_log10`)
+`additive.py`, `hoffmann.py` and `joint.py` use natural logarithms and the sum of Huber terms, as in the papers. In the
+catalogue (`fit_in_log10`)
 
     a fit minimises squares of log10 residuals, like every other law, unless you set huber
     huber is in log10 units: the residual in natural logarithms is r ln 10, and the sum of Huber terms with delta ln 10

@@ -12,11 +12,11 @@ where  L  loss, nats per token
 λ is below 0, so the third term falls with S, and the fourth rises with S. These two terms decide whether more unused
 parameters help at the same total size.
 
-Reliability. Form and coefficients are from two secondary copies that agree; recomputing them gives the printed
-conclusions. We could not check the paper itself. Its fit (Huber terms of log L with delta 1e-3, C of 3e19 to 1e21, S up
-to 0.95) explains 68 per cent of the variance at the held-out S of 0.98: the law extrapolates poorly. The paper states
-that the loss falls with S up to 0.98, which depends on the count of active parameters. It holds with P (1 - S). If 5
-per cent of P are always active, the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
+Reliability. The formula and the coefficients are from two secondary copies that agree and reproduce the printed
+conclusions. We could not check the paper itself. Its fit (Huber terms of log L with delta 1e-3) uses C from 3e19 to
+1e21 and S up to 0.95. It explains 68 per cent of the variance at the held-out S = 0.98, so the law extrapolates poorly.
+The paper states that the loss falls with S up to 0.98. This holds for P (1 - S) active parameters. But the best S at
+1e20 FLOPs is 0.94 if 5 per cent of P are always active (`sparsity_active`).
 """
 
 import itertools
@@ -154,7 +154,7 @@ def sparsity_optimum(
 ) -> SparsityOptimum:
     """Return the best total size for a budget at one sparsity, with C = 6 D times active parameters.
 
-    The search scans the whole range of ln P, and then finer and finer around the best.
+    The search scans the whole range of ln P, then more finely around the best P.
 
     Args:
         flops: C, training FLOPs, above 0.
@@ -195,16 +195,16 @@ def fit_sparsity(
 ) -> AdditiveFit:
     """Fit the law to a table of runs, from 16 starts.
 
-    The law adds terms, and `additive.py` fits it. A start is a choice of the five exponents; every term is a fifth of
-    the loss in the middle of the table (our choice).
+    `additive.py` fits the law. The starts differ in the five exponents; every term starts as a fifth of the loss in the
+    middle of the table (our choice).
 
     Args:
         total_parameters, tokens, sparsity, loss: [n], as for `predict_loss`.
         huber: delta, in units of ln L, the paper's by default; None for least squares.
 
     Returns:
-        The fit. Its status is "not determined" if other coefficients fit these rows equally well. It names a vanished
-        term: the floor e, if the rows cannot separate it from the third term.
+        The fit. Its status is "not determined" if other coefficients fit the rows equally well. It names the floor e if
+        e has vanished, because the rows cannot separate e from the third term.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
@@ -232,7 +232,7 @@ def sparsity_intervals(
     """Return the ten coefficients with their profile intervals and verdicts, for `catalogue.Law`.
 
     The rows hardly separate the floor e from the third term, since (1 - S)^-λ is nearly 1 - λ ln(1 - S) for a small λ.
-    With 60 runs and errors of 0.2 per cent, the lower end of e is 0 in six tables of seven.
+    With 60 runs and errors of 0.2 per cent, the lower end of e is 0 in six of seven tables.
 
     Args:
         fit: of `fit_sparsity` by least squares; the ranges have its values.
@@ -271,7 +271,7 @@ def _form() -> Form:
 
 
 def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:
-    """Return S as float64; ValueError unless every entry is at least 0 and below 1."""
+    """Return S as float64; raise ValueError unless every entry is at least 0 and below 1."""
     checked = check_range("sparsity", sparsity, least=0.0)
     check_range("1 - sparsity", 1 - checked, above=0.0)
     return checked

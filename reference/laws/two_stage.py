@@ -7,14 +7,14 @@
 
 The fit of each stage uses measured losses. A prediction chains the stages: stage 2 gets the loss that stage 1 predicts.
 The baselines are from Krajewski et al. 2025 (arXiv 2512.08894), where stage 1 is the power law of compute without a
-constant and the loss is a validation loss. We added the other stage 1, for runs with several ratios of tokens to
-parameters. It is the baseline for the ratio law of accuracy.
+constant and the loss is a validation loss. The second form of stage 1 is our addition, for runs with several ratios of
+tokens to parameters. It is the baseline for the ratio law of accuracy.
 
 Stage 2 is least squares of the accuracy itself, over all rows: accuracies at the guess rate show where the curve is
 flat. The linear form is a line. In the logistic form, a and b are linear for given k and m. So every start is a pair
 (k, m) with its best a and b; then the search varies all four (`_levenberg.py`).
 
-Compare predictions. If no row reaches the upper end of a logistic, its a, k and m are uncertain.
+Compare predictions. a, k and m of a logistic are uncertain if no row reaches its upper end.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
 def fit_two_stage_ratio(
     parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
 ) -> TwoStageFit:
-    """Fit both stages to runs of several ratios; arguments as `fit_two_stage`, at least 6 rows."""
+    """Fit both stages to at least 6 runs of several ratios; `fit_two_stage` describes the other arguments."""
     columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
@@ -173,7 +173,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
 
 
 def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.ndarray) -> np.ndarray:
-    """Return the accuracy that stage 2 predicts at a loss, unclipped: a line may leave 0 to 1.
+    """Return the accuracy that stage 2 predicts at a loss, not clipped; a line may give values outside 0 to 1.
 
     Example:
         >>> float(predict_second(LogisticCoefficients(0.5, -2.0, 3.0, 0.25), 3.0))

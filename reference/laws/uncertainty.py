@@ -12,13 +12,13 @@ The interval (all kinds)
    the quantity equals v is linear too, even for a ratio: y/x = v is y - v x = 0. A formula gives the least residual sum
    under one linear condition, and bisection finds the last allowed v.
 3. A value is allowed if some shape allows it. So the interval is the union over all shapes: the scan of the fit finds
-   the least lower end and the greatest upper end. If the union had gaps, this would be the shortest interval around it.
+   the least lower end and the greatest upper end.
 
 Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
-and limits of the domain. An infinite end means that the data allow laws with arbitrarily large values. If the data
-allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other coefficients
-are unbounded. They are unbounded on both sides, with two exceptions: a slope on one side if the rows determine the sign
-of the gain, and c on one side if they determine the sign of the interaction.
+and limits of the domain. An infinite end means that the data allow arbitrarily large values. If the data allow the
+linear limit (`fitting.py`), E_start and E_max can be any value above 1, and slopes and the other coefficients are
+unbounded. Only two of them can then have one finite end: a slope if the rows determine the sign of the gain, and c if
+they determine the sign of the interaction.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
@@ -55,9 +55,9 @@ class Quantity(NamedTuple):
 
     Attributes:
         name: one of these
-        N: size, parameters, above 0: for all but the coefficients and N_cutoff
-        E: experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
-        effective: for a and d: the Ê to use instead of 1, above 0
+        N: size, parameters, above 0; not used by the coefficients and N_cutoff
+        E: experts, at least 1 (gain, effective_parameters: above 1); not used by slope, the coefficients and N_cutoff
+        effective: the Ê at which a and d are values, above 0
     """
 
     name: str
@@ -140,9 +140,9 @@ def profile_intervals(
 
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
-        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data do not reject c <= 0, and
-        `low` is the least size at which they do not reject b + c log10 N = 0 with c > 0. In the linear limit b and c
-        have no value, but their ratio has one, and it gives N_cutoff.
+        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data allow c <= 0, and `low` is the
+        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no value, but
+        their ratio and N_cutoff have one.
 
     Raises:
         ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
@@ -317,7 +317,7 @@ def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_quantity(quantity: Quantity) -> Quantity:
-    """Return the quantity; ValueError unless its name is known and the N and E that it needs are in range."""
+    """Return the quantity; raise ValueError unless its name is known and the N and E that it needs are in range."""
     name = quantity.name
     if name not in PLACE:
         raise InputError(f"quantity {name!r} is not known; allowed: {', '.join(PLACE)}")
@@ -363,7 +363,7 @@ def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantit
 
 
 def _check_sizes(at) -> np.ndarray:
-    """Return sizes [m]; ValueError unless they are finite numbers above 0 along one axis."""
+    """Return sizes [m]; raise ValueError unless they are finite numbers above 0 along one axis."""
     sizes = check_finite("at", np.atleast_1d(at))
     if sizes.ndim != 1 or np.any(sizes <= 0):
         raise InputError(f"at is {at}; needed: one axis of sizes, each above 0")

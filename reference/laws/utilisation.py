@@ -1,8 +1,8 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
-This is the law of `routed.py` with F in place of N and B in place of E (Clark et al. 2022, arXiv 2202.01169). Experts
-per token, routing frequency and the width of dense layers change F and B, so one law describes models that differ in
-them. The law in (N, E) needs models that share them. Logarithms are decimal.
+This is the law of `routed.py` with F instead of N and B instead of E (Clark et al. 2022, arXiv 2202.01169). One law
+describes models that differ in experts per token, routing frequency or dense width, because these change F and B.
+Logarithms are decimal.
 
     log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
@@ -17,11 +17,9 @@ where  L  loss of the last evaluation, nats per token, above 0
        B̂  effective utilisation; it rises with B from B_start and stays below B_max, which may be infinite.
 
 The units of F and B are our choice; we could not check them against the paper's text. B_min is also our choice: by
-default the least B of the rows. Dense models differ in B by a factor of two: among the released models of the usual
-width, the smallest has 0.19 and the largest 0.39. The reason: attention scores and the output layer count in F, have no
-weights that count in P, and matter more in small models. Only the smallest model has B = B_min and so B̂ = B_start, 0.14
-with the coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, so the law treats
-it like a model with experts.
+default the least B of the rows. Dense models differ in B by a factor of two: 0.19 for the smallest released model, 0.39
+for the largest. Attention scores and the output layer add to F but not to P, most of all in small models. Only the
+smallest dense model has B = B_min, so the law treats larger dense models like models with experts.
 
 `fitting.py` does the fit, on the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. The equation of Ê in
 `routed.py`, multiplied by u, is the equation of B̂ above, with the *change of unit*
@@ -29,10 +27,9 @@ it like a model with experts.
     B̂ = u Ê',  B_start = u E_start',  B_max = u E_max',    and from log10 Ê' = log10 B̂ - log10 u
     a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.
 
-So E_start' >= 1 in `fitting.py` means B_start >= u here. Our choice is u = B_min/10. The fit needs such a floor: as
-B_start → 0, B̂ at B_min goes to 0 while every other B̂ remains. Then log10 B̂ is a step between the lowest B and all
-others: it only separates one dense model from the rest. The optima of the released runs, for all six losses, lie at 6
-to 38 times the floor. They do not change with floors of B_min/2 and B_min/10,000.
+So E_start' >= 1 in `fitting.py` means B_start >= u here; u = B_min/10 is our choice. The fit needs this bound: for
+B_start → 0 the law only separates the model with the lowest B from all others. The optima of the released runs lie at 6
+to 38 times the bound. They do not change with bounds of B_min/2 and B_min/10,000.
 """
 
 import math
@@ -91,7 +88,7 @@ class UtilisationCoefficients(NamedTuple):
         d: log10 L at F = 1, B̂ = 1
         B_start: B̂ at B = B_min, 0 < B_start < B_max
         B_max: the limit of B̂ for large B; may be math.inf
-        B_min: the least B, above 0; given, not fitted
+        B_min: the least B, above 0; not fitted
     """
 
     a: float
@@ -227,7 +224,7 @@ def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: U
 
 
 def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 B̂ = b + c log10 F. It is negative where more parameters per FLOP help.
+    """Return d log10 L / d log10 B̂ = b + c log10 F, negative where more parameters per FLOP help.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -259,7 +256,7 @@ def effective_teraflops(
 ) -> np.ndarray:
     """Return F̄, the TeraFLOPs of the model at B = B_min with the same predicted loss as (F, B).
 
-    Setting L(F̄, B_min) = L(F, B) in the law leaves
+    L(F̄, B_min) = L(F, B) gives
 
         (a + c log10 B_start) log10 F̄ = (a + c log10 B̂) log10 F + b (log10 B̂ - log10 B_start).
 
@@ -290,7 +287,7 @@ def effective_teraflops(
 
 
 def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return the F at which a model of utilisation B reaches a loss: a level curve. Inverse of `predict_loss`.
+    """Return the F at which a model of utilisation B reaches a loss: a level curve of the loss.
 
     Args:
         utilisation: B, at least B_min.
@@ -398,7 +395,7 @@ def _change_of_unit(unit: float) -> np.ndarray:
 
 
 def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoefficients:
-    """Return the coefficients after the change of unit, term by term: B_max may be infinite and 0 · ∞ is not 0."""
+    """Return the coefficients after the change of unit; a matrix product would give NaN for an infinite B_max."""
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
