@@ -142,7 +142,7 @@ def auxiliary_loss(
     expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> AuxiliaryLoss:
-    """Return the loss that grows when the experts with many tokens also have a high probability.
+    """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
     With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. Here probₑ is the mean over
     tokens of the probability of expert e (`mean_probability`):
@@ -209,9 +209,9 @@ def sequence_loss(
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
 
-    With sigmoid scores it is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20), with weight
-    1e-4. DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
-    as `expert`. This loss can be large for a batch that is balanced as a whole: see the example.
+    With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
+    1e-4). DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
+    as `expert`. The loss can be large for a batch that is balanced as a whole (see the example).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
@@ -280,7 +280,7 @@ def z_loss(
 ) -> jax.Array:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
-    Adding a constant to a row changes this loss but not the softmax; that is its purpose. Its usual weight is 0.001.
+    A constant added to a row changes this loss but not the softmax. The usual weight is 0.001.
 
     Args:
         logits: [T, E], finite.
@@ -307,20 +307,20 @@ def update_bias(
     recentre: str = "none",
     expert_mask: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
+    """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
     The function compares the integers E countₑ and Σ count, so it recognises balance exactly; with rounded shares the
     bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
     save it with the weights, and do not update it in evaluation.
 
-    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice. The plain rule still drifts,
-    since the signs of a step need not sum to 0; `recentre` stops the drift.
+    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. The plain rule drifts, since
+    the signs of a step need not sum to 0; `recentre` stops the drift.
 
     Args:
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
-        rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: subtract the mean from nothing ("none"), from the signs of this step ("step"), or from the new bias
+        rate: u >= 0; with 0 only recentring changes the bias.
+        recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
         expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts;
             the bias of the others does not change (our choice).

@@ -50,8 +50,8 @@ class Placement(NamedTuple):
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
     """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
 
-    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary, 1.1 is
-    slightly larger, so the product could be rounded up to 12.
+    The function uses the decimal value of c: c = 1.1 with k T / E = 10 gives 11 slots. The binary value of 1.1 is
+    slightly larger and would give 12.
 
     Args:
         num_tokens: T.
@@ -107,8 +107,8 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: which assignments come first: "choice", all first choices before any second, and earlier tokens; "token",
-            earlier tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
+        order: the order of the queue. "choice": all first choices before any second, then earlier tokens. "token":
+            earlier tokens, then earlier choices. "priority": the largest priority, then as "choice".
         priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
@@ -359,15 +359,14 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; the program does not read rows without an assignment that asks for a slot. With no tokens, or at k =
-            0, nothing is dropped.
+        x: [T, d]; the program ignores rows without an assignment that asks for a slot.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where an assignment asks for no slot.
         capacity_factor: c > 0; infinity (the default) drops nothing.
         order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
-            tokens with at least one of them. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+            tokens with at least one such assignment. Pass the mask `gate != 0` if a gate of 0 means "no expert".
         expert_mask: [E] bool, the admitted experts; None for all. E in the capacity is their number; the program does
             not read the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.

@@ -54,7 +54,7 @@ def null_expert_ffn(
     order: str = "choice",
     activation: str = "gelu",
 ) -> RoutedOutput:
-    """Send each token through its experts; experts E and above are null: they have no weights.
+    """Send each token through its experts; experts E and above are null experts, without weights.
 
     A null expert returns 0, or the token times its gate, and takes no slot. So tokens use different numbers of real
     experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of

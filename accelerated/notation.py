@@ -16,10 +16,10 @@ E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
 forms the groups.
 
-An `expert_mask` [E] marks the experts that a router may choose, where others are pruned or on another device. The
-result equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer.
-E in every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the
-columns of masked experts, even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the experts that a router may choose; the others are pruned or on another device. The result
+equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer. E in
+every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the columns
+of masked experts, even NaN, and no gradient reaches them.
 
 Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
@@ -52,7 +52,7 @@ class Routing(NamedTuple):
         load: [E], share of the T*k assignments that each expert received; sums to 1
         plan: [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for the
             others 1/(T k) at each chosen expert; sums to 1
-        residual: [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
+        residual: [], max over e of |E * (column sum e of plan) - 1|: the distance of the plan from balance
 
     Differs from the reference: integers are int32, the rest at least float32.
     """
@@ -236,7 +236,7 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
 
     Args:
         scores: [T, E], finite.
-        k: how many, 1 <= k <= E.
+        k: number of indices, 1 <= k <= E.
 
     Returns:
         [T, k] integers; the entries of a row are distinct.

@@ -467,8 +467,8 @@ def loss(
 ) -> Loss:
     """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`; without it a selection
-    can jump. The input of RL-R's baseline is a constant for its gradient, too.
+    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). The input of
+    RL-R's baseline is a constant for its gradient, too.
 
     Args:
         params: the tree that `parameter_shapes` describes.

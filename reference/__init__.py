@@ -1,4 +1,4 @@
-"""The oracle: every router, the transformer and the laws in plain NumPy, float64, written to be read."""
+"""The oracle: readable NumPy implementations, in float64, of every router, the transformer and the laws."""
 
 from ._lazy import lazy
 

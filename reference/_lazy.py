@@ -13,7 +13,7 @@ def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...
     Args:
         package: its `__name__`.
         modules: its modules.
-        names: {module: its names that the package has too}.
+        names: {module: the names that the package exports from it}.
         other: package of the modules that have no file in this one.
     """
     home = {name: module for module, module_names in (names or {}).items() for name in module_names}

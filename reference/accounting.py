@@ -9,20 +9,19 @@ num_blocks routed blocks and a = num_heads * kqv_size:
     F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dEG + (k − 1) 16d²)    per token, forward
 
 G is 1 in the table. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, and k·G of them
-process a token: weights and FLOPs of the experts do not change, and the router grows. Expert choice uses the same
+process a token: the weights and FLOPs of the experts do not change, but the router grows. Expert choice uses the same
 formulas, with k as the mean number of experts per token. In a Mixture of Tokens each expert processes one mixture per
 group of g tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
 
 Extensions from later papers, counted as in the table (our choice where no paper counts):
-- SwiGLU: an FFN of three matrices and width 3d has 9d² weights in place of 8d² (Ludziejewski et al. 2025).
-- rotary positions: 4da in place of 5da, since there is no relative-position key. 4Sa in place of 6Sa, and 6a to rotate
+- SwiGLU: an FFN of three matrices and width 3d has 9d² weights instead of 8d² (Ludziejewski et al. 2025).
+- rotary positions: 4da instead of 5da, since there is no relative-position key. 4Sa instead of 6Sa, and 6a to rotate
   the query and the key of a token, 3 FLOPs per entry.
 - LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N is the N of the dense model.
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
 - s shared experts, each as wide as a routed one: s 8d² / G in P and s 16d² / G in F for each routed block; N does not
   grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts them as active experts.
-- a learned bias of the router: EG in P for each routed block. F excludes this addition, as it excludes the sum of
-  outputs.
+- a learned bias of the router: EG in P for each routed block. F excludes this addition.
 
 N and P exclude the embedding, the final norm, and the bias of routers that balance with a bias. F includes attention
 without the causal mask (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and
@@ -115,7 +114,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     the nearest integer if they differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
 
     Raises:
-        ValueError: R is not in (0, 1], or R L is further than that from an integer, or that integer is 0.
+        ValueError: R is not in (0, 1], R L differs more from an integer, or the integer is 0.
     """
     if not 0 < routing_frequency <= 1:
         raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
@@ -160,8 +159,8 @@ def count(
         router_type: one of the values of ROUTER_TYPES; other types count as a router like S-Base.
         num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
-        routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded, by a
-            thousandth (`ROUNDING`, see `routed_blocks`): 0.3333 and 0.3333333333333333 are both 1/3.
+        routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded (see
+            `routed_blocks`).
         flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
         granularity: G >= 1, the number of narrow experts per expert; 1 for a dense model.
         group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, with the cost of a dense FFN.
@@ -222,7 +221,7 @@ def count(
 
 
 def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
-    """Return the weights of the shared experts of a routed block; raise InputError if the model cannot have them."""
+    """Return the number of weights of the shared experts in a routed block; raise InputError if it cannot have them."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
     if router_bias and router_type != "Top-K":

@@ -35,7 +35,7 @@ OBJECTIVES = ("causal", "masked")
 """What the model predicts: the next token from earlier tokens, or hidden tokens from all other tokens."""
 
 GROUPINGS = ("position", "sequence")
-"""Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
+"""The tokens of a group: one position of g sequences, a whole sequence (expert_choice), or g neighbours in a sequence
 (mixture_of_tokens)."""
 
 BALANCE_SCOPES = ("group", "sequence")
@@ -46,7 +46,7 @@ LAYOUTS = ("spread", "upper")
 
 
 def _is_whole(least: int):
-    """Return a function that tells whether a value is a whole number of at least `least`."""
+    """Return a function that checks that a value is a whole number of at least `least`."""
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -57,7 +57,7 @@ _COUNTS = dict.fromkeys(
     ),
     (_is_whole(1), "a whole number of at least 1"),
 )  # fmt: skip
-"""The range of each count: a condition, and its words."""
+"""The range of each count: a condition and its description."""
 
 _WEIGHTS = ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight")
 
@@ -89,7 +89,7 @@ _NAMES = {
 """Fields that are one of several names."""
 
 _NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
-"""The same, for names that may follow from other fields."""
+"""Fields with a name that may follow from other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
 """Options whose default None means a value that depends on other fields."""
@@ -99,9 +99,9 @@ _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "rou
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
 
-    A field left at None gets its default value, and `dataclasses.replace` keeps that value. Set to None again the
-    fields that follow from what you replace (kqv_size from d_model and heads, group_size from experts, the options of a
-    router from the router, k, granularity and bias_rate).
+    A field left at None gets its default value, and `dataclasses.replace` keeps this value. So set a field to None
+    again if it depends on a field that you replace: kqv_size on d_model and heads, group_size on experts, the options
+    of a router on the router, k, granularity and bias_rate.
 
     Attributes:
         vocab_size: V, the number of token ids. A SentencePiece tokenizer of this size is trained on the corpus.
@@ -385,7 +385,7 @@ class ModelConfig:
 
     @property
     def ffn_width(self) -> int:
-        """f of a dense FFN, 4d, or 3d of SwiGLU; an expert has a G-th of it."""
+        """The width f of a dense FFN: 4d, or 3d for SwiGLU. An expert has width f / G."""
         return (3 if self.activation == "swiglu" else 4) * self.d_model
 
     @property

@@ -1,19 +1,19 @@
 """Diagnostics: measure from its choices what a router has learned.
 
 The loss of a routed model does not show whether its router learned anything: a model whose experts all compute the same
-can have a good loss. Four questions show it. The last column is the answer for a router that learned nothing:
+can have a good loss. Four measurements show it. The last column is the answer for a router that learned nothing:
 
     AGREEMENT     does evaluation choose the experts that training chooses?       by chance: k/E
     ENTROPY       how undecided is the router between its experts?                undecided: log E nats
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-MATCHED AGREEMENT asks of two models, such as two seeds, whether their experts take the same tokens, whatever their
-numbers. `balance.load_statistics` answers another question: how even are the loads of the experts? `excess` lists the
-labels that an expert takes beyond its share, and `faults` names a router that has failed outright.
+MATCHED AGREEMENT measures whether the experts of two models, such as two seeds, take the same tokens; it ignores their
+numbers. `balance.load_statistics` measures how even the loads are. `excess` lists the labels that an expert takes
+beyond its share, and `faults` detects dead experts, collapse and uniform routing.
 
-Each answer misses something, so read them together. HASH has agreement 1 and much information, but learned nothing. A
-random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
+No single measurement is enough, so read them together. HASH has agreement 1 and much information, but learned nothing.
+A random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
 entropy.
 
 These diagnostics are our choice; the paper has none of them. Nothing here routes or carries a gradient.
@@ -30,7 +30,7 @@ from .notation import check_finite
 from .routers.base import balanced_assignment
 
 CHANCE = 0.05
-"""An agreement counts as chance below this share of the way from chance to 1. Our choice."""
+"""An agreement counts as chance if it exceeds chance by less than this share of 1 − chance. Our choice."""
 
 SAME = 1.001
 """Experts are interchangeable if the ratio of the losses, exchanged over original, is below this. Our choice."""
@@ -41,8 +41,8 @@ ALL = 0.99
 this share of log E. Our choice."""
 
 ENOUGH = 10
-"""With fewer choices per expert than this (at an even load), an expert without a token may not be dead: at 10, a random
-router leaves an expert empty with probability e^-10. Our choice."""
+"""An expert without a token counts as dead only if the mean number of choices per expert is at least this. With a mean
+of 10, a random router leaves an expert empty with probability e^-10. Our choice."""
 
 
 class Information(NamedTuple):
@@ -54,7 +54,7 @@ class Information(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """How far two routers group the tokens alike, whatever their experts are called."""
+    """The agreement of two routers after the best matching of their experts."""
 
     agreement: float  # share of the choices in common after the best matching of experts, 0 to 1
     baseline: float  # mean agreement after shuffling the tokens of the second routing
@@ -64,7 +64,7 @@ class Matched(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """What is wrong with a routing."""
+    """The faults of a routing."""
 
     dead: list[int]  # experts that no token chose, although there were enough tokens
     collapsed: list[int]  # the k experts that take nearly all choices; empty if the choices spread over more
@@ -106,10 +106,10 @@ def matched_agreement(
 
     Runs with different seeds can have the same experts under other numbers. Let J(e, e') be the number of tokens with
     expert e in the first routing and e' in the second. The best matching is the permutation π with the largest Σ J(e,
-    π(e)). The result is this sum, over the mean number of choices of the two routings.
+    π(e)). The result is this sum divided by the mean number of choices of the two routings.
 
-    The best of many permutations agrees by chance more than k/E, above all with few tokens or uneven loads. Shuffled
-    tokens, matched anew, estimate this chance.
+    The best of many permutations agrees by chance in more than k/E of the choices, most of all with few tokens or
+    uneven loads. The matchings of shuffled tokens estimate this chance.
 
     Args:
         first: [T, k] integers in [0, E), the experts of each token, distinct within a row; -1 for none.
@@ -154,7 +154,7 @@ def matched_agreement(
 
 
 def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [E, E]: how many tokens have expert e in the first routing [T, k] and e' in the second; -1 counts not.
+    """Return [E, E]: how many tokens have expert e in the first routing [T, k] and e' in the second; -1 does not count.
 
     Example:
         >>> joint_counts(np.array([[0], [1]]), np.array([[1, 0], [0, -1]]), 2).tolist()
@@ -170,7 +170,7 @@ def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.
 def best_matching(count: np.ndarray) -> np.ndarray:
     """Return the permutation π [E] with the largest Σ count(e, π(e)), of integer counts [E, E].
 
-    This is the balanced assignment of BASE, with experts in place of tokens: each partner is taken once.
+    This is the balanced assignment of BASE, with experts instead of tokens.
 
     Example:
         The largest count is not part of the best matching: 9 + 0 < 8 + 7.
@@ -246,7 +246,7 @@ def information(
     label, expert = _real_rows(label, mask), _real_rows(expert, mask)
     if expert.ndim != 2 or not expert.size or label.shape != expert.shape[:1]:
         raise ValueError(f"labels have shape {label.shape} and experts {expert.shape}; needed: [T] and [T, k], T >= 1")
-    expert_counts(expert, num_experts)  # raises where an expert is out of range
+    expert_counts(expert, num_experts)  # raises if an expert is out of range
     _check_shuffles(shuffles, len(label))
     shuffled = [_mutual_information(label[order], expert, num_experts) for order in np.asarray(shuffles)]
     return Information(
@@ -314,8 +314,8 @@ def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.
 def most_information(counts: np.ndarray, k: int) -> float:
     """Return the largest information, in bits, that experts with these loads can give about a label.
 
-    It is the entropy of the loads minus log₂ k, because a label that decides all k experts of a token does not decide
-    their order. A router that follows the label alone, such as HASH, reaches it.
+    The result is the entropy of the loads minus log₂ k, because a label that decides all k experts of a token does not
+    decide their order. HASH reaches it, because its choice depends on the label alone.
 
     Args:
         counts: [E], the choices of each expert.
@@ -330,7 +330,7 @@ def most_information(counts: np.ndarray, k: int) -> float:
 
 
 def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
-    """Return what is wrong with a routing: dead experts, a collapse, or a router that prefers no expert.
+    """Return the faults of a routing: dead experts, a collapse, or a router that prefers no expert.
 
     Args:
         counts: [E], the choices of each expert.

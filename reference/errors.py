@@ -13,8 +13,7 @@ class InputError(ValueError):
     A message is one line. For a table with several errors it has one line for each of the first errors.
 
     Args:
-        lines: of the message, mostly one. Each is converted to one printable line, since names may contain any
-            character.
+        lines: of the message, usually one. Each becomes one printable line, because names may contain any character.
     """
 
     def __init__(self, *lines: object):
@@ -25,7 +24,7 @@ class InputError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes for characters that move the cursor, hide, or turn the direction of writing.
+    """Return a text with control characters, invisible characters and direction marks escaped.
 
     Example:
         >>> printable("a\\nb"), printable("\\x1b[2Jé"), printable("\\u202eabc")

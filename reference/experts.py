@@ -26,7 +26,7 @@ Masked experts: with an `expert_mask` [E] the layer has only the admitted expert
 Padding: assignments excluded by a `mask` take no slot, get 0, and count in no capacity and no fraction. A mask can
 exclude padded tokens, or single choices, such as the second experts that GShard's router drops.
 
-The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`), in dense FFNs too.
+The nonlinearity φ of experts and dense FFNs is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`).
 
 Experts can have any width f. A layer of granularity G has G times as many experts of width f / G, and sends each token
 to G times as many experts. An expert of width f is the sum of G narrow experts: cut its `up` into G groups of columns
@@ -64,8 +64,8 @@ class Placement(NamedTuple):
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
     """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
 
-    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary, 1.1 is
-    slightly larger, so the product could be rounded up to 12.
+    The function uses the decimal value of c: c = 1.1 with k T / E = 10 gives 11 slots. The binary value of 1.1 is
+    slightly larger and would give 12.
 
     Args:
         num_tokens: T.
@@ -103,8 +103,8 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: which assignments come first: "choice", all first choices before any second, and earlier tokens; "token",
-            earlier tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
+        order: the order of the queue. "choice": all first choices before any second, then earlier tokens. "token":
+            earlier tokens, then earlier choices. "priority": the largest priority, then as "choice".
         priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
@@ -139,7 +139,7 @@ def dispatch(
     requests = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
-    asked_before = np.zeros(num_experts, dtype=np.int64)  # assignments that asked each expert so far
+    asked_before = np.zeros(num_experts, dtype=np.int64)  # number of earlier assignments to each expert
     for t, choice in _queue(requests, order, priority):
         e = expert[t, choice]
         slot[t, choice] = asked_before[e]
@@ -163,7 +163,7 @@ def _asked(mask, shape):
 
 
 def _queue(asked, order, priority):
-    """Return the pairs (token, choice) that ask for a slot, the first to be served first."""
+    """Return the pairs (token, choice) that ask for a slot, in the order of the queue."""
     if order not in DROP_ORDERS:
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
@@ -310,15 +310,14 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; the program does not read rows without an assignment that asks for a slot. With no tokens, or at k =
-            0, nothing is dropped.
+        x: [T, d]; the program ignores rows without an assignment that asks for a slot.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where an assignment asks for no slot.
         capacity_factor: c > 0; infinity (the default) drops nothing.
         order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
-            tokens with at least one of them. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+            tokens with at least one such assignment. Pass the mask `gate != 0` if a gate of 0 means "no expert".
         expert_mask: [E] bool, the admitted experts; None for all. E in the capacity is their number; the program does
             not read the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
@@ -327,7 +326,7 @@ def routed_ffn(
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, an assignment that asks is to a masked expert, or see `dispatch` and `expert_ffn`.
+        ValueError: c <= 0, an assignment to a masked expert asks for a slot, or see `dispatch` and `expert_ffn`.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}

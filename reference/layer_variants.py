@@ -1,9 +1,9 @@
-"""Variants of `experts.routed_ffn`: gates on the experts' inputs, and experts that do nothing.
+"""Variants of `experts.routed_ffn`: gates on the experts' inputs, and experts without weights.
 
     input gates     hₜ = Σⱼ y of gate(t, j) · xₜ at its j-th expert                     `input_gated_ffn`
     null experts    hₜ = Σ over real choices of gate(t, j) · y, and 0 or xₜ for others  `null_expert_ffn`
 
-Both take the experts and gates of any router. No model here is built with them.
+Both take the experts and gates of any router. `transformer` does not use them.
 """
 
 import math
@@ -62,7 +62,7 @@ def null_expert_ffn(
     order: str = "choice",
     activation: str = "gelu",
 ) -> RoutedOutput:
-    """Send each token through its experts; experts E and above are null: they have no weights.
+    """Send each token through its experts; experts E and above are null experts, without weights.
 
     A null expert returns 0, or the token times its gate, and takes no slot. So tokens use different numbers of real
     experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of

@@ -16,20 +16,19 @@ E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
 forms the groups.
 
-An `expert_mask` [E] marks the experts that a router may choose, where others are pruned or on another device. The
-result equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer.
-E in every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the
-columns of masked experts, even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the experts that a router may choose; the others are pruned or on another device. The result
+equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer. E in
+every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the columns
+of masked experts, even NaN, and no gradient reaches them.
 
 Ties: equal scores go to the lower index. -0.0 equals +0.0. Functions that take scores or logits from the caller reject
 NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets: [T, E] is an array with a row for each token and a column for each expert, [] is a scalar.
 
-Gradients: the reference computes none. "A constant for the gradient" and "carries no gradient" tell a training program,
-such as the fast twin, how to treat a number. The argument `held` of the routers serves the same purpose. It fixes the
-choice of experts, so that the gate and everything after it is a differentiable function of the logits, which finite
-differences can check.
+Gradients: the reference computes none. "A constant for the gradient" tells a training program, such as the fast twin,
+that no gradient flows through a number. The argument `held` of a router fixes the choice of experts. The gate and all
+later results are then differentiable functions of the logits.
 """
 
 from typing import NamedTuple
@@ -51,7 +50,7 @@ class Routing(NamedTuple):
     load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
     plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for
     # the others 1/(T k) at each chosen expert; sums to 1
-    residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
+    residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: the distance of the plan from balance
 
 
 class ExpertChoice(NamedTuple):
@@ -77,7 +76,7 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
         values: [T, ...], the first argument of the router, which gets the rows of the real tokens.
         held: a `Routing` of the group or None; the router gets the rows of the real tokens.
         per_token: {name: [T, ...] or None}, more arguments with a row for each token.
-        options: all other arguments of the router, passed on as they are.
+        options: all other arguments of the router, passed on unchanged.
     """
     mask = _real_tokens(mask, len(values))
     for name, rows in (per_token or {}).items():
@@ -103,7 +102,7 @@ def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_exp
         at_least: the smallest allowed number of admitted experts.
         held: a `Routing` of the group or None; the router gets their columns.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
-        options: all other arguments of the router, passed on as they are.
+        options: all other arguments of the router, passed on unchanged.
     """
     num_experts = np.shape(logits)[1]
     admitted = _admitted_experts(expert_mask, num_experts, at_least)
@@ -158,7 +157,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
     """Return a mask as bool.
 
     Raises:
-        ValueError: it holds floats, like a mask that is added to logits, in which 0 marks a real token.
+        ValueError: it holds floats. A mask that is added to logits has floats, and 0 for a real token.
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
@@ -231,7 +230,7 @@ def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
 
     Args:
         scores: [T, E], finite.
-        k: how many, 1 <= k <= E.
+        k: number of indices, 1 <= k <= E.
 
     Returns:
         [T, k] integers; the entries of a row are distinct.

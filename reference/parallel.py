@@ -1,6 +1,6 @@
 """Several devices: collectives, and a routed layer with experts on several devices.
 
-Here a device is an index of the leading axis: of n devices, device i holds x[i]. All devices take part in a collective,
+A device is an index of the leading axis here: device i of n devices holds x[i]. All devices take part in a collective,
 and each gets its own result:
 
     collective           what device i holds afterwards                              rows on each device
@@ -24,8 +24,8 @@ to their experts and back:
     RETURN   all_to_all again, which sends each place back to where it came from
     COMBINE  as on one device
 
-With a fixed number of places, a device always sends the same amount of data, for any choice of the router. It sends
-empty places too. `ragged_all_to_all` sends only the tokens.
+The number of places is fixed, so a device always sends the same amount of data, empty places included.
+`ragged_all_to_all` sends only the tokens.
 
 The group (`GROUPS`) decides which tokens get a slot. With "shard" each device has its own C = ceil(c k T / E) slots at
 each expert, for its T tokens. With "global" the tokens of all devices share C = ceil(c k n T / E) slots, in the order

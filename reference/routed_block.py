@@ -171,8 +171,8 @@ def _groups(x, mask, config, training):
 def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
     """Run expert choice, group by group.
 
-    Each expert takes k g / E tokens of each group, or k S / E tokens of a sequence of S tokens, rounded up. If this is
-    rounded, a token has more than k experts on average.
+    Each expert takes k g / E tokens of each group, or k S / E tokens of a sequence of S tokens, rounded up. So a token
+    can have more than k experts on average.
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     output, choices = np.zeros(groups.shape), []
@@ -187,8 +187,7 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
 
 
 def _choose(logits, config, held, real, expert_mask):
-    """Return the choice of the experts of one group. If a group has only padding, the experts take its first token with
-    gate 0, as in all columns beyond their capacity."""
+    """Return the choice of the experts of one group; in a group of padding they take the first token with gate 0."""
     if real.any():
         masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
@@ -332,7 +331,7 @@ def hash_table(
     counts: np.ndarray | None = None,
     embeddings: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the table of a hash model, from token id to experts. You can save and load it.
+    """Return the table of a hash model, from token id to experts.
 
     Args:
         config: a model with router "hash" and any hash except "position", whose table has a row per position.

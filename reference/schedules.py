@@ -1,4 +1,4 @@
-"""Learning rates: how large each step of a training is, as a multiple of the peak.
+"""Learning-rate schedules: the rate of each training step as a multiple of the peak rate.
 
 Every schedule begins with W steps of warm-up, in which the rate rises in equal steps to its peak, 1. With S steps,
 counted from s = 0, the rate is then
@@ -13,14 +13,14 @@ Sources: cosine, Loshchilov and Hutter 2017, arXiv 1608.03983, equation 5. Warm-
 2405.18392, section 3. The paper counts steps in the same way: in the linear shape the last step has the rate 1/D, not
 0.
 
-A cosine depends on S from its first step after the warm-up, so each budget needs a run of its own. Before step S - D
-the rate of wsd does not depend on S: runs of several budgets share these steps, and each adds its own decay.
+The cosine depends on S after the warm-up, so each budget needs a separate run. The rate of wsd does not depend on S
+before step S - D, so runs of several budgets can share these steps.
 """
 
 import numpy as np
 
 SCHEDULES = ("cosine", "wsd", "constant")
-"""What may follow the warm-up."""
+"""The rates after the warm-up."""
 
 SHAPES = ("linear", "sqrt")
 """The shapes of the decay of wsd."""
@@ -42,12 +42,12 @@ def decay_start(steps: int, decay: float) -> int:
 def learning_rates(
     schedule: str, steps: int, warmup_steps: int, decay: float = 0.2, shape: str = "linear"
 ) -> np.ndarray:
-    """Return the learning rate of each step over the peak, see the head of this file.
+    """Return the learning rate of each step divided by the peak rate.
 
     Args:
         schedule: one of SCHEDULES.
         steps: S, 1 or more.
-        warmup_steps: W; 0 and 1 both mean that the first step has the peak rate.
+        warmup_steps: W; the first step has the peak rate for 0 and for 1.
         decay: share of the steps in which wsd decays, 0 to 1; other schedules ignore it.
         shape: one of SHAPES; other schedules than wsd ignore it.
 

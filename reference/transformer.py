@@ -14,10 +14,10 @@ attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / �
 the distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead, so that the logit of i for j
 depends on i − j: see `rotary`.
 
-The masked objective (`ModelConfig.objective`) hides some tokens of each sequence. The model reads a mask token in their
-place, attends in both directions, m from 1 − S to S − 1, and predicts the hidden tokens: loss = mean over hidden tokens
-of −log softmax(logits)[the token itself]. Do not compare its losses with causal losses: the tasks differ. (Our choice:
-a fixed number of tokens of each sequence, all of them replaced.)
+The masked objective (`ModelConfig.objective`) hides some tokens of each sequence. The model reads a mask token instead
+of each hidden token and attends in both directions (m from 1 − S to S − 1). It predicts the hidden tokens: loss = mean
+over hidden tokens of −log softmax(logits)[the token itself]. Do not compare its losses with causal losses: the tasks
+differ. (Our choice: a fixed number of tokens of each sequence, all of them replaced.)
 
 A `mask` of the real tokens excludes padding on either side: no token attends to padding, no router sees it, and no loss
 counts it. The position hash and the previous-token hash still count from the row's start.
@@ -87,7 +87,7 @@ class Loss(NamedTuple):
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
-    """Return the parameter tree with (shape, deviation) in place of arrays.
+    """Return the parameter tree with (shape, deviation) instead of arrays.
 
     Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis; the FFNs of the n_r = R L routed
     blocks are stacked separately from the other FFNs:
@@ -100,7 +100,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
         dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
-        .../ linear                                beside each up, of SwiGLU, whose width is 3d in place of 4d
+        .../ linear                                beside each up, of SwiGLU, whose width is 3d instead of 4d
         routed_ffn / router                        [n_r, d, E G], not for HASH
         routed_ffn / router_bias                   [n_r, E G], learned, added to the logits
         routed_ffn / shared / up, down             [n_r, d, s 4d/G], [n_r, s 4d/G, d], of s shared experts
@@ -181,8 +181,8 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
     """Draw initial parameters.
 
     Args:
-        key: the random generator. (The accelerated twin takes a JAX key: the same distribution, other numbers. Weights
-            of one twin run in the other.)
+        key: the random generator. The accelerated twin takes a JAX key and draws other numbers from the same
+            distribution.
         config: the model.
 
     Returns:
@@ -445,8 +445,8 @@ def loss(
 ) -> Loss:
     """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`; without it a selection
-    can jump. The input of RL-R's baseline is a constant for its gradient, too.
+    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). The input of
+    RL-R's baseline is a constant for its gradient, too.
 
     Args:
         params: the tree that `parameter_shapes` describes.
@@ -465,7 +465,7 @@ def loss(
         `Loss`, in nats per token.
 
     Raises:
-        ValueError: see `apply`; `hidden` is missing, or given and the objective is causal; or there is no target.
+        ValueError: see `apply`; `hidden` is missing, or passed with the causal objective; or there is no target.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}

@@ -7,14 +7,13 @@
 4. VARY    noise is added to each copy, and a share of its hidden units is drawn anew, so that copies differ
 5. ROUTER  fresh
 
-Without step 4, every expert of granularity 1 is the dense FFN. So the routed model has the loss of the dense one if the
-gates of a token sum to 1, whatever the router chooses. With G > 1 this holds if a token goes to all experts with equal
-gates.
+Without step 4, every expert of granularity 1 equals the dense FFN. The routed model then has the loss of the dense
+model if the gates of a token sum to 1. With G > 1 this holds if a token goes to all experts with equal gates.
 
 Sources: Komatsuzaki et al. 2023, "Sparse Upcycling" (arXiv 2212.05055), section 2, copies the FFNs and adds a fresh
 router; He et al. 2024 (arXiv 2410.07524) cut them into narrow experts and scale the weights; Nakamura et al. 2025,
 "Drop-Upcycling" (arXiv 2502.19261), draw a share of the hidden units anew, from the mean and deviation of the weights
-that they replace. Our choice: they, and the noise, have the distribution of initial weights.
+that they replace. Our choice: noise and new units have the distribution of initial weights.
 """
 
 import numpy as np
@@ -32,14 +31,14 @@ def upcycle(
     redrawn: float = 0.0,
     uniforms: np.ndarray | None = None,
 ) -> dict:
-    """Return the parameters of a routed model that continues a dense one, see the head of this file.
+    """Return the parameters of a routed model made from a trained dense model, in the steps at the top of this file.
 
     Args:
         dense: parameters of the dense model, a tree as `transformer.parameter_shapes` describes it, with L FFNs.
-        fresh: initial parameters of the routed model; its router and all that the dense model lacks are taken over, and
-            its experts are the random numbers of noise and of new units.
+        fresh: initial parameters of the routed model. The result takes from it the router and everything that the dense
+            model lacks. Its experts supply the noise and the new units.
         config: the routed model.
-        noise: multiple of the fresh experts that is added to the copies.
+        noise: factor of the fresh experts, which are added to the copies.
         redrawn: share of the hidden units of each expert that are drawn anew, 0 to 1: those with the smallest uniforms.
         uniforms: [n_r, E G, f / G], random numbers; needed where `redrawn` is above 0.
 

@@ -176,8 +176,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
 
     Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
     use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
-    rising order from (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing
-    call it double hashing: the remainder gives the start, the quotient the step.)
+    rising order from (E − 1) // k on and then from the smallest again. (Our choice, as in double hashing: the remainder
+    gives the start, the quotient the step.)
 
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
@@ -189,9 +189,9 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
     of the E tokens in the first run have the same set of experts.
 
-    Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
-    only the numbers of token ids are even. A single batch can be uneven. There are at most E (E − 1) / 2 different sets
-    of experts, since a step and its negative give the same sets; random tables have more for k > 2.
+    Limits: the k experts of the most frequent token get its whole share. Only the numbers of token ids are even if the
+    vocabulary is not sorted by frequency. There are at most E (E − 1) / 2 different sets of experts; random tables have
+    more for k > 2.
 
     Args:
         vocab_size: V.
@@ -226,7 +226,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 nearly empty others.
+    """Return [V, k] from the most frequent token on: each goes to the emptiest expert and k − 1 nearly empty ones.
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
     are fuller than the emptiest by less than the token's count. If fewer than k are near enough, it takes the k
@@ -237,10 +237,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
     The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count. Proof by induction over the tokens: the claim holds before the first one. If an expert reached
-    by steps gets a token of count c, it ends less than 2 c above the old load of the emptiest (with k = 1 it is the
-    emptiest, and ends c above). If the k emptiest get the token, they keep their distances from each other, and end at
-    most c above the others, which were no emptier.
+    at most that count.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.

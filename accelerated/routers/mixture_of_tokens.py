@@ -1,4 +1,4 @@
-"""Mixture of Tokens: each expert processes one weighted mean of the group's tokens, and every token gets a share of it.
+"""Mixture of Tokens: each expert processes a weighted mean of a group's tokens and divides the output among them.
 
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 

@@ -77,7 +77,7 @@ def reinforce_router(
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
+        `Routing`; `gate` is 1/k, `plan` is π / T, the distribution of the first choice in training.
 
     Raises:
         ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has another
@@ -228,8 +228,8 @@ def policy_entropy(
 def state_value(params: dict, x: jax.Array) -> jax.Array:
     """Return the baseline, value(x): an estimate of the expected reward in this state.
 
-    A network with one hidden layer and ReLU, without biases. No gradient flows into x: the baseline does not change the
-    rest of the model.
+    The network has one hidden layer with ReLU, and no biases. No gradient flows into x, so the baseline does not change
+    the rest of the model.
 
     Args:
         params: "hidden" [d, width] and "out" [width]; parameter counts show that the released runs have width d/8.

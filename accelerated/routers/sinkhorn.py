@@ -123,8 +123,8 @@ def sinkhorn_plan(
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
-        maximum and divides it by its sum. Plain exp(z + a + g) would keep in each row the rounding error of terms as
-        large as the logits.
+        maximum and divides it by its sum. Plain exp(z + a + g) would have the rounding error of terms as large as the
+        logits.
 
     Raises:
         ValueError: the logits are not [T, E], or a mask has another shape.

@@ -60,8 +60,8 @@ def top_k_router(
         logits: [T, E], finite; the raw router logits z.
         k: experts per token, 1 <= k <= E.
         score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
-            softmax of the logits of the chosen ("softmax").
+        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
+            the softmax of the logits of the chosen experts ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
         gate_scale: the factor of every gate, above 0 and finite.
         expert_groups: the number of equal groups of neighbouring experts; divides E.
@@ -177,8 +177,8 @@ def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation
         logits: [T, E], finite.
         expert: [T, k].
         score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
-            softmax of the logits of the chosen ("softmax").
+        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
+            the softmax of the logits of the chosen experts ("softmax").
     """
     if normalisation == "none":
         return jnp.take_along_axis(_scores(logits, score), expert, axis=1)
@@ -227,16 +227,15 @@ def gshard_router(
 
     Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
     with probability min(1, 2 gate): if both gates are equal it always keeps both. A dropped expert stays in `expert`
-    with gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
-    `plan`. In `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. To free the slot,
-    pass `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the
-    authors' released code does, too).
+    with gate 0; `plan` and `load` exclude it. The `plan` of a `held` routing shows the dropped experts. In
+    `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. The mask `gate != 0` frees
+    the slot; the model uses it (our choice, as in the authors' released code).
 
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
         held: a routing of the same group; the router reuses its selection, including dropped second experts.
-        mask: see `top_k_router`; the uniforms of padded tokens may be anything.
+        mask: see `top_k_router`; the router ignores the uniforms of padded tokens.
         expert_mask: see `top_k_router`.
 
     Returns:

@@ -90,8 +90,7 @@ def routed_by_size(
 def routed_dense_equivalent(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Range | None:
-    """Return the size of the dense model with the loss of (N, E), or None at E = 1; see `routed_intervals`.
-    """
+    """Return the size of the dense model with the loss of (N, E), or None at E = 1; see `routed_intervals`."""
     if not at[1] > 1:
         return None
     quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]

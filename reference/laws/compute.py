@@ -222,8 +222,7 @@ def compute_intervals(
 def compute_prediction(
     fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at a budget with both intervals, for `catalogue.Law`; see `compute_intervals`.
-    """
+    """Return the loss at a budget with both intervals, for `catalogue.Law`; see `compute_intervals`."""
     (flops,) = at
     low, high = predict_interval(fit, flops, level, observation=False)
     run_low, run_high = predict_interval(fit, flops, level, observation=True)

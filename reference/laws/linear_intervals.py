@@ -117,7 +117,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b and d of a fit by `fit_separable`, with their intervals; `dense_intervals` describes the arguments."""
+    """Return a, b and d of a fit by `fit_separable` with their intervals; `dense_intervals` describes the arguments."""
     solved = _solve(separable_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
     return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)]

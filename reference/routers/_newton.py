@@ -19,19 +19,18 @@ ground, of the size of a rounding error, which keeps v finite.
 **The step length.** Let ρ = max v − min v. Along v, the second derivative of Φ is the mean over tokens of the variance
 of v. The third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature
 grows at most by the factor exp(ρ s) over a length s, and Φ decreases up to s = log(1 + ρ) / ρ. The program takes this
-length. It does not evaluate Φ, which would lack the precision.
+length. It does not evaluate Φ, because rounding errors would hide the decrease.
 
 **Annealing.** Far from the solution ρ is large and the steps are short. So the program first divides z and g by a
 temperature τ at which the rows span 16 at most. It halves τ, down to 1, whenever ρ ≤ 1 or the plan at this τ is within
-the tolerance. Each temperature starts with the potentials of the previous one and needs a step or two: in the examples
-of `sinkhorn_plan` 9 to 19 steps in all for logits with deviation 100.
+the tolerance. Each temperature starts with the potentials of the previous one and needs one or two steps.
 
 **The stop.** The program stops when the residual of the plan before the last step is within the tolerance, or after
-`max_newton` steps. Which residual can it reach? The fast twin computes in 32 bits, so the rounding error of z + g is
-about δ = 2⁻²⁴ max |z + g|. Since ∂Πₜₑ = Πₜₑ (1 − T Πₜₑ) ∂z at most, the error of the residual is 2 δ maxₑ E Σₜ Πₜₑ (1 −
-T Πₜₑ); E Σₜ Πₜₑ (1 − T Πₜₑ) is the share of undecided mass. With many tokens per expert this share falls as 1 / scale
-of the logits, so the residual can reach about 1e-6 at any scale. With hardly more tokens than experts all tokens are
-undecided, and the limit is 2 δ, which passes 1e-3 at scales near 1e4: such a plan may report that it did not converge.
+`max_newton` steps. The fast twin computes in 32 bits, so the rounding error of z + g is about δ = 2⁻²⁴ max |z + g|. The
+error of the residual is 2 δ maxₑ E Σₜ Πₜₑ (1 − T Πₜₑ): 2 δ times the share of undecided mass. With many tokens per
+expert this share falls as 1 / scale of the logits, so the residual can reach about 1e-6 at any scale. With hardly more
+tokens than experts the limit is 2 δ, which exceeds 1e-3 at scales near 1e4. Such a plan may report that it did not
+converge.
 
 All of this is our choice.
 """
@@ -39,7 +38,7 @@ All of this is our choice.
 import numpy as np
 
 _WARM = 16.0  # span of the rows at the first temperature
-_CLOSE = 1.0  # the reach of a step below which the next temperature starts
+_CLOSE = 1.0  # the next temperature starts if the reach of a step is below this
 _GROUND = 16.0  # weight of the links to the ground, in units of the rounding error of a mass
 
 

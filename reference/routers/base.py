@@ -21,9 +21,9 @@ the assignment is still the best one for its loads. When all loads are T/E, it i
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
 expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
-expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. To compare
-sums exactly, the program rounds scores to integer multiples of a power of two, since sums of integers are exact. For up
-to 127 experts this power is at most 2⁻⁴⁹ of the largest score.
+expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. The program
+rounds scores to integer multiples of a power of two, so that sums are exact. For up to 127 experts this power is at
+most 2⁻⁴⁹ of the largest score.
 
 *The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices,
 
@@ -53,9 +53,9 @@ The choice depends on every token of the group, later ones included: a training 
 experts. Evaluation is causal and routes each token by its own logits. No gradient flows through the assignment.
 
 The paper's output is α expert(h) + (1 − α) h with gate α, where expert(h) = h + FFN(LN(h)) has its own residual. This
-equals h + α FFN(LN(h)), the output of a pre-norm block with this gate. For an expert without its own residual, or for a
-stack of experts, the two differ; no option here mixes with the identity. With k > 1 each expert has its own gate, and
-the block adds their outputs (our choice).
+equals h + α FFN(LN(h)), the output of a pre-norm block with this gate. The two differ for an expert without its own
+residual, and for a stack of experts. With k > 1 each expert has its own gate, and the block adds their outputs (our
+choice).
 
 Not in this file: the shuffle of tokens between workers, which forms the groups; dispatch (`experts`).
 """
@@ -320,13 +320,12 @@ def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list
 
 
 def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]:
-    """Return the first assignment in lexicographic order among those as good as the given best one.
+    """Return the best assignment that comes first in lexicographic order, given any best assignment.
 
     For each token and each expert: the token swaps one of its higher experts for this expert, if the program can
-    rebalance the later tokens without a loss. (At k > 1, one swap is enough. Two best assignments differ by moves that
-    form closed chains, in which every expert loses as many tokens as it gets, and each chain costs 0. The chain that
-    gives the token this expert swaps only one expert of the token.) The last entry of `holds` is the extra token, which
-    takes the unused places.
+    rebalance the later tokens without a loss. (One swap is enough at k > 1, because two best assignments differ by
+    closed chains of moves, each of cost 0.) The last entry of `holds` is the extra token, which takes the unused
+    places.
     """
     num_experts, best = len(values[0]), _total(values, holds)
     for t, e in product(range(len(holds) - 1), range(num_experts)):

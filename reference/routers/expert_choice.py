@@ -7,7 +7,7 @@ Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09
     3. PLACE    nothing to do: every expert has exactly C tokens
     4. COMBINE  hₜ = Σ over the experts e that took t of sₜₑ · FFNₑ(xₜ)                `expert_choice_ffn`
 
-From 0 to E experts take a token. A token without an expert passes through the residual connection alone. Training needs
+A token has from 0 to E experts. A token without an expert passes through the residual connection alone. Training needs
 no balance loss.
 
 Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts of a token depend on all tokens of its

@@ -1,4 +1,4 @@
-"""Mixture of Tokens: each expert processes one weighted mean of the group's tokens, and every token gets a share of it.
+"""Mixture of Tokens: each expert processes a weighted mean of a group's tokens and divides the output among them.
 
 Antoniak et al. 2023, "Mixture of Tokens: Continuous MoE through Cross-Example Aggregation" (arXiv 2310.15961).
 
@@ -13,9 +13,9 @@ A group holds g tokens, which is the T of the other routers.
 There is no SELECT and no PLACE: the layer drops no token, has no capacity and needs no balance LOSS. The output is a
 continuous function of all inputs, except with `one_hot`.
 
-The redistribution weights v equal w by default (`emit_weights`). They can have a separate temperature, or be a softmax
-over the experts for each token, so that the shares of a token, not of an expert, sum to 1. The authors' code computes v
-separately if the temperature is learned, or if the softmax is over the experts.
+The redistribution weights v equal w by default (`emit_weights`). They can have a separate temperature. They can also be
+a softmax over the experts for each token: then the shares of a token sum to 1, not the shares of an expert. The
+authors' code computes v separately if the temperature is learned, or if the softmax is over the experts.
 
 Cost: an FFN without biases of width f takes 4 d f FLOPs per row. A group of g tokens gives E rows, one per expert: 4 d
 f E / g per token. With f = 4 d g / E this is 16 d², the cost of a dense FFN of width 4 d. Controller, mixing and
@@ -27,8 +27,8 @@ The grouping decides which tokens affect each other, in training and in evaluati
   document in a group: the start of the second is the future of the first.
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
-If you group by position with g > 1, the output for a sequence depends on the other sequences of its batch. It does not
-for g = 1, nor after transition tuning (last point below) with a capacity that drops nothing.
+The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. It does not
+after transition tuning (last point below) with a capacity that drops nothing.
 
 Switching the mixing off:
 - g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much, and
@@ -62,7 +62,7 @@ from ..notation import (
 )
 
 EMITS = ("mixing", "experts")
-"""The axis of the softmax for the weights of the redistribution: over the group as in mixing, or over the experts."""
+"""The axis of the softmax for the redistribution weights: the group (as in mixing) or the experts."""
 
 
 class MixtureOutput(NamedTuple):

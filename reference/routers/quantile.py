@@ -1,8 +1,8 @@
 """Quantile balancing: a bias per expert, moved after each batch towards the value that balances the batch.
 
-Each batch updates the bias, and the router uses it for the next batch. The bias is a price, as in `base`. There prices
-give a bound on every balanced choice, and the best prices give the smallest bound, which the best choice reaches. The
-search for these prices is the dual problem. Several public codes of 2026 use this router.
+Each batch updates the bias, and the router uses it for the next batch. The bias is a price, as in `base`: prices give a
+bound on every balanced choice, and the best choice reaches the smallest bound. The search for the prices with this
+bound is the dual problem.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
@@ -35,8 +35,8 @@ integer scores they can stop short of it (the third example). At the optimum the
 ties. At k = E there is nothing to choose, and β does not change.
 
 Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
-average the biases of the parts. This differs from the bias of the whole batch: each part is balanced by itself. Adding
-a constant to β changes no choice; the function returns β with mean 0 (our choice), so that it cannot drift.
+average the biases of the parts. This average balances each part by itself, not the whole batch. A constant added to β
+changes no choice. The function returns β with mean 0 (our choice), so that β cannot drift.
 
 A training step leaks nothing from its own batch: the bias comes from earlier batches, and the new bias is for the next
 one. Evaluation uses the same choice with a fixed bias, and is causal. Scores are the raw logits (our choice). No
@@ -98,7 +98,7 @@ def quantile_bias(
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
 
-        In how many of twenty draws of normal scores the bound equals the optimum after 300 steps:
+        The number of draws, of twenty draws of normal scores, in which the bound equals the optimum after 300 steps:
 
         >>> from routelaws.reference.routers.base import balanced_assignment, dual_bound
         >>> def gap(scores):

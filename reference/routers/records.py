@@ -1,11 +1,11 @@
-"""One record per router, with everything that the rest of the code needs to know about it. To add a router, start here.
+"""One record for each router, with the facts that the rest of the code needs. Start here to add a router.
 
     router              who chooses                     training                              evaluation
     dense               none                            every token through one FFN           the same
     hash                a table, by token id            nothing dropped                       the same
     sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
     base                an exact assignment             exactly balanced                      argmax of the logits
-    quantile            logits less a bias              capacity; the bias is learned         the same, nothing dropped
+    quantile            logits minus a bias             capacity; the bias is learned         the same, nothing dropped
     top_k               the token's logits              capacity; a balance loss or a bias    the same, nothing dropped
     reinforce (RL-R)    a draw from the policy          capacity; a policy gradient           argmax of the logits
     expert_choice       the experts                     groups of g tokens                    groups by position
@@ -44,9 +44,8 @@ class Router(NamedTuple):
             needs only a fair share: its assignment is balanced. Evaluation drops nothing for any router.
         gate: default score of a gate.
         constant_gate: whether all gates are 1/k, so that the output is the mean of k dense FFNs.
-        router_scale: default deviation of the initial router weights in units of 1/√d; our choice, measured. With scale
-            1 the initial policy of RL-R draws nearly at random, and its layer adds noise. The model then shrinks the
-            norm before the layer, which makes the policy uniform, so the router gets no signal to learn from.
+        router_scale: default deviation of the initial router weights in units of 1/√d; our choice. RL-R needs more than
+            1: a nearly uniform initial policy becomes more uniform in training, and the router learns nothing.
         grouped: whether it sees groups of tokens of several sequences.
         policy: whether it draws from a policy by Gumbel noise, with a baseline and terms of the loss.
         example: fields of a small model, for tests.
@@ -157,10 +156,10 @@ RECORDS = (
 RECORD_OF = {record.name: record for record in RECORDS}
 
 ROUTERS = tuple(RECORD_OF)
-"""Names for `--router`."""
+"""Values of `--router`."""
 
 ROUTER_TYPES = {record.name: record.router_type for record in RECORDS}
-"""From the name of a router here to its `router_type` in a results table."""
+"""The `router_type` in a results table for the name of each router."""
 
 OPTIONS = frozenset(option for record in RECORDS for option in record.options)
 """Fields of `ModelConfig` that are for some routers only."""

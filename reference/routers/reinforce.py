@@ -4,12 +4,12 @@ Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202
 state, the expert is the action, and the reward is the log-probability of the next token.
 
     1. SCORE    zₜₑ = xₜ · wₑ                                                            (the caller)
-                π = softmax(z), over the most probable experts only if a nucleus is asked for   `log_policy`
+                π = softmax(z), with a nucleus only over the most probable experts               `log_policy`
     2. SELECT   training:   an expert drawn from π: the largest log πₜₑ + noise         `reinforce_router`
                 evaluation: the expert with the largest zₜₑ
     3. PLACE    with a capacity, if the caller sets one                                 (`experts`)
     4. COMBINE  gate = 1: the output is not scaled by the probability
-    5. LOSS     what is added to the cross-entropy of the model                          `policy_terms`
+    5. LOSS     terms added to the cross-entropy of the model                            `policy_terms`
 
 The gate is a constant, so the cross-entropy gives the router no gradient. REINFORCE gives the gradient of an
 expectation over drawn experts: ∇ mean(r) = mean(r ∇ log π(e)), where means are over draws. For any baseline value(x)
@@ -34,10 +34,10 @@ Training samples and evaluation is greedy, by design. Both are causal: the exper
 (a capacity and the balance loss depend on the others too). The reward uses the next token, but only in the loss.
 
 From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
-the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice, since the paper's main text
-does not fix it (docs/choices.md): the balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; one
-reward for all routed blocks, whose terms are added up; greedy evaluation; k > 1 with gate 1/k, the mean of the experts;
-the options nucleus and reward-to-go.
+the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice (docs/choices.md): the
+balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; one reward for all routed blocks, whose
+terms are added up; greedy evaluation; k > 1 with gate 1/k, the mean of the experts; the options nucleus and
+reward-to-go.
 """
 
 from typing import NamedTuple
@@ -96,7 +96,7 @@ def reinforce_router(
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
+        `Routing`; `gate` is 1/k, `plan` is π / T, the distribution of the first choice in training.
 
     Raises:
         ValueError: a logit or noise is not finite, k or the nucleus is out of range, a shape is wrong, no token is
@@ -284,8 +284,8 @@ def policy_entropy(
 def state_value(params: dict, x: np.ndarray) -> np.ndarray:
     """Return the baseline, value(x): an estimate of the expected reward in this state.
 
-    A network with one hidden layer and ReLU, without biases. No gradient flows into x: the baseline does not change the
-    rest of the model.
+    The network has one hidden layer with ReLU, and no biases. No gradient flows into x, so the baseline does not change
+    the rest of the model.
 
     Args:
         params: "hidden" [d, width] and "out" [width]; parameter counts show that the released runs have width d/8.

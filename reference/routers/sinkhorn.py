@@ -118,8 +118,8 @@ def sinkhorn_plan(
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
-        maximum and divides it by its sum. Plain exp(z + a + g) would keep in each row the rounding error of terms as
-        large as the logits.
+        maximum and divides it by its sum. Plain exp(z + a + g) would have the rounding error of terms as large as the
+        logits.
 
     Raises:
         ValueError: a logit of a real token is not finite, or a mask has another shape or is all False.
@@ -299,6 +299,6 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
     if gate == "softmax":
         activated = softmax(logits)
     else:
-        small = np.exp(-np.abs(logits))  # 1 / (1 + exp(-z)) would overflow where z is below -709
+        small = np.exp(-np.abs(logits))  # 1 / (1 + exp(-z)) would overflow for z below -709
         activated = np.where(logits >= 0, 1, small) / (1 + small)
     return np.take_along_axis(activated, expert, axis=1)

@@ -17,10 +17,9 @@ For softmax scores "sum" and "softmax" are the same function: the sum over all e
 top-k; "softmax" is softmax after top-k.
 
 Group-limited choice: the E experts form `expert_groups` equal groups of neighbours (for example one per node). A token
-first chooses `groups_per_token` groups, then its k experts from these groups. The score of a group is the sum of the
-two largest sₜₑ + bₑ in it ("two_best", DeepSeek-V3) or the largest ("best", DeepSeek-V2). Ties go to the group with the
-lower index. The router never chooses an expert outside the chosen groups, even if all sums inside are negative; code
-that sets the scores outside to 0 can do so.
+first chooses `groups_per_token` groups, then its k experts from these groups. The score of a group is the sum of its
+two largest sₜₑ + bₑ ("two_best", DeepSeek-V3) or the largest ("best", DeepSeek-V2). Ties go to the group with the lower
+index. The router never chooses an expert outside the chosen groups, even if all sums inside are negative.
 
 DeepSeek-V3 uses sigmoid scores, a bias, "sum", groups by "two_best" and a scale of 2.5 (arXiv 2412.19437, equations 12
 to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_groups`, `groups_per_token` and
@@ -34,11 +33,11 @@ Without a bias the router compares logits, which have the same order as the scor
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
 No leaks; causal in training and in evaluation: the experts and gates of a token depend on that token alone (and, in
-GShard's router, on its own random number). In training, other tokens have two effects: through a capacity (`experts`),
-in some orders also from later tokens; and through a bias, from the loads of earlier steps.
+GShard's router, on its own random number). Other tokens have two effects in training: they fill the capacity
+(`experts`; in some orders later tokens do too), and earlier steps change the bias.
 
 Padding: with a `mask` [T] real tokens get the same result as in a group without padding. Padded tokens have experts 0 …
-k−1 with gate 0, and count in no load; their logits may be anything.
+k−1 with gate 0, and count in no load; the router ignores their logits.
 
 GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts and keeps the
 second expert where 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it
@@ -142,8 +141,8 @@ def top_k_router(
         logits: [T, E], finite; the raw router logits z.
         k: experts per token, 1 <= k <= E.
         score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
-            softmax of the logits of the chosen ("softmax").
+        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
+            the softmax of the logits of the chosen experts ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
         gate_scale: the factor of every gate, above 0 and finite.
         expert_groups: the number of equal groups of neighbouring experts; divides E.
@@ -300,8 +299,8 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
         logits: [T, E], finite.
         expert: [T, k].
         score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
-            softmax of the logits of the chosen ("softmax").
+        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
+            the softmax of the logits of the chosen experts ("softmax").
 
     Example:
         >>> z = np.array([[-900.0, -901.0, 0.0]])
@@ -326,16 +325,15 @@ def gshard_router(
 
     Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
     with probability min(1, 2 gate): if both gates are equal it always keeps both. A dropped expert stays in `expert`
-    with gate 0; `plan` and `load` exclude it. From a routing passed as `held` the router reads the dropped experts off
-    `plan`. In `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. To free the slot,
-    pass `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the
-    authors' released code does, too).
+    with gate 0; `plan` and `load` exclude it. The `plan` of a `held` routing shows the dropped experts. In
+    `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. The mask `gate != 0` frees
+    the slot; the model uses it (our choice, as in the authors' released code).
 
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
         held: a routing of the same group; the router reuses its selection, including dropped second experts.
-        mask: see `top_k_router`; the uniforms of padded tokens may be anything.
+        mask: see `top_k_router`; the router ignores the uniforms of padded tokens.
         expert_mask: see `top_k_router`.
 
     Returns:
