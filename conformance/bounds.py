@@ -513,14 +513,11 @@ BOUNDS["mesh.gradient"] = Bound(2e-13, "of the largest entry of a leaf, float64;
 BOUNDS["mesh.gradient_float32"] = Bound(
     1.1e-6, "of the largest entry of a leaf; it is the 18 u that mesh.gradient measured"
 )
-# No short formula bounds the effect of such an error after 20 steps. AdamW divides by the size of the gradient, so an
-# entry whose gradient is only rounding moves by the whole rate, up or down. This hardly changes the loss, because the
-# gradient is nearly 0 there. So the test repeats the run of one device three times with gradients that are off by
-# mesh.gradient_float32, up or down at random. The mesh may deviate twice as far as the worst of these three. The factor
-# is two because the mesh is at worst a fourth such run, and in one case of four the fourth is the worst.
-# Measured: 0.05 to 0.16 of the worst. Where rounding decides an assignment, the loss jumps, in these runs as on the
-# mesh: for top_k the runs deviated by 1e-3 on one mesh, for exact BASE by 1.2e-2. There one leaf of the mesh deviated
-# 1.01 times as far as the worst run.
+# No short formula bounds the effect of such an error after 20 steps: AdamW divides by the size of the gradient, so an
+# entry whose gradient is only rounding moves by the whole rate. So the test repeats the run of one device three times
+# with gradients that are off by mesh.gradient_float32, up or down at random. The mesh may deviate twice as far as the
+# worst of these three runs (measured: 0.05 to 0.16 of the worst). The loss jumps where rounding decides an assignment,
+# in these runs as on the mesh.
 BOUNDS["mesh.steps.loss"] = Bound(2, "of the largest change by such gradients, plus transformer.loss of the loss")
 BOUNDS["mesh.steps.weights"] = Bound(
     2, "of the change of a leaf by such gradients, plus u of it per step; it averages entries"

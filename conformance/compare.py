@@ -1,7 +1,7 @@
 """Comparisons with messages for readers who did not write the test.
 
 Each raises AssertionError with the function, the shapes, and the expected and actual values of the first wrong entry.
-Limits come from `bounds.BOUNDS`; the caller supplies the scale, the condition of the computation.
+Limits come from `bounds.BOUNDS`; the caller supplies the scale, such as a condition number.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
         what: the function under test, with the arguments that matter.
 
     Raises:
-        AssertionError: shapes differ, an entry is NaN, or an entry is off.
+        AssertionError: shapes differ, or an entry is NaN or out of its bound.
     """
     found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
@@ -59,7 +59,7 @@ def assert_nearly_same(found, expected, *, what: str) -> None:
 
 
 def assert_same(found, expected, *, what: str) -> None:
-    """Fail unless two arrays of integers or booleans, or of floats that were only moved, are equal in every entry."""
+    """Fail unless two arrays are equal in every entry: integers, booleans, or floats without arithmetic."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     bad = np.argwhere(~(found == expected))
@@ -81,8 +81,8 @@ def _reordered(found: np.ndarray, expected: np.ndarray) -> str:
 def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     """Fail unless `chosen` can be the top k of scores that differ from `scores` by at most `margin` each.
 
-    With cut values s(k) and s(k+1), every entry above s(k+1) + 2 margin must be chosen and no entry below
-    s(k) - 2 margin may be. Choices must be sorted: the next score is larger by at most 2 margin.
+    With cut values s(k) and s(k+1), every entry above s(k+1) + 2 margin must be chosen and no entry below s(k) - 2
+    margin may be chosen. Choices must be sorted: the next score is larger by at most 2 margin.
 
     Args:
         chosen: [T, k] integers.
@@ -121,7 +121,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
 
 
 def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
-    """Fail unless `plan` is a transport plan with exact rows and columns that are off by `residual`.
+    """Fail unless `plan` is a transport plan with exact row sums and the column error `residual`.
 
     Args:
         name: key of `BOUNDS` for T * (row sum) - 1 and for the distance of the columns from `residual`.
@@ -131,7 +131,7 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
         what: the function under test.
 
     Raises:
-        AssertionError: a negative or NaN entry, a row off, or a wrong residual.
+        AssertionError: a negative or NaN entry, a wrong row sum, or a wrong residual.
     """
     plan = np.asarray(plan, dtype=np.float64)
     num_tokens, num_experts = plan.shape

@@ -31,7 +31,7 @@ class Design(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the design in words, such as "softmax over chosen, times 2.5, 2 of 4 groups by their best expert"."""
+        """Return the design as text, such as "softmax over chosen, times 2.5, 2 of 4 groups by their best expert"."""
         parts = [designs.SHOWN.get(self.form.name, self.form.name)]
         parts += [f"times {self.scale:g}"] if self.scale != 1 else []
         return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
@@ -68,7 +68,7 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
 
 
 def _is_another(form: Form, ks: set) -> bool:
-    """Return whether a form equals one without k up to a constant, if only one k was answered."""
+    """Return whether a form equals, up to a constant, a form without k, because only one k was answered."""
     return (
         len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
     )

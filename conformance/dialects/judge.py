@@ -120,7 +120,9 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
 
 
 def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Difference]:
-    """Return the first fault of each kind; raising on fewer plain inputs than were answered is a difference alone."""
+    """Return the first fault of each kind; exceptions on fewer plain inputs than were answered count only as a
+    difference.
+    """
     first = {}
     for fault in faults:
         first.setdefault(fault.kind, fault)
@@ -141,7 +143,7 @@ def _in_order(differences: list[Difference]) -> list[Difference]:
 
 
 def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
-    """Return a difference if a token alone is routed otherwise than among others, as by a capacity."""
+    """Return a difference if the routing of a token depends on the other tokens, as with a capacity."""
     among = max(plain, key=lambda one: one.probe.logits.size)
     probe = among.probe._replace(logits=among.probe.logits[-1:])
     try:
@@ -241,7 +243,7 @@ def difference(design: Design, one: Answer, precision: str, answers: list[Answer
 
 
 def _key(design: Design, probe: Probe) -> np.ndarray:
-    """Return [T, E], what a design ranks experts by, with -inf outside of its groups."""
+    """Return [T, E], the key by which a design ranks experts, with -inf outside of its groups."""
     key = designs.scores_of(design.form, probe.logits) + (0 if probe.bias is None else probe.bias)
     fills = design.rule == "best" or key.shape[1] % design.rule.number == 0
     return designs.within(design.rule, key) if fills else key

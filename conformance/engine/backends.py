@@ -1,11 +1,11 @@
 """Find a backend, and guard each call of it.
 
-A backend is a namespace with the public names of the reference: a module, an attribute of one, or any object with
+A backend is a namespace with the public names of the reference: a module, an attribute of a module, or any object with
 attributes. It needs no base class. Tests of missing names are skipped and counted.
 
-`Backend` wraps such a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's, with NumPy
-arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, makes the first
-call twice to compare results, and returns the reference's record of NumPy arrays.
+`Backend` wraps such a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's function, with
+NumPy arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, makes the
+first call twice to compare results, and returns the reference's record of NumPy arrays.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ OBJECTS: dict[str, object] = {}
 
 
 class Broken(AssertionError):
-    """A function broke a rule of every function; `kind` is one of `report.KINDS`."""
+    """A function broke a rule for all functions; `kind` is one of `report.KINDS`."""
 
     def __init__(self, path: str, kind: str, detail: str):
         super().__init__(f"{path} {detail}")
@@ -132,7 +132,7 @@ def _submodule(module: str, name: str):
 
 
 def _dtypes_of(name: str, named) -> tuple[str, ...]:
-    """Return the precisions of a backend; at least one must be known, or no test would run.
+    """Return the precisions of a backend, at least one of them known.
 
     Raises:
         BackendError: not a tuple of strings, or a precision is unknown.
@@ -161,7 +161,7 @@ class Backend:
 
     Args:
         name: its name in reports.
-        namespace: an object with the reference's public names, as many as it has. Names may have the reference's path
+        namespace: an object with some of the reference's public names. Names may have the reference's path
             (`routers.top_k.top_k_router`). A unique last name may also be directly in the namespace. Optional:
             `capabilities` ("jit", "grad": it computes with JAX; "torch": its results keep torch's graph), `dtypes`,
             `slow` (functions that the quick profile leaves out), `documented` ({router: {option: value}}),
@@ -246,7 +246,9 @@ class Backend:
         pytest.skip(reason)
 
     def stance(self, path: str) -> stances.Stance | None:
-        """Return the design of another library's function; None for ours, and during the search for it."""
+        """Return the design of another library's function; None for our functions, and during the search for the
+        design.
+        """
         function = self._find(path)
         if path not in stances.JUDGED or not callable(function) or stances.is_own(function):
             return None
@@ -260,8 +262,8 @@ class Backend:
         """Call a function outside of any test and return its result as the reference's record.
 
         Raises:
-            NotImplementedError: it lacks these options, or rejects the input.
-            Fault: it broke a rule of the guard or raised.
+            NotImplementedError: the function lacks these options, or rejects the input.
+            Fault: the function broke a rule of the guard or raised.
         """
         try:
             return self._ask(path, self._find(path), arrays, precision, options)
@@ -292,7 +294,7 @@ class Backend:
         return self._returned(path, result)
 
     def convert(self, array: np.ndarray, dtype: str):
-        """Return a NumPy array as the backend's own."""
+        """Return a NumPy array as the backend's array."""
         return getattr(self.namespace, "from_numpy", lambda array, dtype: array)(np.array(array, dtype), dtype)
 
     def torch_gradient(self, function, point: np.ndarray, precision: str) -> np.ndarray:
@@ -343,7 +345,7 @@ class Backend:
         return options_of(path) if path in public_functions() else ()
 
     def lacking(self, path: str) -> tuple[str, ...]:
-        """Return the options of the reference's function that the backend's lacks, in the reference's order."""
+        """Return the options that the backend's function lacks, in the reference's order."""
         taken = keywords_of(self._find(path))
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
@@ -476,7 +478,7 @@ class Backend:
     def _break(self, path: str, kind: str, detail: str):
         """Fail now and at every later call, so that the search for a smaller example stops.
 
-        A function that changes its arguments got copies, so later tests still compare its values.
+        A function that changes its arguments gets copies, so later tests still compare its values.
         """
         self._broken[path] = kind, detail, self.ledger.test
         self.ledger.broke(self.name, path)
@@ -583,7 +585,7 @@ class Backend:
             trouble = "not offered", f"refused: {error}"
         if trouble[0] == "not offered":
             self._not_offered(path, trouble[1], chosen)
-        self._break(path, *trouble)  # raised outside the block, so that it has no context that a later failure lacks
+        self._break(path, *trouble)  # raised outside the block, so that every failure has the same context
 
 
 @contextlib.contextmanager

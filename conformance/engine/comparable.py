@@ -13,7 +13,7 @@ OPTIONAL = {
     "AuxiliaryLoss": ("share", "probability"),
     "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
 }
-"""Fields of records that few libraries return: a missing one gets the reference's value."""
+"""Fields of records that few libraries return; a missing field gets the reference's value."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):

@@ -8,8 +8,8 @@
 Values have the names of the reference's parameters; entries of trees and records have their path: "params.w1",
 "held.expert". "found" is the result and "expected" the reference's; record fields follow a dot. bfloat16, which NumPy
 lacks, is stored as float32. The rest is text: "call", "kind", "detail", "test", "example" (as Hypothesis prints it),
-and "again", the command that repeats it: the quick and the default profile draw the same examples again; nightly first
-tries those that failed, which Hypothesis keeps in the folder.
+and "again", the command that repeats the call. The quick and the default profile draw the same examples again; nightly
+starts with the failed examples, which Hypothesis keeps in the folder.
 """
 
 import io
@@ -149,7 +149,7 @@ def program(namespace, backend: str, path: str, given: dict) -> str:
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
-    """Return the call that broke a rule, else the first that differs in the failing example, else its last."""
+    """Return the call that broke a rule; else the first differing call of the failing example; else its last call."""
     error, path = ledger.blamed, trouble.function
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]

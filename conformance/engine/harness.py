@@ -67,9 +67,9 @@ QUICK = {
 def compile_quickly(quickly: bool) -> None:
     """Choose whether `run` and the derivatives compile as fast as possible on a CPU from now on.
 
-    The profile "quick" does this; the other profiles compile as users do. XLA's folding, fusing and reordering stay,
-    because they change results. Optimising machine code takes three quarters of a compilation and changes only last
-    bits.
+    The profile "quick" does this; the other profiles compile as users do. XLA still folds, fuses and reorders
+    operations, because this changes results. The skipped optimisation of machine code takes three quarters of a
+    compilation and changes only last bits.
     """
     global _quickly
     _quickly = quickly
@@ -158,8 +158,8 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
 def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, **keywords):
     """Call like `run`, for a test with many options on few shapes; `jit` compiles like `run`.
 
-    With many examples, compiling each operation is faster than compiling every combination of options. The profile
-    "quick" draws few examples and compiles the whole function.
+    For many examples it is faster to compile each operation than every combination of options. The profile "quick"
+    draws few examples and compiles the whole function.
     """
     return run(backend, path, precision, *arrays, jit=jit or _quickly, **keywords)
 

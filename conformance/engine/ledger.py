@@ -1,7 +1,7 @@
 """Records of a run for each function: calls, shares of bounds, and faults.
 
 A failed test counts against the function that broke a rule of the guard or raised; else against the first function that
-the message names; else against the last one called. A share of a bound belongs to the last function called.
+the message names; else against the last called function. A share of a bound belongs to the last function called.
 """
 
 import collections
@@ -61,7 +61,7 @@ class Slack(NamedTuple):
     """A bound that is too loose."""
 
     bound: str
-    share: float  # largest used share of it
+    share: float  # largest used share of the bound
     checks: int
 
 
@@ -144,7 +144,7 @@ class Ledger:
             self.bounds[backend, name] = checks + 1, max(worst, float(share))
 
     def blame(self, error: BaseException, backend: str, test: str, asked=()) -> Trouble:
-        """Record the function that a failed test blames, and the fault: among its marked functions if one was called.
+        """Record the fault of a failed test and the function that it blames, a marked function if it called one.
 
         With `--only`, a test runs only for its marked functions, so it also blames only these.
         """
@@ -188,7 +188,7 @@ class Ledger:
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
-        """Return the bounds that a backend used only to a small part, the loosest first; unused bounds separately."""
+        """Return the bounds of which a backend used only a small share, the loosest first; unused bounds separately."""
         bounds_used = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()

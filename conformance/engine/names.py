@@ -86,7 +86,7 @@ def functions_of_scores() -> list[str]:
 
 
 def stands_at(value, default) -> bool:
-    """Return whether a constant is the default itself. An array never is, because it was made for this call."""
+    """Return whether a constant is the default itself; False for arrays, which are new in each call."""
     if value is None or default is None:
         return value is default
     plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)

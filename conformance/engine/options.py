@@ -20,14 +20,14 @@ class Options:
     """The options of one run of the suite.
 
     Fields:
-        backends: names of the namespaces under test; () in this repository's own tests, where it is the plain module.
+        backends: names of the namespaces under test; () in this repository's own tests, which use the module itself.
         profile: "quick" (8 examples of a property), "default" (40) or "nightly" (400).
         only: paths of the only functions to test; () for all.
         require: paths of required functions.
         time_limit: seconds for one call.
-        expected: reasons by path of functions that may fail.
+        expected: {path: reason} of functions that may fail.
         shuffle: the seed of the test order; None for the order of the files.
-        strict: whether an expected failure that does not fail counts as a failure.
+        strict: whether an unexpected success counts as a failure.
         json, html: files for the report; "" for none.
         export_failing: the folder for failing calls, as the user wrote it; "" for none.
         leave_others: whether to skip tests without a backend.

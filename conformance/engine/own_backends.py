@@ -95,7 +95,7 @@ _LAWS = {
     "uncertainty": ("profile_intervals", "slope_interval", "gain_interval"),
     "resampling": ("bootstrap", "jackknife"),
 }
-"""Functions of `routelaws.accelerated.laws` that are a thin cover of the loops in `kernels/law_*.py`."""
+"""Functions of `routelaws.accelerated.laws` that only wrap the loops in `kernels/law_*.py`."""
 
 
 class _Kernels:

@@ -50,7 +50,7 @@ DEFECTS = {
 """Kinds of defects; a fault of an earlier kind explains more."""
 KINDS = (*DEFECTS, "dialect")
 DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
-"""Functions with several legitimate designs: another value than ours differs, but is not a defect."""
+"""Functions with several legitimate designs; a value that differs from ours is not a defect."""
 CUT = 900
 """Characters of a message that the terminal shows; JSON and HTML have all of it."""
 FAULTS = 5
@@ -88,7 +88,7 @@ class Row(NamedTuple):
     detail: str  # message of the first fault
     test: str  # test of the first fault
     left_out: str = ""  # the calls that it declined, if any
-    besides: tuple[str, ...] = ()  # the other faults, one for each; some may follow from the first
+    besides: tuple[str, ...] = ()  # the other faults; some may follow from the first
     file: str = ""  # file with the call of that test, if failures are exported
     defaults: str = ""  # its defaults that differ from the reference's
     unchecked: str = ""  # options of the reference's function that no call had, and why
@@ -238,8 +238,8 @@ def build(
         ledger: of the whole run.
         header: the first lines.
         functions: paths of the reference's functions in the report.
-        expected: reasons by path of functions that may fail.
-        strict: an expected failure that is right counts as a failure.
+        expected: {path: reason} of functions that may fail.
+        strict: an unexpected success counts as a failure.
         slack: bounds to warn of.
     """
     troubles = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]

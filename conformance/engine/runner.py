@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "suite"
 
 
 def suite_files(only=()) -> list[str]:
-    """Return the test files, or those that can test one of these functions.
+    """Return all test files, or only the files that can test one of these functions.
 
     Such a file contains the name of the function or of its file, or takes functions from another module's table.
     """
@@ -39,7 +39,7 @@ def check_version(wanted: str | None) -> None:
 
 
 class _Run:
-    """The plugin of one run: passes the options on, also to further processes, and keeps the reports."""
+    """The plugin of one run: it passes the options to all processes and keeps the reports."""
 
     def __init__(self, options: Options):
         self.options, self.reports = options, []
@@ -117,9 +117,9 @@ def check_backend(
         profile: "quick", "default" or "nightly".
         require: required functions.
         only: the functions to test; all if empty.
-        expected_failures: reasons by name of functions that may be wrong.
-        known_failures: path of a text file with more of these, `path: reason` in each line.
-        strict: an expected failure that does not fail counts as a failure.
+        expected_failures: {name: reason} of functions that may be wrong.
+        known_failures: path of a text file with more such functions, `path: reason` in each line.
+        strict: an unexpected success counts as a failure.
         export_failing: folder for failing calls as `.npz` files; created if missing.
         time_limit: seconds for one call.
         suite_version: fail if another version is installed.

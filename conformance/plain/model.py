@@ -29,8 +29,8 @@ def head_of(matrix: list, head: int) -> list:
 def turned_product(query: list, key: list, distance: float) -> float:
     """Return the product of a query and a key that are a distance apart, with rotary positions.
 
-    Entries c and c + kqv/2 form one complex number. Rotating queries and keys by their positions multiplies q conj(k)
-    by e^{i angle}, with angle = distance / 10000^(2c/kqv). The result is the sum of the real parts.
+    Entries c and c + kqv/2 form one complex number. The rotation of queries and keys by their positions multiplies q
+    conj(k) by e^{i angle}, with angle = distance / 10000^(2c/kqv). The result is the sum of the real parts.
     """
     half, total = len(query) // 2, 0.0
     for c in range(half):

@@ -5,8 +5,8 @@
 writes one file for each family of functions. The files in `vectors/` beside this module come from this function; a test
 writes them again and compares. docs/vectors.md explains the format for readers in other languages; in Python:
 
-    read_vectors(folder)              the functions of all files, with arrays for arrays
-    check_vectors(folder, namespace)  a list of what a backend gets wrong; empty if it is right
+    read_vectors(folder) the functions of all files, with arrays for arrays check_vectors(folder, namespace) the
+    failures of a backend; empty if all is right
 
 A check applies a rule of `rules.py`. If several answers are right (equal scores, equally good assignments), the check
 lists them or states a condition. A second, marked check applies the reference's tie rule, so a library with another
