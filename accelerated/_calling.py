@@ -12,7 +12,7 @@ def calling(function: Callable, **twins) -> Callable:
     `calling(f, search=fast)` has the code, parameters and docstring of f, but calls `fast` instead of `search`.
 
     Args:
-        function: of `routelaws.reference`.
+        function: a function of `routelaws.reference`.
         twins: by the names that the function uses; they take the same arguments.
 
     Raises:

@@ -43,7 +43,7 @@ class AttentionShape(NamedTuple):
         length: S
         causal: position i sees positions up to i only
         relative: whether there is a bias
-        dtype: of the products, by name
+        dtype: type of the products, by name
     """
 
     heads: int

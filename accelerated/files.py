@@ -158,7 +158,7 @@ def storage_line(where: Path | str, reason: str, number: int | None) -> str:
     Args:
         where: the file or the folder.
         reason: the system's text, such as "No space left on device".
-        number: of the error, one of `errno`; None if unknown.
+        number: number of the error, one of `errno`; None if unknown.
     """
     remedy = REMEDIES.get(number, "make it readable and writable")
     return f"{where}: {reason}; {remedy} and repeat the command (complete files are kept)"

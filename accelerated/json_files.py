@@ -77,7 +77,7 @@ def misfit(value, form, place: str = "") -> str | None:
         value: the parsed JSON.
         form: a type, or several such as `NUMBER`; [form] for a list of such values; {"key": form, "key?": form} for an
             object, {"*": form} for one with any keys.
-        place: of the value in the file, such as runs[3].steps.
+        place: place of the value in the file, such as runs[3].steps.
     """
     kind = type(form) if isinstance(form, dict | list) else form
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

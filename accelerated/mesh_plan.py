@@ -217,7 +217,7 @@ def plan_device(
         mesh: the mesh.
         batch_size: b, of all devices together.
         sequence_length: S.
-        dtype: of the matrix products, one of `WIDTHS`.
+        dtype: type of the matrix products, one of `WIDTHS`.
 
     Raises:
         InputError: the model does not fit the mesh.

@@ -16,7 +16,7 @@ def plural(number: int, noun: str, form: str = "") -> str:
 
     Args:
         number: the count.
-        noun: of one thing; of any other number of things an s is added.
+        noun: the singular; the plural adds an s.
         form: how the count is written, such as "," for 1,234; as it is if not given.
 
     Example:

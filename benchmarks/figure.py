@@ -36,7 +36,7 @@ class Figure(NamedTuple):
         sides: by name
         value: makes the figure from the seconds of one round, by side
         goal: ("at most" or "at least", limit), or None
-        threads: of each process; None for two, or one on a single core
+        threads: threads of each process; None for two, or one on a single core
         backend: "cpu" or "gpu"; empty for any
     """
 

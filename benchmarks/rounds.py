@@ -45,7 +45,7 @@ class Load:
         own: returns the CPU seconds of the benchmark's processes so far.
         machine: returns the CPU seconds of the whole machine so far; None if unknown.
         wall: a clock in seconds.
-        cores: of the machine.
+        cores: number of cores of the machine.
     """
 
     def __init__(self, own: Callable, machine: Callable | None = None, wall: Callable = time.monotonic, cores: int = 0):
@@ -73,7 +73,7 @@ def interleave(
     Args:
         sides: by name; each runs a block and returns the seconds of its calls.
         rounds: to keep.
-        load: of the machine.
+        load: load of the machine.
         more: maximum of additional rounds to replace disturbed ones.
         pause: seconds before each block, so that threads of the previous block go to sleep.
 

@@ -227,7 +227,7 @@ class Campaign:
 
     Args:
         folder: an empty one, for everything.
-        seed: of the faults.
+        seed: seed of the faults.
     """
 
     def __init__(self, folder: Path, seed: int):

@@ -104,7 +104,7 @@ def _call(activation, matrices, rows, before, backward, results) -> list[jax.Arr
 
     Args:
         activation: one of `ACTIVATIONS`.
-        matrices: of `experts`.
+        matrices: the matrices of `experts`.
         rows: x, gate and queue, with their shapes; backward the gradient [T, d] of the output too.
         before: the vectors before the nonlinearity, backward; [] forward.
         backward: the direction.

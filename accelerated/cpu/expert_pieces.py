@@ -169,13 +169,13 @@ def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
 
     Args:
         job: the layer.
-        scratch: of this thread.
+        scratch: buffers of this thread.
         i: the row in the following arrays, addresses of [rows, f_row].
         up, linear: x · up and x · linear.
         hidden: becomes the hidden vectors times their gates.
         pulled: the gradient of the hidden vectors for gates of 1; becomes the gradient of x · up.
         of_linear: becomes the gradient of x · linear.
-        assignment: of the row. The gradient of its gate is the product of the output's gradient and ungated output.
+        assignment: assignment of the row. The gradient of its gate is the output's gradient times the ungated output.
     """
     f, row = job.hidden, BYTES * i * job.hidden_row
     x, other, h, p = floats(up + row, f), floats(linear + row, f), floats(hidden + row, f), floats(pulled + row, f)

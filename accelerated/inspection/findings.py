@@ -91,9 +91,9 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
     """Return the findings about each block.
 
     Args:
-        trace: of a model.
+        trace: trace of a model.
         other: trace of the same tokens by another model, to compare with.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
 
     Raises:
         InputError: the other model has other tokens, blocks or experts.

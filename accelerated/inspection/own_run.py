@@ -70,7 +70,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     Args:
         run: a routed run.
         ids: [T] integers, at least one.
-        name: of the run.
+        name: name of the run.
     """
     model = run.config.model
     windows, real = windows_of(run.config, ids)

@@ -19,7 +19,7 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
     Args:
         folder: a run folder.
-        path: of a file from `routelaws inspect --out`, for this run or another with the same tokens and shapes.
+        path: path of a file from `routelaws inspect --out`, for this run or another with the same tokens and shapes.
         tell: called with a progress line.
 
     Returns:

@@ -20,7 +20,7 @@ def read_router(name: str, answer) -> tuple:
     """Return (logits, gates, experts) from the output of a router class.
 
     Args:
-        name: of the class.
+        name: name of the class.
         answer: the output of its forward pass.
 
     Returns:

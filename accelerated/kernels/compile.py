@@ -93,7 +93,7 @@ def c_function(function, signature, name: str | None = None):
     """Compile a function as a C function that other loops call by name, without inlining it.
 
     Args:
-        function: of a module, not compiled yet.
+        function: function of a module, not compiled yet.
         signature: numba's, of numbers.
         name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None for no name.
     """

@@ -139,7 +139,7 @@ def evaluate(problem, work):
     """Solve the four linear unknowns at the psi in `work`, by Gram-Schmidt.
 
     Args:
-        problem: of `reduce_rows`.
+        problem: result of `reduce_rows`.
         work: [6, 2 levels]; PSI is read; TILT, LEVEL (unit vectors) and RESIDUAL are written.
 
     Returns:
@@ -505,7 +505,7 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
         log_size, log_loss, level, weights: [n], as `reduce_rows`.
         cell: [n] integers, the index of each row's pair (N, E).
         extra: [levels], E - 1 of each level, rising.
-        table: of `scan_table`.
+        table: result of `scan_table`.
         starts: searches from the lowest points of the scan, in each piece of the domain.
         careful: search every edge, to the last digit.
 

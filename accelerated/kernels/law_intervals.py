@@ -180,7 +180,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
     """Return residual sum, best value, low end and high end of a quantity at one shape.
 
     Args:
-        problem, constant: of `reduce_rows`.
+        problem, constant: results of `reduce_rows`.
         extra: [levels], E - 1, rising.
         kind: one of the names at the top.
         at: centred log10 N of the quantity; for b (a SLOPE) and d, centred log10 of N = 1.

@@ -13,9 +13,9 @@ class Report(NamedTuple):
     """The input of the sections of a report.
 
     Attributes:
-        results: of `reproduction.gather`
+        results: result of `reproduction.gather`
         drawn: names of the figures that are there
-        sweep: of `sweeps.find`, with "seconds"; None for a table
+        sweep: result of `sweeps.find`, with "seconds"; None for a table
         numbers: name of the file of numbers
         full: whether every table is written
     """

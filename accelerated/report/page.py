@@ -48,7 +48,7 @@ def page(markdown: str, folder: Path) -> str:
 
     Args:
         markdown: the report.
-        folder: of the report, where figures/NAME.svg are.
+        folder: folder of the report, where figures/NAME.svg are.
 
     Raises:
         OSError: a figure that the report names cannot be read.

@@ -13,7 +13,7 @@ def write_report(folder: Path, full: bool = False) -> Path:
     """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
 
     Args:
-        folder: of `training.sweeps.sweep.run_sweep`, finished or not.
+        folder: folder of a sweep, finished or not.
         full: write every table, not only the answer, its figures and the cautions.
 
     Returns:

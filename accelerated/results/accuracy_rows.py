@@ -96,8 +96,8 @@ def accuracy_groups(
     """Return the rows of each task and training set.
 
     Args:
-        table: of `read_accuracies`.
-        law: of accuracy.
+        table: result of `read_accuracies`.
+        law: a law of accuracy.
         tasks: names of tasks; all if empty. For a law in attempts, the name without pass@K.
         guess: guess rate of every task; if None, from `rates`, the table or the list of well-known tasks.
         rates: {task: guess rate}, from a table of tasks.

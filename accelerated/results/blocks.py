@@ -175,7 +175,7 @@ class Table(NamedTuple):
     """A table of texts.
 
     Attributes:
-        heads: of the columns
+        heads: headings of the columns
         rows: a text for each column; a row that is shorter has empty cells at its end
         title: above it
         keys: number of first columns that are repeated if the table is split

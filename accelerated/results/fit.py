@@ -67,9 +67,9 @@ class Fit:
     """A law, fitted to the rows of one router or of one task.
 
     Args:
-        rows: of `rows_of_runs`, or of `accuracy_rows`.
-        law: of the catalogue, or its name.
-        level: of the intervals, between 0 and 1.
+        rows: result of `rows_of_runs`, or of `accuracy_rows`.
+        law: a law of the catalogue, or its name.
+        level: confidence level of the intervals, between 0 and 1.
         huber: delta of Huber's terms, in log10 units or the units of the fitted quantity, for laws that take it; None:
             the law's own criterion, with intervals.
 
@@ -202,7 +202,7 @@ class Fit:
         Args:
             n: N, dense parameters.
             experts: E, experts of a routed layer; 1 is a dense model.
-            level: of the intervals; the fit's level if None.
+            level: confidence level of the intervals; the fit's level if None.
             at: other columns of the law by name, such as tokens=3e11.
 
         Raises:
@@ -370,7 +370,7 @@ def fit_each(
     """Return the fit of each router, and by router the reasons for no fit.
 
     Args:
-        selections: of `select_rows`.
+        selections: result of `select_rows`.
         loss_column: which loss is fitted.
         fit: called with one of the selections; its ValueError is the reason for no fit.
         tell: if given, called with a progress line.

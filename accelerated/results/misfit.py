@@ -127,8 +127,8 @@ def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
 
     Args:
         law: a `laws.catalogue.Law`.
-        fit: of it.
-        columns: of its rows, [n] each.
+        fit: the fit of the law.
+        columns: columns of the fitted rows, [n] each.
     """
     if tuple(law.columns) not in (("dense_parameters",), ("dense_parameters", "num_experts")):
         return None
@@ -217,7 +217,7 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
         miss: [n], residuals of a fit by least squares.
         again: [n], residuals of a fit without the run, which must miss the run by more than LEAST of the loss.
         worst: index of the run with the largest residual.
-        coefficients: of the law.
+        coefficients: coefficients of the law.
 
     Example:
         One of eight rows makes the residuals of a line twice as large, and then ten times as large:
@@ -329,9 +329,9 @@ def is_known(name: str, value: float, words: str) -> bool:
     that are, because their intervals hold for every law that the rows allow. Our choice.
 
     Args:
-        name: of the coefficient.
+        name: name of the coefficient.
         value: the best value.
-        words: of `laws.uncertainty.verdict`; "" if the interval is exact.
+        words: result of `laws.uncertainty.verdict`; "" if the interval is exact.
     """
     open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
     return math.isfinite(value) and not words.startswith(open_ended)

@@ -108,8 +108,8 @@ def plot_profiles(profiles: list):
     """Draw isoFLOP profiles, a panel for each kind of model; return the matplotlib figure.
 
     Args:
-        profiles: of `planning.isoflop`: runs as dots, the law as a line with its minimum as a diamond, the parabola
-            dashed with its minimum as a cross.
+        profiles: result of `planning.isoflop`. Runs are dots. The law is a line with a diamond at its minimum; the
+            parabola is a dashed line with a cross.
     """
     from matplotlib.figure import Figure
 

@@ -44,7 +44,7 @@ class Prediction(NamedTuple):
         value: by the fit
         law: interval of the law's value there
         run: interval of one more run
-        by_size: of the law, by leaving out one size at a time; the bounded law with 3 sizes or more
+        by_size: interval of the law, by leaving out one size at a time; the bounded law with 3 sizes or more
         dense: size of the dense model of equal loss; the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum, which has no intervals
         cautions: reasons why it is an extrapolation, and possible errors of the fit
@@ -188,9 +188,9 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     """Return the prediction of a fit at one point.
 
     Args:
-        fit: of a law.
-        point: of `point_of`.
-        level: of the intervals, between 0 and 1.
+        fit: the fit of a law.
+        point: result of `point_of`.
+        level: confidence level of the intervals, between 0 and 1.
 
     Raises:
         ValueError: the law is undefined there (per-size lines at another size), or a value is out of range.
@@ -212,7 +212,7 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
     Args:
         fit: by its own criterion, see `Fit.intervals`.
         at: the columns of its law.
-        level: of the intervals, between 0 and 1.
+        level: confidence level of the intervals, between 0 and 1.
     """
     known = fit.best, fit.rows.columns, fit.rows.measured
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
@@ -296,7 +296,7 @@ def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[flo
     """Return the coordinates of a point outside the range of the runs, in the order of the columns.
 
     Args:
-        names: of the columns.
+        names: names of the columns.
         columns: [n] each, of the runs.
         at: the point, a number for each column.
     """
@@ -312,8 +312,8 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
     """Return sentences on why a prediction at a point is an extrapolation.
 
     Args:
-        outside: of `beyond`.
-        surrounded: of `inside_hull`; None if the runs are not available.
+        outside: result of `beyond`.
+        surrounded: result of `inside_hull`; None if the runs are not available.
     """
     sentences = []
     for each in outside:

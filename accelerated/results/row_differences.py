@@ -178,7 +178,7 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
     Args:
         names: the columns of a law.
         columns: [n] each.
-        coefficients: of its fit.
+        coefficients: coefficients of the fit.
     """
     size = next((name for name in names if name in SIZES), None)
     if size is None or "tokens" not in names:

@@ -52,8 +52,8 @@ class Runs:
     """The runs of a results table.
 
     Args:
-        frame: of `tables.read_tables`: every evaluation, a pandas DataFrame.
-        paths: of its files, for messages.
+        frame: result of `tables.read_tables`: every evaluation, a pandas DataFrame.
+        paths: paths of the table's files, for messages.
         rows: the preset clark, or a condition on the columns; None for the default of `select_rows`.
         loss: column of the loss.
     """
@@ -107,10 +107,10 @@ class Runs:
         Args:
             law: its name, or FILE.py:NAME of a file that registers it.
             router: a router_type; None for all.
-            level: of the intervals, between 0 and 1.
+            level: confidence level of the intervals, between 0 and 1.
             huber: delta in log10 units for the sum of Huber terms instead of least squares, for laws that take it.
             tell: called with a progress line.
-            options: of the fit of the law, such as the floor of `compute`.
+            options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
             InputError: the law is not known or not for the loss, no row matches, or no router could be
@@ -143,8 +143,8 @@ class Runs:
             budget: FLOPs and other limits.
             tokens: D of every model; None: as many as the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
-            law: of the loss, as `fit`.
-            level: of the intervals, between 0 and 1.
+            law: a law of the loss, as `fit`.
+            level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none, None for 500, or 50 for a slow law.
             published: also rank by the printed coefficients of later papers, each separately.
 
@@ -195,8 +195,8 @@ class Runs:
                 or a coefficient or derived number of the law.
             n, experts: N and E.
             router: its router_type; not needed if the table has only one.
-            law: of the loss in N, or in N and E, as `fit`.
-            level: of the interval, between 0 and 1.
+            law: a law of the loss in N, or in N and E, as `fit`.
+            level: confidence level of the interval, between 0 and 1.
             flops: the most that a run may cost.
 
         Raises:
@@ -334,8 +334,8 @@ def fit_table(
     """Fit a law of the loss, of accuracy or of leverage to tables.
 
     Args:
-        law: of the catalogue.
-        paths: of tables; one for laws that are not for the loss.
+        law: a law of the catalogue.
+        paths: paths of tables; one for laws that are not for the loss.
         choice: loss, rows and tasks.
         level, huber, router, tell: as `Runs.fit`.
 

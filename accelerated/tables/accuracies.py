@@ -94,7 +94,7 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
     """Return the text whose loss the two-stage laws use.
 
     Args:
-        table: of `read_accuracies`.
+        table: result of `read_accuracies`.
         loss: its name, with or without loss_ before it; None for "validation", or else the table's first loss.
 
     Raises:
@@ -184,7 +184,7 @@ def _in_percent(
     """Return the names whose accuracies are in percent: all their nonzero values are above 1, and some are above 5.
 
     Args:
-        columns: of the table.
+        columns: columns of the table.
         what: the kind of name, for messages.
         cells: {name: accuracies as text}.
         rows: {name: row of each accuracy in the table}.
@@ -221,7 +221,7 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
     """Return the guess rates of the table, with a problem for every row that differs from the first.
 
     Args:
-        columns: of the table.
+        columns: columns of the table.
         accuracies: by task.
         percent: tasks whose accuracies are in percent; their guess rates above 1 are in percent too.
     """

@@ -19,7 +19,7 @@ class CheckedColumns:
     """The cells of a table, and their problems.
 
     Args:
-        path: of the table, for messages.
+        path: path of the table, for messages.
         cells: {column: [n] texts}.
         rows: [n], the number of each row in the file.
     """
@@ -39,7 +39,7 @@ class CheckedColumns:
         """Return a column as numbers, NaN for blanks, with a problem for every cell out of range.
 
         Args:
-            name: of the column; all blank if missing.
+            name: name of the column; all blank if missing.
             least, above, most: the range.
             blank: whether a cell may be blank.
             where: [n] bool, the rows to check; all if None.

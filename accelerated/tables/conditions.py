@@ -90,7 +90,7 @@ def row_mask(frame, expression: str) -> np.ndarray:
     """Return the rows where a condition holds.
 
     Args:
-        frame: of `read_table`.
+        frame: result of `read_table`.
         expression: in the grammar above.
 
     Returns:

@@ -48,7 +48,7 @@ def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: f
 
     Args:
         table: the cells.
-        name: of the count.
+        name: name of the count.
         i: the row.
         numbers: {column: [rows]} of the shape.
         given: the user's N of the row, or NaN. For a dense model it is also P.

@@ -60,7 +60,7 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
     Args:
         keys: [rows], names of the runs.
         cells: the columns of `marks`.
-        marks: of `marks_of`.
+        marks: result of `marks_of`.
 
     Returns:
         The unchanged keys, "" and {} if each name has one id; else (key, id) for every row, the first column in which a
@@ -82,7 +82,7 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
         table: the cells.
         keys: [rows], the run of each.
         called: key -> name of the run in messages.
-        marks: of `marks_of`.
+        marks: result of `marks_of`.
     """
     places: dict = {}
     for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):

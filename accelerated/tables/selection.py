@@ -78,7 +78,7 @@ def select_rows(
     * "dense", for a law of dense models: one entry, Dense, with the dense runs.
 
     Args:
-        frame: of `read_table`.
+        frame: result of `read_table`.
         rows: see above.
         loss_column: which loss is fitted.
         axes: the variables of the law, see above.

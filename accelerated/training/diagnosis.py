@@ -1,8 +1,8 @@
-"""Find the layer that first gave a value that is not finite, by running the failing batch block by block.
+"""Find the first layer whose output is not finite, by running the failing batch block by block.
 
 All weights beyond the first m blocks are set to 0. The residual stream then passes these blocks unchanged, and the
-logits are the logits of a model of m blocks. The first m whose logits are not finite names the block. If there is none,
-the gradient is checked from the last block to the first.
+logits are the logits of a model of m blocks. The smallest m whose logits are not finite names the block. If all logits
+are finite, the gradient is checked from the last block to the first.
 """
 
 import functools
@@ -26,10 +26,10 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
 
     Args:
         config: the run.
-        table: of a hash.
+        table: the hash table; None for other routers.
         params: the weights before the failing batch.
         windows: [b, S + 1], the failing batch.
-        number: of its step; the first is 0.
+        number: number of the step, from 0.
     """
     wrong = _first_bad(params)
     if wrong:
@@ -83,7 +83,7 @@ def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: 
 
 
 def special_blocks(model: ModelConfig) -> np.ndarray:
-    """Return which blocks are routed (or wide); the first is 0. The last of each group, or in "upper" the last ones."""
+    """Return the indices of the routed (or wide) blocks, from 0."""
     number = model.num_routed + model.num_wide
     if not number:
         return np.arange(0)
@@ -101,7 +101,7 @@ def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
-    """Return the parameters with 0 for all weights beyond the first `blocks` blocks, which may be traced."""
+    """Return the parameters with 0 for all weights beyond the first `blocks` blocks; `blocks` may be traced."""
     cut = dict(params)
     for name, of in _blocks_of(model).items():
         if name in params:

@@ -1,7 +1,7 @@
 """The losses of a trained model, also with other router groups.
 
-A Mixture of Tokens is evaluated in groups of g sequences, as it was trained; `group_size` 1 leaves every token alone,
-and `one_hot` gives each expert one token. The model was not trained so; the loss shows the cost of the change.
+A Mixture of Tokens is evaluated in groups of g sequences, as in training. With `group_size` 1 each group has one token,
+and with `one_hot` each expert gets one token. The loss shows the cost of this change.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ def evaluate_run(
     corpus: Sequence[str] = (),
     tell=print,
 ) -> dict:
-    """Return the losses of the last checkpoint of a run, on its own evaluation texts or on others.
+    """Return the losses of the last checkpoint of a run, on its evaluation texts or on other texts.
 
     Args:
         folder: a run folder.
-        group_size: sequences in a group, for expert_choice and mixture_of_tokens; the run's own if None.
-        one_hot: mixtures of one token each, for mixture_of_tokens.
-        tokens: evaluation tokens; the run's own number if None.
-        corpus: files, folders or patterns; each is one text to evaluate on instead, tokenised by the
-            run's tokenizer. The path as given is the name of the loss.
-        tell: called with one line per slow step.
+        group_size: sequences in a group, for expert_choice and mixture_of_tokens; None for the run's group size.
+        one_hot: whether each mixture has one token, for mixture_of_tokens.
+        tokens: number of evaluation tokens; None for the run's number.
+        corpus: files, folders or patterns. Each is a text to evaluate on instead, tokenised by the run's tokenizer. The
+            path is the name of the loss.
+        tell: called with a line for each slow step.
 
     Returns:
         {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
@@ -48,8 +48,8 @@ def evaluate_run(
         tokens, "documents_NAME": number of their documents}.
 
     Raises:
-        InputError: no run there, its text is not the one it was trained on, a text cannot be read or is too small, or
-            an option does not fit its router.
+        InputError: the folder has no run, the training text has changed, a text cannot be read or is too small, or an
+            option does not fit the router.
     """
     folder = Path(folder)
     config = dataclasses.replace(read_config(folder), attention="auto")  # this machine's choice, not the training's
@@ -73,7 +73,7 @@ def evaluate_run(
 
 
 def _own(folder: Path, run: SavedRun, config, tell) -> dict:
-    """Return {name: windows} of the texts that a run was evaluated on."""
+    """Return {name: windows} of the evaluation texts of a run."""
     files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
     sets = open_text(config, files)[1]
     check_text(folder, run.texts, files, sets, config, "evaluate on another with --corpus")

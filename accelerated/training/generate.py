@@ -31,25 +31,24 @@ def generate(
 ) -> str:
     """Continue a text with the model of a run.
 
-    With any router the model is causal in evaluation, so one window of S tokens serves every position: tokens
-    after the current one do not matter. Each new token runs the whole window again. A Mixture of Tokens gets
-    g copies of the window, whose mixture is the window. Expert choice would need g different texts, as in training, so
-    it is an error.
+    The model is causal in evaluation, so one window of S tokens serves every position: later tokens do not matter. Each
+    new token runs the whole window again. A Mixture of Tokens gets g copies of the window; their mixture is the window.
+    Expert choice is an error, because it needs g different texts.
 
     Args:
-        folder: a run folder; its last whole checkpoint is used.
+        folder: a run folder, with a complete checkpoint.
         prompt: the text to continue; may be empty.
-        tokens: how many to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
-        temperature: 0 takes the most likely token, 1 samples from the model's own distribution.
-        seed: of the sampling.
+        tokens: number of tokens to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
+        temperature: 0 takes the most likely token; 1 samples from the distribution of the model.
+        seed: seed of the sampling.
         watch: as in `load_run`.
 
     Returns:
         The prompt and its continuation.
 
     Raises:
-        InputError: no run there, a damaged file, an option out of range, or a model that cannot write one text at a
-            time.
+        InputError: the folder has no run, a file is damaged, an option is out of range, or the model cannot write one
+            text at a time.
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise InputError(f"--tokens {tokens} is out of range; use 1 to {MOST_TOKENS:,}")
@@ -61,7 +60,7 @@ def generate(
     run = load_run(folder, watch)
     config, tokenizer, next_logits = run.config, run.tokenizer, _next_logits(run)
 
-    # A document starts after the end of the one before it.
+    # A document starts with the end-of-document token of the previous document.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
     random = np.random.default_rng(seed)
     for _ in range(tokens):
@@ -77,7 +76,7 @@ def generate(
 
 
 def _next_logits(run: SavedRun) -> Callable:
-    """Return a jitted function (window [S], place of the last token read) -> logits [V] of the token after it."""
+    """Return a jitted function (window [S], position of the last token) -> logits [V] of the next token."""
     model = run.config.model
 
     @jax.jit
@@ -104,7 +103,7 @@ def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:
 
 
 def _check_can_continue(folder: str | Path, model: ModelConfig) -> None:
-    """Raise InputError where the model cannot write one text at a time."""
+    """Raise `InputError` if the model cannot write one text at a time."""
     if model.objective != "causal":
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
     if model.router == "expert_choice":

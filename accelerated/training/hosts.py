@@ -3,15 +3,14 @@
     process 0   devices 0 1 2 3   rows 0-3 of every batch    writes the log, the table and the other files
     process 1   devices 4 5 6 7   rows 4-7                   checkpoints: every process its own part of the arrays
 
-JAX's runtime (`jax.distributed`) does the work: one process for each host (for each GPU under SLURM and Open MPI,
-as JAX decides there); all processes run the same program on one mesh of all devices. This file starts a run on
-them and has the few places where a process must know the others. A batch does not depend on the number
-of processes: each process reads the rows that its devices hold.
+JAX's runtime (`jax.distributed`) does the work. Each host has one process (under SLURM and Open MPI, each GPU has one).
+All processes run the same program on one mesh of all devices. This file joins the processes and has the few functions
+that need all of them. A batch does not depend on the number of processes: each process reads the rows of its devices.
 
 How processes find each other:
 
-    --distributed auto                         SLURM, Open MPI and TPU pods: JAX reads what their launchers have set
-    --coordinator HOST:PORT --processes N --process-id I      anywhere else, the same HOST:PORT for all
+    --distributed auto                         SLURM, Open MPI and TPU pods: JAX reads the variables of their launchers
+    --coordinator HOST:PORT --processes N --process-id I      elsewhere, with the same HOST:PORT for all processes
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from ..errors import InputError
 from .stopping import Resumable
 
 TIMEOUT = 300
-"""Seconds that a process waits for the others when it joins."""
+"""Seconds that a process waits for the other processes when it joins."""
 
 
 TPU_NAMES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_COORDINATOR_ADDRESS", "TPU_ML_PLATFORM")
@@ -42,7 +41,7 @@ class Hosts(NamedTuple):
 
     Attributes:
         coordinator: HOST:PORT of process 0; None if a launcher provides it
-        processes: their number; None if a launcher provides it
+        processes: number of processes; None if a launcher provides it
         process_id: index of this process, from 0; None if a launcher provides it
     """
 
@@ -52,11 +51,11 @@ class Hosts(NamedTuple):
 
 
 def launcher(environment: Mapping[str, str]) -> str | None:
-    """Return the launcher that started this process as one of several, by its environment variables; None without one.
+    """Return the launcher of this process, by its environment variables; None without a launcher.
 
-    `jax.distributed.initialize()` supports these launchers. If JAX finds TPU chips, it sets
-    TPU_ML_PLATFORM when it is imported. A command started by ssh on a TPU VM has no other variable, and
-    JAX asks the VM for the rest. Open MPI gives the address of process 0 up to version 4.
+    `jax.distributed.initialize()` supports these launchers. If JAX finds TPU chips at import, it sets TPU_ML_PLATFORM.
+    A command started by ssh on a TPU VM has no other variable, and JAX asks the VM for the rest. Open MPI gives the
+    address of process 0 up to version 4.
     """
     if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
         return "SLURM"
@@ -72,17 +71,17 @@ def hosts_of(
     process_id: int | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Hosts | None:
-    """Return how the processes find each other, by the flags of a command; None for a process alone.
+    """Return the address and index of this process, from the flags of a command; None for a single process.
 
     Args:
         distributed: "auto" or None.
         coordinator: HOST:PORT.
         processes: N.
         process_id: I.
-        environment: of the process.
+        environment: environment variables of the process.
 
     Raises:
-        InputError: flags that do not go together, that are out of range, or no launcher where one is needed.
+        InputError: the flags contradict each other or are out of range, or no launcher started this process.
     """
     flags = {"--coordinator": coordinator, "--processes": processes, "--process-id": process_id}
     missing = [name for name, value in flags.items() if value is None]
@@ -102,7 +101,7 @@ def hosts_of(
 
 
 def _check_launcher(environment: Mapping[str, str]) -> None:
-    """Raise InputError if the environment does not give the index of this process."""
+    """Raise `InputError` if the environment lacks the index of this process."""
     if launcher(environment) is None:
         who = "SLURM, Open MPI or a TPU pod did not start this process"
         if "OMPI_COMM_WORLD_SIZE" in environment:
@@ -111,7 +110,7 @@ def _check_launcher(environment: Mapping[str, str]) -> None:
 
 
 def _check_place(coordinator: str, processes: int, process_id: int) -> None:
-    """Raise InputError if the flags do not give the address of process 0 or the index of this process."""
+    """Raise `InputError` if the flags lack the address of process 0 or the index of this process."""
     host, colon, port = coordinator.rpartition(":")
     if not host or not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
@@ -129,20 +128,20 @@ def _rest(given: dict) -> str:
 def joined(hosts: Hosts | None) -> Iterator[None]:
     """Join the processes of a run; enter before JAX first looks for devices.
 
-    A process that ends with an error does not wait for the others, so that they stop too: their next collective
+    A process that ends with an error does not wait for the others. The others then stop too: their next collective
     fails, or the launcher ends them.
 
     Args:
-        hosts: from `hosts_of`; nothing happens for None.
+        hosts: from `hosts_of`; None for a single process.
 
     Raises:
-        InputError: the others could not be reached.
+        InputError: the other processes could not be reached.
     """
     if hosts is None:
         yield
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # for CPU devices
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `stopping` hears
+    jax.config.update("jax_enable_preemption_service", False)  # this service would take SIGTERM from `stopping`
     try:
         jax.distributed.initialize(*hosts, initialization_timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
@@ -157,7 +156,7 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
 
 
 def is_writer() -> bool:
-    """Return whether this process writes the files of the run: log, table, configuration, tokenizer."""
+    """Return whether this process writes the log, table, configuration and tokenizer of the run."""
     return jax.process_index() == 0
 
 
@@ -175,10 +174,10 @@ def wait_for_all(what: str) -> None:
 
 @contextlib.contextmanager
 def writer_first(what: str) -> Iterator[None]:
-    """Let process 0 run the body before the others, so that they find its files on disk.
+    """Let process 0 run the body first, so that the other processes find its files on disk.
 
     Args:
-        what: a name, the same for all.
+        what: a name for this point, the same in all processes.
     """
     if not is_writer():
         wait_for_all(what)
@@ -191,9 +190,9 @@ def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int 
     """Return the indices on one axis of a global array that this process's devices hold, in order.
 
     Args:
-        sharding: of the array.
-        shape: of the array.
-        axis: which one; the sequences of batches [n, b, S + 1] if not given.
+        sharding: sharding of the array.
+        shape: shape of the array.
+        axis: the axis; by default the sequences of batches [n, b, S + 1].
     """
     indices = sharding.addressable_devices_indices_map(shape).values()
     return np.unique(np.concatenate([np.arange(shape[axis])[index[axis]] for index in indices]))
@@ -202,13 +201,13 @@ def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int 
 def batch_of_all(
     own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
 ) -> jax.Array:
-    """Return the global array; each process has read its own rows of it.
+    """Return the global array; each process has read its own rows.
 
     Args:
         own: the rows of this process.
-        rows: their indices, from `own_rows`.
-        sharding: of the whole.
-        shape: of the whole.
+        rows: indices of these rows, from `own_rows`.
+        sharding: sharding of the global array.
+        shape: shape of the global array.
         axis: the axis of the rows.
     """
 
@@ -223,11 +222,10 @@ def batch_of_all(
 def own_folder(folder: Path) -> Iterator[Path]:
     """Give the folder of a run to the writing process, and a copy of its small files to each other process.
 
-    All processes then read and write the same files, and the copies are discarded. Checkpoints, which all
-    processes write together, stay in the folder.
+    The copies are discarded at the end. Checkpoints stay in the folder, because all processes write them together.
 
     Args:
-        folder: of the run, in a file system that all processes see.
+        folder: folder of the run, in a file system that all processes see.
     """
     if jax.process_count() == 1:
         yield folder

@@ -2,19 +2,19 @@
 
     run folder/
         config.json        the resolved configuration
-        tokenizer.model    what turns text into this model's tokens
-        hash_table.npy     of a hash: from token id to experts
+        tokenizer.model    the tokenizer of this model
+        hash_table.npy     for a hash: the experts of each token id
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
-        record.json        digests that tie these files together: see `record`
-        checkpoints/       the last two, or as `keep_last` and `keep_every` choose
+        record.json        digests of these files: see `record`
+        checkpoints/       the last two, or the choice of `keep_last` and `keep_every`
 
-Checkpoints are written during training, and the last row after the last checkpoint is complete. A killed run
-resumes from its last complete checkpoint: weights, optimizer and position in the text. Rows and log lines that were
-written after that checkpoint are dropped and written again, so a resumed run differs from an uninterrupted one only
-in its times. Earlier rows and lines must be unchanged. If the loss or gradient of a batch is not finite, no weight
-changes: the run stops, or skips the batch if allowed.
+Checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed run
+resumes from its last complete checkpoint: weights, optimizer state and position in the text. It drops rows and log
+lines after this checkpoint and writes them again. So a resumed run differs from an uninterrupted run only in its times.
+Earlier rows and lines must be unchanged. If the loss or gradient of a batch is not finite, no weight changes: the run
+stops, or skips the batch if allowed.
 """
 
 import math
@@ -84,21 +84,21 @@ class DivergedError(InputError):
 
 
 class Run:
-    """One training run in a folder of its own.
+    """One training run in its folder.
 
     Args:
-        config: what to train.
-        folder: of the run; made if missing.
+        config: the configuration.
+        folder: folder of the run; made if missing.
         tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
-        watch: told what happens.
-        checkpoints: the folder of checkpoints if several processes train the run, see `hosts`.
+        watch: called with each event.
+        checkpoints: the shared folder of checkpoints of several processes, see `hosts`; None for one process.
         trunk: the start, if not step 0.
         keep: steps whose checkpoints are kept permanently, for runs that begin there.
 
     Raises:
-        InputError: the folder holds a run with another configuration, the text is too small, there are several
-            processes and no mesh, or the run does not fit its trunk.
+        InputError: the folder holds a run with another configuration, the text is too small, several processes have no
+            mesh, or the run does not fit its trunk.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Run:
         self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
         self.evaluation_steps, saved = _stops(config)
         self.checkpoint_steps = saved | set(keep)
-        self.keep, self.trunk, self.branched_off = keep, trunk, ""  # the last as the table has it
+        self.keep, self.trunk, self.branched_off = keep, trunk, ""  # the last is the cell of the table
         if before is not None and before.steps != config.steps:
             check_growth(folder, before, config, self._saved().steps())
         self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
@@ -161,7 +161,7 @@ class Run:
         Raises:
             DivergedError: a loss or gradient is not finite, or the loss exploded.
             InputError: every checkpoint is damaged, or another process trains this run.
-            StorageError: the disk is full, the folder is read-only, or a file is gone.
+            StorageError: the disk is full, the folder is read-only, or a file is missing.
             Resumable: the process was asked to stop and has saved a checkpoint.
         """
         running = locked(self.folder, wait=GRACE, holder="another training of this run")
@@ -230,7 +230,7 @@ class Run:
         return kept_files(self.folder, record, step, self._tell)
 
     def _record(self) -> Record:
-        """Return the record of the files, as they are now or are about to be written."""
+        """Return the record of the files in their next state."""
         static = self.config.plain(), *self.digests, self.texts
         rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
         return Record(*static, rows, windows, self.log.mark())
@@ -321,14 +321,14 @@ class Run:
         return n, self.config.batch_size, self.config.sequence_length + 1
 
     def _batches(self, n: int):
-        """Return the next n batches, of all processes."""
+        """Return the next n batches of all processes."""
         rows = self.batches.stacked(n)
         if self.own_rows is None:
             return rows
         return hosts.batch_of_all(rows, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
 
     def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Save what was done and raise `Resumable`."""
+        """Save a checkpoint and raise `Resumable`."""
         if step > saved:
             self._save(step, state, checkpoints)
         checkpoints.wait()
@@ -337,7 +337,7 @@ class Run:
         )
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
-        """Save the state after a step, and what the run has counted; return the step."""
+        """Save the state and the counts after a step; return the step."""
         checkpoints.save(step, state._asdict(), self._extra())
         return step
 
@@ -354,7 +354,8 @@ class Run:
         """Count and report the skipped batches.
 
         Raises:
-            DivergedError: there were too many; the message names the step, the layer and the last good checkpoint.
+            DivergedError: more batches than allowed are bad; the message names the step, the layer and the last good
+                checkpoint.
         """
         bad = np.flatnonzero(np.asarray(metrics.bad))
         allowed = self.config.skip_bad_batches
@@ -428,9 +429,9 @@ class Run:
         write_atomically(self.folder / WINDOWS, windows)
 
     def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
-        """Return by column and log what the routers have learned, and report routers that have not.
+        """Log the diagnostics of the routers and return them by column; report routers that have not learned.
 
-        Return None for a dense model or on a mesh, where this is not measured.
+        Return None for a dense model or a run on a mesh.
         """
         if self.layout is not None or not self.config.model.num_routed:
             return None

@@ -5,21 +5,21 @@
     expert   sequences; the experts of routed layers; moments of all other weights         all_to_all in routed layers
     model    attention heads, and the hidden units of dense FFNs and of every expert       two psums in each block
 
-A mesh is written `data=2,expert=4`; an axis that is left out has size 1. A step on it:
+A mesh is written `data=2,expert=4`; an omitted axis has size 1. A step on a mesh:
 
     1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
-       Tokens travel to their experts and back within a row of the expert axis.
+       Devices in a row of the expert axis exchange tokens: to the experts and back.
     2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, all others over
        data and expert. The sum is a reduce-scatter: each device gets the part whose moments it keeps.
     3. Each device updates its part of the weights.
-    4. An all-gather makes the weights whole again, once a step.
+    4. An all-gather joins the parts of the weights, once per step.
 
 Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). If the moments of a weight cannot be cut into equal
 parts (`Layout`), every device updates the whole weight.
 
-A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n
-devices equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. A bias of
-the experts is shared by all devices in both cases, see `routed_block.decide`.
+A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n devices
+equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. In both cases all
+devices share a bias of the experts, see `routed_block.decide`.
 """
 
 import jax
@@ -32,7 +32,7 @@ from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh
 from ..parallel import GROUPS, Spread
 
 BATCH_AXES = ("data", "expert")
-"""The axes that sequences are spread over."""
+"""The axes that split the sequences."""
 
 P = jax.P
 
@@ -42,7 +42,7 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
 
     Args:
         model: the model.
-        mesh: as given; None for one device.
+        mesh: the text of the flag; None for one device.
         balancing_group: one of `parallel.GROUPS`.
         batch_size: b, over all devices.
     """
@@ -91,8 +91,8 @@ def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
     """Return a mesh of all devices.
 
     Args:
-        shape: of the mesh.
-        name: of the mesh, in the error message.
+        shape: sizes of the axes.
+        name: name of the mesh for the error message.
 
     Raises:
         InputError: there are more or fewer devices.
@@ -110,7 +110,7 @@ class Layout:
 
     Args:
         model: the model.
-        mesh: the mesh, as it is written.
+        mesh: the text of the flag.
         balancing_group: one of `parallel.GROUPS`.
         shapes: the parameter tree, arrays or their shapes.
 
@@ -153,7 +153,7 @@ class Layout:
         return jax.NamedSharding(self.mesh, P(None, BATCH_AXES))
 
     def sum_gradients(self, gradients: dict) -> dict:
-        """Return this device's part of the sum of the gradients over all devices; for inside `jax.shard_map`."""
+        """Return this device's part of the sum of the gradients over all devices; call it inside `jax.shard_map`."""
 
         def total(gradient, spec, cut):
             axes = _free_batch_axes(spec)
@@ -171,8 +171,8 @@ class Layout:
         """Return a function (params, tokens, noise, hidden, table) -> (numbers, gradients) on the whole mesh.
 
         Args:
-            objective: (params, tokens, noise, hidden, table, spread) -> (loss, numbers) of the tokens of one device;
-                the numbers are means over its tokens, or the same on all devices.
+            objective: (params, tokens, noise, hidden, table, spread) -> (loss, numbers) of the tokens of a device. The
+                numbers are means over these tokens, or the same on all devices.
         """
         rows = P(BATCH_AXES)
 

@@ -18,18 +18,18 @@ EPSILON = 1e-8
 """Epsilon, added to the root of the second moment."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias")
-"""Parameters without weight decay: all that are not matrices, including the last layer of RL-R's baseline."""
+"""Parameters without weight decay: all except matrices. The last layer of RL-R's baseline has no decay either."""
 
 
 def optimizer(
     config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
 ) -> optax.GradientTransformation:
-    """Return AdamW with clipping and the schedule of the run; weight decay on matrices only.
+    """Return AdamW with clipping and the schedule of the run; only matrices have weight decay.
 
     Args:
         config: the run.
         rate: the learning rate of this step if it is an input of a compiled program; None for the run's schedule.
-        norm: of the gradient over all leaves, if known; None to compute it.
+        norm: norm of the whole gradient, if known; None to compute it.
 
     Routers learn at a lower rate (our choice). At the full rate of a small model, the raw logits
     of one expert outgrow the others. The balanced plan hides this in training, but the argmax of evaluation then
@@ -64,7 +64,7 @@ def _slowing(path, config) -> float:
 
 
 def _clipping(norm, config):
-    """Return the factor that a gradient of this norm is multiplied by."""
+    """Return the factor that clips a gradient of this norm."""
     return jnp.where(norm < config.gradient_clip, 1, config.gradient_clip / norm)
 
 
@@ -84,9 +84,9 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
-    """Return the rate of each step of a cosine, see `reference.schedules`, in the arithmetic of the runs so far.
+    """Return the cosine learning rate of each step, see `reference.schedules`, with the rounding of earlier versions.
 
-    The first step is taken at peak / warmup_steps, not at 0.
+    The first step has the rate peak / warmup_steps, not 0.
     """
     up = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
     down = optax.cosine_decay_schedule(peak, max(1, steps - warmup_steps), FINAL_RATE)

@@ -1,7 +1,7 @@
-"""What the router of a trained model has learned, measured when a run ends.
+"""Diagnostics of the routers of a trained model, measured when a run ends.
 
-Part of the validation text is routed twice with the last weights: as in evaluation, and as in training. The
-measures are defined in `routelaws.reference.diagnostics`, with one value per routed block.
+Part of the validation text is routed twice with the last weights: as in evaluation, and as in training.
+`routelaws.reference.diagnostics` defines the measures. Each routed block has one value.
 """
 
 import functools
@@ -21,7 +21,7 @@ from .configuration import TrainConfig
 from .step import EVALUATION_SEED, attention_of, compute_dtype, task_of
 
 TOKENS = 16384
-"""Largest number of tokens that are routed twice (at least one batch)."""
+"""Largest number of tokens to route twice, unless a batch has more."""
 
 SHUFFLES = 4
 """Shuffles of the labels, for the baseline of the information."""
@@ -31,14 +31,14 @@ QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 
 
 class RouterReport(NamedTuple):
-    """What the routers of a model have learned. Lists have an entry for each routed block."""
+    """Diagnostics of the routers of a model. Lists have an entry for each routed block."""
 
     experts: int  # E G, the experts of a block
     chance: float  # k/E, the agreement of two routings at random
-    agreement: list[float]  # share of experts that training and evaluation have in common; empty where experts choose
-    information: list[float]  # bits about the token's id, minus the bits for shuffled ids; as above
+    agreement: list[float]  # share of the training experts that evaluation also chooses; empty if experts choose
+    information: list[float]  # bits about the token's id, minus the bits for shuffled ids; empty if experts choose
     entropy: list[float]  # entropy of RL-R's policy, nats; empty for other routers
-    exchange: float  # loss with experts exchanged at random, over the loss
+    exchange: float  # loss with randomly exchanged experts divided by the loss
 
     def columns(self) -> dict[str, float]:
         """Return the cells of the results table: means of the measures over the blocks."""
@@ -48,7 +48,7 @@ class RouterReport(NamedTuple):
         return measured | {"expert_exchange": self.exchange}
 
     def verdict(self) -> str | None:
-        """Return one sentence on a router that has not learned, None for one that has."""
+        """Return a sentence on routers that have not learned; None if they have learned."""
         reasons = not_learned(self.chance, self.columns().get("router_agreement"), self.exchange)
         return f"the router has not learned: {'; '.join(reasons)}" if reasons else None
 
@@ -60,14 +60,14 @@ def report_routing(
     windows: np.ndarray,
     loss_ratio: Callable[[dict], float],
 ) -> RouterReport:
-    """Return what the routers of a model have learned.
+    """Return the diagnostics of the routers of a model.
 
     Args:
         config: the run, on one device, with routed blocks.
         params: the weights.
-        table: of a hash.
+        table: the hash table; None for other routers.
         windows: [n, b, S + 1], batches of the validation text.
-        loss_ratio: takes changed weights; returns their validation loss divided by the model's.
+        loss_ratio: a function of changed weights that returns their validation loss divided by the model's loss.
     """
     model = config.model
     batches = windows[: max(1, TOKENS // (config.batch_size * config.sequence_length))]
@@ -95,7 +95,7 @@ def report_routing(
 def _compiled(model: ModelConfig, dtype, attention: str):
     """Return a jitted function (params, batches, table) -> (tokens, experts in evaluation, in training, policy).
 
-    Each is stacked over batches: [n, T], [n, n_r, T, k] twice, and for RL-R [n, n_r, T, E G], else None.
+    All are stacked over batches: [n, T], [n, n_r, T, k] twice, and [n, n_r, T, E G] for RL-R, else None.
     """
     key = jax.random.key(EVALUATION_SEED)
     options = {"compute_dtype": dtype, "attention": attention}

@@ -22,11 +22,11 @@ from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
-"""Time after a call in which a thread of XLA frees its buffers: a share of the call's time, and a limit in seconds.
-It is a share because both take longer on a busy machine."""
+"""Wait after a call, while a thread of XLA frees its buffers: a share of the call's time, and a limit in seconds.
+The wait is a share, because calls and freeing both take longer on a busy machine."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2
-"""Folded into the seed for the routers' random draws, and for the tokens that the masked objective hides."""
+"""Numbers folded into the seed: for the routers' random draws, and for the tokens that the masked objective hides."""
 
 EVALUATION_SEED = 0
 """Seed of the tokens hidden in evaluation, the same in every evaluation of every run."""
@@ -50,7 +50,7 @@ class StepMetrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The results of a model on the windows of an evaluation, with routing as in evaluation."""
+    """The results of a model on evaluation windows, routed as in evaluation."""
 
     loss: jax.Array  # [n, b, S] cross-entropy of each predicted token, nats
     counted: jax.Array  # [n, b, S] bool, the predicted tokens: all of them, or the hidden ones
@@ -67,7 +67,7 @@ class BatchNumbers(NamedTuple):
 
 
 class RunInputs(NamedTuple):
-    """The differences between runs of the same shapes: inputs of their shared compiled program."""
+    """The inputs of a compiled program that differ between runs of the same shapes."""
 
     rates: jax.Array  # [steps] learning rate of each step
     noise_key: jax.Array
@@ -76,7 +76,7 @@ class RunInputs(NamedTuple):
 
 
 def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainState:
-    """Return fresh weights, drawn from the run's seed, and the optimizer's state for them.
+    """Return random initial weights from the run's seed, and their initial optimizer state.
 
     Args:
         config: the run.
@@ -111,8 +111,10 @@ def open_layout(config: TrainConfig) -> Layout | None:
 
 
 def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
-    """Return the sharding of each array of a run's state: weights where they are used, moments in parts, all others
-    on every device."""
+    """Return the sharding of each array of a run's state.
+
+    Each device has the weights that it uses, a part of the moments, and all other arrays.
+    """
     state = jax.eval_shape(lambda: initial_state(config)).optimizer
     moments, everywhere = layout.sharding(layout.moments), jax.NamedSharding(layout.mesh, jax.P())
     state = optax.tree.map_params(
@@ -124,17 +126,17 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
-    On one device it takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
+    On one device the function takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
 
-    The n steps are scanned: one call from Python and one set of buffers serve all of them, so that small
-    models do not spend their time in the allocator. The input state is donated.
+    The n steps are scanned: one call from Python and one set of buffers serve all steps. This saves small models time
+    in the allocator. The input state is donated.
 
-    A bad batch changes nothing. `left` bad batches are skipped; at the next one the state stops changing,
-    so that the error can be diagnosed.
+    A bad batch changes nothing. `left` bad batches are skipped; at the next bad batch the state stops changing, for the
+    diagnosis of the error.
 
     Args:
         config: the run.
-        table: of a hash, see `hashing.hash_table_of`.
+        table: the hash table, see `hashing.hash_table_of`; None for other routers.
         layout: the placement of state and batches on devices; None for one device.
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
@@ -156,7 +158,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
     Args:
         config: the run; pass the result of `run_inputs` for it to the function.
-        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
+        base_method: method of BASE, see `routers.base.balanced_assignment`.
         layout: see `make_train_steps`.
     """
     differentiate = _differentiate(config, base_method, layout)
@@ -168,7 +170,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         metrics, *operands = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, operands = ~metrics.bad & (left >= 0), (state, *operands, given.rates[now[1]], metrics.gradient_norm)
-        if layout is None:  # `cond` needs one copy of the state less than `where`
+        if layout is None:  # `cond` saves a copy of the state that `where` needs
             state = jax.lax.cond(taken, change, lambda state, *_: state, *operands)
         else:  # no collective waits inside a condition, where devices could part
             state = jax.tree.map(functools.partial(jnp.where, taken), change(*operands), state)
@@ -211,7 +213,7 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
         now: (windows [b, S + 1], number of the step, routing to replay or None).
         given: rates, keys and table of the run.
         config: the run.
-        differentiate: of `_differentiate`.
+        differentiate: result of `_differentiate`.
     """
     windows, number, held = now
     tokens, noise, hidden = drawn(config, windows, number, given)
@@ -240,10 +242,9 @@ def _changed(
 def wait_for(metrics: StepMetrics, begun: float) -> None:
     """Wait until a call that began at `begun` (`time.perf_counter`) ends and its buffers are freed.
 
-    If XLA's own threads begin calls (see `workers.compute_where_called`), they first report the results
-    and then free the temporary buffers. A call that begins in between allocates a second set, which the process
-    keeps from then on. There is no event to wait for, so this sleeps. On a busy machine the sleep may be too short,
-    which only costs memory.
+    If XLA's own threads run a call (see `workers.compute_where_called`), they report the results before they free the
+    temporary buffers. A new call in between allocates a second set of buffers, and the process keeps both sets. XLA has
+    no event for this, so the function sleeps. A sleep that is too short only costs memory.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu" and not computes_where_called():
@@ -251,14 +252,14 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
 
 def _put(tree, shardings):
-    """Return arrays on their target devices; shapes of `jax.eval_shape` are returned unchanged."""
+    """Return arrays on their target devices; return shapes of `jax.eval_shape` unchanged."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.device_put(tree, shardings)
 
 
 def highest_loss(config: TrainConfig) -> float:
-    """Return the largest training loss that has not exploded, nats per token."""
+    """Return the limit above which a training loss has exploded, nats per token."""
     return config.loss_limit * math.log(config.model.vocab_size)
 
 
@@ -280,7 +281,7 @@ def make_evaluate(
     Args:
         config: the run.
         table: as in `make_train_steps`.
-        model: the model that uses the weights, such as a model with other groups; None for the run's own.
+        model: a model for these weights, such as the run's model with other groups; None for the run's model.
         layout: the placement of the weights on devices; None for one device.
     """
     model = model or config.model
@@ -336,7 +337,7 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
 
 
 def attention_of(config: TrainConfig) -> Choice:
-    """Return the attention implementation of this process for a run; on a mesh it is our own.
+    """Return the attention implementation of this process for a run; a mesh always uses our own.
 
     Raises:
         InputError: see `attention_kernels.choose`.
@@ -361,7 +362,7 @@ def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
 
 
 def _load(routing, model) -> jax.Array:
-    """Return the load [n_r, E G]. If experts choose or process mixtures, all loads are equal by construction."""
+    """Return the load [n_r, E G]; all loads are equal if experts choose or process mixtures."""
     if routing is None or isinstance(routing, ExpertChoice):
         return jnp.full((model.num_routed, model.expert_count if model.num_routed else 0), 1 / model.expert_count)
     return routing.load

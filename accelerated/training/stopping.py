@@ -1,8 +1,8 @@
 """Requests to stop: SIGTERM or Ctrl-C ends a run after the current call, with a checkpoint.
 
-    stoppable   for a command: handles the signals while it runs
+    stoppable   for a command: handles the signals during the command
     held        for a training loop, which checks `asked` after each call
-    obey        for a worker of a sweep: the same, for its whole life
+    obey        for a worker of a sweep: handles the signals until the worker ends
 
 Outside a loop there is nothing to save, so a signal ends the command at once. A second Ctrl-C always ends it at once. A
 second
@@ -23,7 +23,7 @@ class Resumable(BaseException):
 
 
 class _State:
-    """Of this process."""
+    """The requests to this process."""
 
     asked = False
     holding = 0
@@ -44,7 +44,7 @@ def _hear(number: int, _frame) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Treat SIGTERM and SIGINT as requests to stop; does nothing outside the main thread, which gets the signals.
+    """Treat SIGTERM and SIGINT as requests to stop; do nothing outside the main thread.
 
     Raises:
         Resumable: a signal arrived outside `held`.
@@ -63,7 +63,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Keep a signal from ending the body; the body checks `asked` at points where it can stop."""
+    """Let the body continue after a signal; the body calls `asked` at points where it can stop."""
     _State.holding += 1
     try:
         yield

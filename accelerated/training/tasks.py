@@ -3,22 +3,21 @@
 A task is a file of JSON lines, one question per line, in one of two layouts. Other entries are ignored.
 
     {"context": "The sky is", "choices": [" blue", " square"], "answer": 0}      answer counts from 0
-    {"text": "He opened the door with the key"}                                  its last word is to be predicted
+    {"text": "He opened the door with the key"}                                  the model predicts the last word
 
-Context and choice are joined unchanged, so a choice begins with the space that separates it from the context. A
-space at the end of a context is moved to the front of the choice: if a space belongs to the next word's token, a
-context that ends in a space is unlike the training text. Context and choice are encoded separately, so
-that the tokens of a choice do not depend on the context (our choice).
+Context and choice are joined unchanged, so a choice begins with a space. A space at the end of a context moves to the
+front of the choice, because the tokenizer joins a space to the next word. Context and choice are encoded separately, so
+the tokens of a choice do not depend on the context (our choice).
 
-    choice      ln p(choice | context) is the sum over its tokens. Three measures rank the choices: the sum
-                itself, per token, and per character (without blanks at the ends). Ties go to
-                the first choice. The guess rate is the mean of 1 over the number of choices.
-    last word   right if, at every token of the word, the most likely token is the right one given those before.
-                Guessing is right at a rate of 0.
+    choice      Three measures rank the choices: ln p(choice | context), the sum over the tokens of the choice; this
+                sum per token; and this sum per character (without blanks at the ends). Ties go to the first choice.
+                The guess rate is the mean of 1 / (number of choices).
+    last word   An answer is right if each token of the word is the most likely token after the tokens before it.
+                The guess rate is 0.
 
-The error of an accuracy a of n questions is √(a (1 - a)/(n - 1)). A document starts after the end of another, so that
-every sequence begins with that token. A sequence longer than the S tokens of the window is cut at the beginning
-of the context; a choice must fit.
+The standard error of an accuracy a of n questions is √(a (1 - a)/(n - 1)). Every sequence begins with the
+end-of-document token, as in training. If a sequence exceeds the S tokens of the window, its context is truncated at the
+beginning; a choice must fit.
 """
 
 import functools
@@ -54,10 +53,10 @@ MEASURES = {
 
 
 class Question(NamedTuple):
-    """One question: context, choices, and the right one."""
+    """A question: the context, the choices, and the index of the right choice."""
 
     context: str
-    choices: tuple[str, ...]  # only the last word, without choices
+    choices: tuple[str, ...]  # only the last word if the question has no choices
     answer: int
     line: int  # line number in the file, from 1
 
@@ -67,8 +66,8 @@ class Scores(NamedTuple):
 
     log_likelihood: float  # nats, summed over its tokens
     tokens: int
-    greedy: bool  # whether each token is the most likely one
-    cut: bool  # whether the context was cut at its beginning
+    greedy: bool  # whether each token is the most likely token
+    cut: bool  # whether the context was truncated at its beginning
 
 
 def evaluate_task(
@@ -81,17 +80,17 @@ def evaluate_task(
         task: JSON lines, see above.
         group_size: as in `evaluate_run`; routers that group sequences need 1 here.
         one_hot: as in `evaluate_run`.
-        tell: called with a line on what is being done.
+        tell: called with a line for each slow step.
 
     Returns:
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
         "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
         "standard_error_..." (choice only), "log_likelihood": mean log-likelihood of the right answer, nats, "cut":
-        questions whose context was cut, "params": N without the embedding, "tokens": training tokens, "flops": training
+        number of truncated contexts, "params": N without the embedding, "tokens": training tokens, "flops": training
         FLOPs (three times the forward passes), and "loss_NAME": the losses of the run's last evaluation}.
 
     Raises:
-        InputError: no run there, the task cannot be read (with its line), or the model cannot read one text alone.
+        InputError: the folder has no run, a line of the task cannot be read, or the model cannot read one text alone.
     """
     folder = Path(folder)
     questions = read_task(task)
@@ -132,7 +131,7 @@ def read_task(path: Path) -> list[Question]:
     """Return the questions of a task.
 
     Raises:
-        InputError: the file cannot be read, or a line is no question; the message names the line.
+        InputError: the file cannot be read, or a line is not a question; the message names the line.
     """
     try:
         # Not splitlines(): it also breaks at characters that JSON allows within a string.
@@ -155,13 +154,13 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
     """Return the scores of every choice of every question.
 
     Args:
-        questions: of `read_task`.
-        encode: from a text to the identifiers of its tokens.
-        score: from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether it is the most
-            likely one [b, S]).
+        questions: result of `read_task`.
+        encode: a function from a text to the identifiers of its tokens.
+        score: a function from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether this
+            token is the most likely [b, S]).
         length: S.
-        batch: b, windows at a time.
-        where: the file, for messages.
+        batch: b, number of windows in a batch.
+        where: name of the file, for messages.
     """
     windows, places = [], []
     for question in questions:
@@ -267,7 +266,7 @@ def _question(where: str, line: str, at: int) -> Question:
 
 
 def _score(params: dict, windows: jax.Array, *, config, table, dtype) -> tuple[jax.Array, jax.Array]:
-    """Return the log-probability of each token after the first, and whether it is the most likely one: [b, S] each."""
+    """Return, for each token after the first, its log-probability and whether it is the most likely: [b, S] each."""
     output = apply(params, windows[:, :-1], config, table=table, compute_dtype=dtype)
     logits = output.logits.astype(jnp.float32)
     targets = windows[:, 1:]

@@ -1,4 +1,4 @@
-"""The observers of a run: what happens while a model is trained."""
+"""The observers of a run: they get the events of training."""
 
 from collections.abc import Callable
 

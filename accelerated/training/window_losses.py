@@ -1,21 +1,20 @@
 """The losses of an evaluation window by window, their standard error, and the difference of two models.
 
-    one row      one window's tokens of one document: how many were predicted, and the sum of their losses
+    one row      the tokens that a window and a document share: number of predicted tokens, and sum of their losses
     L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
-    error of L   how far the L of other documents of the same kind would lie from this L        `standard_error`
-    A minus B    token by token on the same windows, with the error of the difference            `loss_difference`
+    error of L   the deviation of L between samples of documents of the same kind         `standard_error`
+    A minus B    the difference token by token on the same windows, and its error         `loss_difference`
 
-The tokens of a document are alike: a model that does badly on its first window does so on the next. So the standard
-error counts documents, not tokens. Document d has the summed loss lₔ and mₔ predicted tokens, and all D documents have
-M. L is a ratio of sums, so its error is
+The tokens of a document are correlated, so the standard error counts documents, not tokens. Document d has the summed
+loss lₔ and mₔ predicted tokens; all D documents have M predicted tokens. L is a ratio of sums, so its error is
 
     error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
 
-(the cluster-robust variance of a mean). A document that is hard for one model is hard for the other, so the difference
-of two models on the same windows is much better known than either loss.
+(the cluster-robust variance of a mean). A hard document is hard for both models, so the difference of two models on the
+same windows has a much smaller error than each loss.
 
 The windows of a validation text depend on the text, the tokenizer, the sequence length, the batch size and the number
-of evaluation tokens. Runs that agree in these were evaluated on the same windows.
+of evaluation tokens. Runs with equal values of these five have the same windows.
 """
 
 import math
@@ -36,13 +35,13 @@ class EvaluationText(NamedTuple):
     """Windows of an evaluation text, and their positions in the text."""
 
     tokens: np.ndarray  # [n, b, S+1] int32
-    window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
-    document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
+    window: np.ndarray  # [n, b] integers: index of the window in the text, from 0
+    document: np.ndarray  # [n, b, S+1] integers: document of each token; includes its end-of-document token
     digest: str = ""  # digest of a text other than a run's validation text
 
 
 class WindowLosses(NamedTuple):
-    """One row for every window and document that share tokens, in the order of the text."""
+    """One row for each window and document that share tokens, in the order of the text."""
 
     window: np.ndarray  # [n] integers: which window of the text
     document: np.ndarray  # [n] integers: which document
@@ -51,11 +50,11 @@ class WindowLosses(NamedTuple):
 
 
 class WindowRows:
-    """The row to which each predicted token belongs; computed once, because every evaluation has the same.
+    """The row of each predicted token; computed once, because every evaluation has the same rows.
 
     Args:
         text: the evaluation text.
-        counted: [n, b, S] bool, the tokens that are predicted.
+        counted: [n, b, S] bool, the predicted tokens.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
 
@@ -90,9 +89,9 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
     """Return the losses of an evaluation, summed within each window and document.
 
     Args:
-        text: what was evaluated on.
-        loss: [n, b, S] of each predicted token, nats.
-        counted: [n, b, S] bool, the tokens that were predicted.
+        text: the evaluation text.
+        loss: [n, b, S], the loss of each predicted token, nats.
+        counted: [n, b, S] bool, the predicted tokens.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
     return WindowRows(text, counted, objective).sums(loss)
@@ -120,11 +119,10 @@ def standard_error(losses: WindowLosses) -> float:
 
 
 def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
-    """Return the losses of the first models minus the losses of the second, window by window; means of several models.
+    """Return the mean losses of the first models minus the mean losses of the second models, window by window.
 
     Returns:
-        Window losses with the mean and the standard error of the difference; None where not all were evaluated on the
-        same windows.
+        Window losses with the mean and the standard error of the difference; None if the models have different windows.
     """
     everyone = [*first, *second]
     same = ("window", "document", "tokens")
@@ -138,7 +136,7 @@ def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses
 
 
 def as_csv(losses: WindowLosses) -> str:
-    """Return window losses as text; numbers read back exactly."""
+    """Return window losses as CSV text; numbers read back exactly."""
     rows = zip(*(column.tolist() for column in losses), strict=True)
     lines = [",".join(WindowLosses._fields), *(f"{w},{d},{tokens},{loss}" for w, d, tokens, loss in rows)]
     return "\n".join(lines) + "\n"
@@ -153,7 +151,7 @@ def read_window_losses(folder: Path) -> WindowLosses | None:
     """Return the window losses that `write_window_losses` wrote, None if there is no file.
 
     Raises:
-        InputError: the file cannot be read, or holds something else.
+        InputError: the file cannot be read, or has another form.
     """
     path = Path(folder) / FILE
     try:

@@ -91,7 +91,7 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
     Args:
         target: the address of the link, without #anchor.
         page: path of the Markdown file in the repository.
-        names: of all pages, from `pages`.
+        names: names of all pages, from `pages`.
     """
     path = os.path.normpath(os.path.join(os.path.dirname(page), target))
     for known in (path, f"{path}/README.md"):

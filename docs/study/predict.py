@@ -50,7 +50,7 @@ def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
 
     Args:
         frame: the results table, of `read_table`.
-        runs: of `law_runs`.
+        runs: result of `law_runs`.
 
     Returns:
         [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval"}}}]; a law that the rows do not

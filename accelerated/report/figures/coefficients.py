@@ -55,7 +55,7 @@ def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
         panel: to draw in.
         law: one of results["laws"].
         shift: offset of the router's marks, in decades of N.
-        colour: of the router.
+        colour: colour of the router.
     """
     entries = law["measured_slopes"]
     at = np.array([entry["N"] for entry in entries]) * 10**shift

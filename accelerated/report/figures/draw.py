@@ -46,9 +46,9 @@ def draw_all(
     Args:
         folder: for NAME.png and NAME.svg; made if missing. Figures of an earlier report for which these results
             have no data are removed.
-        results: of `reproduction.gather`.
+        results: result of `reproduction.gather`.
         runs: the trusted ones.
-        sweep, found: of `read_sweep` and `sweep_findings.find`; None for a table.
+        sweep, found: results of `read_sweep` and `sweep_findings.find`; None for a table.
         tell: called with a progress line; None for no progress lines.
 
     Returns:

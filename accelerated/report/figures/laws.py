@@ -64,7 +64,7 @@ def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most
         size: N.
         losses: {E: the losses of the seeds}, by rising E.
         most: the last E of the law's line.
-        shade: of the line, and of the points of routed runs.
+        shade: shade of the line, and of the points of routed runs.
     """
     at, means = list(losses), [float(np.mean(seeds)) for seeds in losses.values()]
     if law["missing"] is None:
@@ -158,7 +158,7 @@ def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
 
     Args:
         panel: to draw in.
-        results: of `gather`.
+        results: result of `gather`.
         law: one of results["laws"].
         points: {(N, E): mean loss}.
     """

@@ -247,7 +247,7 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
 
     Args:
         panel: to draw in.
-        results: of `gather`.
+        results: result of `gather`.
         cell: to draw.
         beside: all cells of the panel; cells of one router have shades of one colour.
     """

@@ -99,7 +99,7 @@ def compare_laws(
     """Fit every law to the runs below a budget, and score it on the runs above.
 
     Args:
-        table: of `read_accuracies`.
+        table: result of `read_accuracies`.
         cut: training FLOPs; runs with at most these are fitted.
         rates: {task: guess rate}; for other tasks the table's rate, or else GUESS_RATES.
         loss: the text whose loss the two-stage laws use, see `loss_name`.
@@ -289,8 +289,8 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
     """Return a study as tables and lines.
 
     Args:
-        study: of `compare_laws`.
-        remarks: of `read_accuracies` and `rate_remarks`.
+        study: result of `compare_laws`.
+        remarks: result of `read_accuracies` and `rate_remarks`.
     """
     runs = f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
     tasks = f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}"

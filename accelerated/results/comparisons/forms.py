@@ -36,7 +36,7 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
 
     Args:
         fits: the rows of each router with the bounded law fitted to them, or the reason why not.
-        loss_column: of the rows.
+        loss_column: column of the rows.
 
     Returns:
         [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",

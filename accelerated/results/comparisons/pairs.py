@@ -22,7 +22,7 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     Args:
         runs: trusted ones.
         alpha: exponent of the dense power law, above 0; None if there is none.
-        scatter: of `rows.seed_scatter`; None if no seed was repeated.
+        scatter: result of `rows.seed_scatter`; None if no seed was repeated.
 
     Returns:
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
@@ -129,7 +129,7 @@ def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float |
     """Return half the interval of a difference of log10 losses due to seeds; None if not known.
 
     Args:
-        scatter: of `rows.seed_scatter`.
+        scatter: result of `rows.seed_scatter`.
         first_seeds, second_seeds: number of seeds in the mean of each loss.
     """
     if scatter is None:

@@ -29,7 +29,7 @@ def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
     Args:
         runs: trusted ones; those without FLOPs or a parameter count are left out.
         last: a pandas DataFrame with the last evaluation of each of them.
-        loss_column: of the loss that is fitted.
+        loss_column: column of the loss that is fitted.
 
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",

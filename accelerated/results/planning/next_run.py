@@ -41,10 +41,10 @@ class NextRuns(NamedTuple):
     """The interval of one number with each possible run.
 
     Attributes:
-        fit: of the law to the current rows
+        fit: the fit of the law to the current rows
         table: its paths for display
         asked: the number
-        level: of the interval
+        level: confidence level of the interval
         now: the interval without a further run
         proposals: narrowest interval first
         flops: the most that a run may cost
@@ -97,7 +97,7 @@ def propose(
             coefficient or derived number of the law.
         at: {column of the law: number or None}.
         flops: the most that a run may cost.
-        level: of the interval, between 0 and 1.
+        level: confidence level of the interval, between 0 and 1.
 
     Raises:
         ValueError: the law has other columns or no such number, or every run costs more than `flops`.

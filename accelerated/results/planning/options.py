@@ -180,7 +180,7 @@ class Model(NamedTuple):
         point: (size, D) -> the columns of the law by name, [n] each
         runs: the same columns for the runs, [n] each, or the ends of their ranges
         counts: the entries of COUNTS that the table gives
-        fit: of the law; None for printed coefficients
+        fit: the fit of the law; None for printed coefficients
     """
 
     name: str
@@ -256,8 +256,8 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
     """Return the columns of a law at sizes N and tokens D, [n] each; ValueError if a plan does not support one.
 
     Args:
-        law: of the loss.
-        costs: of the kind.
+        law: a law of the loss.
+        costs: costs of this kind of model.
         kind: E, k and G.
         N, D: numbers, or [n].
     """

@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     Attributes:
         budget: the limits
         tokens: D of every model; None: as many as the FLOPs allow
-        level: of the intervals
+        level: confidence level of the intervals
         rankings: the table's first
         table: its paths as they are shown; "" without one
         loss: column of the loss
@@ -218,7 +218,7 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each.
 
     Args:
-        ranking: of `rankings.py`.
+        ranking: a ranking from `rankings.py`.
         most: how many options are shown.
     """
     sentences = []

@@ -53,8 +53,8 @@ class Line(NamedTuple):
         choice: its size, training tokens, costs and loss
         dense_parameters: N, as the law counts it
         total_parameters: P; None where it is not known
-        law_interval: of the law's value; None without runs, as the next two
-        run_interval: of one more run
+        law_interval: interval of the law's value; None without runs, as the next two
+        run_interval: interval of one more run
         by_size: by leaving out one size at a time; None for a law without it
         wins: share of the resamples in which it has the lowest loss; None without resamples
         beyond: its values beyond the runs
@@ -123,12 +123,12 @@ def table_ranking(
     """Return the models of a table, ranked: each router with each of its numbers of experts, and dense.
 
     Args:
-        law: of the loss, in columns that follow from N, E and D.
+        law: a law of the loss, in columns that follow from N, E and D.
         fits: one for each router and, if the law ignores tokens, the fit of the law dense to the dense runs.
         not_fitted: {router: reason}.
         budget: what may be spent.
         tokens: D; None: the runs' tokens or, for a law in tokens, as many as the FLOPs allow.
-        level: of the intervals.
+        level: confidence level of the intervals.
         resamples: their number; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:
@@ -216,7 +216,7 @@ def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, li
     """Return the lowest loss of each router at other numbers of FLOPs, with the budget's other limits.
 
     Args:
-        ranking: of `published_rankings` or `table_ranking`.
+        ranking: result of `published_rankings` or `table_ranking`.
         budget: as there.
         points: number of FLOPs values, at equal ratios over `DECADES`.
 

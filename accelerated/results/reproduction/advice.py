@@ -21,7 +21,7 @@ def advice(results: dict) -> list[dict]:
     """Return, for each recommendation, {"key", "words", "checked", "verdict", "evidence"}.
 
     Args:
-        results: of `reproduction.gather`, with laws, pairs, doublings and ablations filled.
+        results: result of `reproduction.gather`, with laws, pairs, doublings and ablations filled.
     """
     return [entry._asdict() | _JUDGES[entry.key](results) for entry in paper.ADVICE]
 

@@ -25,7 +25,7 @@ def headlines(results: dict) -> dict:
     """Return the facts of the first page.
 
     Args:
-        results: of `reproduction.gather`, complete except for this entry.
+        results: result of `reproduction.gather`, complete except for this entry.
 
     Returns:
         {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None if the table has no data for it:

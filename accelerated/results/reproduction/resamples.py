@@ -22,7 +22,7 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
 
     Args:
         table: the runs, with their choice of rows.
-        laws: of `router_fits.router_laws`, in the order of the table's routers.
+        laws: result of `router_fits.router_laws`, in the order of the table's routers.
 
     Returns:
         [{"router", "seed", "resamples", "quantities": [{"name", "N", "E", "value", "profile", "jackknife", "runs",

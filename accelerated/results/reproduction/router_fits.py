@@ -42,7 +42,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 
     Args:
         table: the runs, with their choice of rows.
-        dense: of `dense_law`.
+        dense: result of `dense_law`.
         huber: delta in log10 units; adds a fit by the sum of Huber terms.
 
     Returns:

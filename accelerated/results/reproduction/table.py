@@ -128,7 +128,7 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
     Args:
         paths: as `results.read`.
         rows: as `select_rows`; None: the default above.
-        loss_column: of the laws; None: as `with_main_loss`.
+        loss_column: column of the laws; None: as `with_main_loss`.
     """
     runs = read(paths).where(rows)
     return with_main_loss(runs) if loss_column is None else runs.of_loss(loss_column)

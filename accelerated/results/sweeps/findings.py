@@ -75,8 +75,8 @@ def find(sweep: Sweep, results: dict) -> dict:
     """Return the facts of a sweep besides its results.
 
     Args:
-        sweep: of `read_sweep`.
-        results: of `gather_sweep`.
+        sweep: result of `read_sweep`.
+        results: result of `gather_sweep`.
 
     Returns:
         "comparisons" and "loads", as the functions of this file; "learning" and "not_learned", see `learning`;

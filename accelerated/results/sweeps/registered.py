@@ -92,7 +92,7 @@ def register(folder: Path) -> Path:
     """Write the predictions of a sweep's smaller runs for the largest; an existing file is not changed.
 
     Args:
-        folder: of a sweep whose smaller runs are finished.
+        folder: folder of a sweep whose smaller runs are finished.
 
     Returns:
         The path of predictions.json.

@@ -54,7 +54,7 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
     """Read runs and compare each with the first.
 
     Args:
-        folders: of two or more runs.
+        folders: folders of two or more runs.
 
     Raises:
         InputError: a folder holds no run, or no evaluation yet; a folder is given twice.

@@ -1,16 +1,16 @@
 """Checkpoints of a run: written during training, atomic, and checked against a digest when they are read.
 
-A checkpoint holds the arrays (weights, the state of the optimizer), the number of completed steps, and other fields:
-the position in the text, the time, counts since the last evaluation. The random keys of a step follow from the
-seed of the run and the number of the step, so they need not be saved.
+A checkpoint holds the arrays (weights and optimizer state), the number of completed steps, and other fields: the
+position in the text, the time, counts since the last evaluation. It needs no random keys, because they follow from the
+seed of the run and the number of the step.
 
-Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
-Orbax does not notice if a file changes afterwards. Each checkpoint therefore has a digest of its whole
-content. If a checkpoint cannot be read or does not match, it is skipped with a message, and the previous one is used.
-It is renamed damaged-STEP when the next checkpoint is written.
-Arrays are read as numbers in Zarr's format and the rest as JSON, so reading a file never executes code.
+Orbax writes each checkpoint into a temporary folder and renames the folder, so a kill leaves no partial checkpoint.
+Orbax does not detect later changes of a file, so each checkpoint has a digest of its whole content. A run skips a
+damaged checkpoint with a message, and uses the previous checkpoint. The next save renames the damaged folder to
+damaged-STEP. Arrays are read as numbers in Zarr's format and other fields as JSON, so reading a file never executes
+code.
 
-The state of a run on one CPU is written as a few long arrays, see `packing`. Every run can read both formats.
+A run on one CPU writes its state as a few long arrays, see `packing`. Every run can read both formats.
 """
 
 import contextlib
@@ -40,17 +40,17 @@ from ..text import packing
 from .record import digest_of_json
 
 PACKED = "packed"
-"""Name of the packed arrays in a checkpoint, and of the field that shows whether it has them."""
+"""Name of the packed arrays in a checkpoint, and of the field that marks a packed checkpoint."""
 
 LEAST = 19
 """The lowest priority of a thread on Linux."""
 
 KEPT = 2
-"""Checkpoints kept per run by default: the last one, and one to fall back to."""
+"""Default number of checkpoints kept per run: the last, and a spare."""
 
 
 class Restored(NamedTuple):
-    """A checkpoint that was read and is complete."""
+    """A complete checkpoint, as read."""
 
     step: int  # training steps done
     state: dict  # tree of arrays, as saved
@@ -61,10 +61,10 @@ class Checkpoints:
     """The checkpoints of one run. Nothing is written, moved or deleted before the first `save`.
 
     Args:
-        folder: where they are; made by the first `save` if missing.
-        tell: called with one line whenever a damaged checkpoint is passed over.
-        keep_last: how many of the newest are kept.
-        keep_every: checkpoints whose step is a multiple of this are kept, too.
+        folder: folder of the checkpoints; the first `save` makes it if missing.
+        tell: called with a line for each damaged checkpoint.
+        keep_last: number of newest checkpoints to keep.
+        keep_every: also keep checkpoints whose step is a multiple of this number.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Checkpoints:
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Begin to write a checkpoint; it replaces an existing checkpoint of the same step.
 
-        The state is copied before this returns, so the next step may free its memory. The files are written while
-        training continues; `wait` returns when they are complete.
+        The state is copied first, so the next step may free its memory. The files are written while training continues;
+        `wait` returns when they are complete.
 
         Raises:
-            StorageError: this checkpoint, or the one before, could not be written.
+            StorageError: this checkpoint or the previous checkpoint could not be written.
         """
         self.wait()
-        if self._writer is None:  # its threads print errors themselves; `wait` reports one line
+        if self._writer is None:  # the writer's threads print errors; `wait` reports one line
             self._silence.enter_context(_silent_loggers())
             _ignore_closed_loops()
         shapes, held = jax.tree.map(_wanted, state), _copy(state)
-        if PACKED in held:  # before Orbax leaves the rest to its threads it takes some milliseconds
+        if PACKED in held:  # Orbax takes some milliseconds before it starts its threads
             self._begun = self._thread.submit(self._write, step, shapes, held, extra)
             return
         with _quiet(), self._written():
@@ -142,7 +142,7 @@ class Checkpoints:
         """Wait until every checkpoint is complete on disk.
 
         Raises:
-            StorageError: one could not be written; those before it are kept.
+            StorageError: a checkpoint could not be written; earlier checkpoints are kept.
         """
         with _quiet(), self._written():
             begun, self._begun = self._begun, None
@@ -153,7 +153,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Return one line on why a checkpoint cannot be written, whichever library raised the error."""
+        """Raise `StorageError` with one line if a checkpoint cannot be written, for errors of any library."""
         try:
             yield
         except Exception as error:
@@ -173,11 +173,11 @@ class Checkpoints:
             return []
         with storage_errors(self.folder):
             names = os.listdir(self.folder)
-        # An incomplete checkpoint has another name: the final rename gives it its number.
+        # An incomplete checkpoint has another name; only the final rename gives it a number.
         return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
 
     def check_has(self, step: int) -> None:
-        """Raise `InputError` if a step has no checkpoint; the message lists the steps that do."""
+        """Raise `InputError` if a step has no checkpoint; the message lists the steps with checkpoints."""
         steps = sorted(self.steps())
         if step not in steps:
             there = ", ".join(f"{saved:,}" for saved in steps) or "none"
@@ -191,9 +191,9 @@ class Checkpoints:
         return self.folder.absolute() / str(step)
 
     def beside(self) -> dict | None:
-        """Return the fields of the newest readable checkpoint without its arrays, None if there is none."""
+        """Return the fields (without arrays) of the newest readable checkpoint, None if no checkpoint is readable."""
         for step in self.steps():
-            with _quiet(), _alone(), contextlib.suppress(Exception):  # `restore` says what is damaged
+            with _quiet(), _alone(), contextlib.suppress(Exception):  # `restore` reports the damage
                 return _whole_metadata(self._path(step))["extra"]
         return None
 
@@ -201,10 +201,10 @@ class Checkpoints:
         """Return the newest complete checkpoint, or None if the run has no checkpoints.
 
         Args:
-            like: a tree of arrays with the expected shapes, dtypes and placement: arrays of a
-                mesh are restored onto it, whatever mesh they were saved from; all others onto one device.
-            check: called with the step and the other fields before the arrays are read; raises `InputError`
-                if the checkpoint is complete but the files of the run do not match it.
+            like: a tree of arrays with the expected shapes, dtypes and placement. Arrays on a mesh are restored onto
+                this mesh, from a checkpoint of any mesh; other arrays are restored onto one device.
+            check: called with the step and the other fields before the arrays are read; raises `InputError` if the
+                files of the run do not match the checkpoint.
 
         Raises:
             InputError: every checkpoint is damaged or for another model; or an error of `check`.
@@ -235,7 +235,7 @@ class Checkpoints:
         """Return the checkpoint of one step; see `restore` for `like` and `check`.
 
         Raises:
-            InputError: as `check_has`; it is damaged; or what `check` raises.
+            InputError: the step has no checkpoint, the checkpoint is damaged, or an error of `check`.
         """
         self.check_has(step)
         with _quiet():
@@ -270,7 +270,7 @@ class Checkpoints:
         """Return the arrays of a checkpoint on their target devices.
 
         Raises:
-            ValueError: its content does not match `like`; other errors come from Orbax.
+            ValueError: the content does not match `like`; other errors come from Orbax.
         """
         wanted = jax.tree.map(_wanted, like)
         if not packed:
@@ -294,7 +294,7 @@ class Checkpoints:
 
 
 def _whole_metadata(path: Path) -> dict:
-    """Return the description inside a checkpoint; `ValueError` if it does not match its digest."""
+    """Return the description inside a checkpoint; raise `ValueError` if its digest does not match."""
     metadata = ocp.checkpointables_metadata(path).custom_metadata
     if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
         raise ValueError("its content does not match its digest")
@@ -303,7 +303,7 @@ def _whole_metadata(path: Path) -> dict:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let Orbax read in this process without waiting for others, which may find damage that this process does not."""
+    """Let Orbax read in this process alone, because other processes may fail on other damage."""
     if jax.process_count() == 1:
         yield
         return
@@ -313,7 +313,7 @@ def _alone() -> Iterator[None]:
 
 
 def _context(**options) -> ocp.Context:
-    """Return an Orbax context with options for its processes, set one by one if this version of Orbax allows it."""
+    """Return an Orbax context with options for processes, set one by one if this version of Orbax allows it."""
     context = ocp.Context()
     if not hasattr(context, "multiprocessing"):  # versions before 0.12 take all options at once
         return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
@@ -323,10 +323,10 @@ def _context(**options) -> ocp.Context:
 
 
 def _give_way() -> None:
-    """Let this thread and the threads it starts use only cores that the training step leaves idle.
+    """Let this thread and its new threads use only cores that the training step leaves idle.
 
-    Threads of the step wait for each other at every operation, so taking a core from one delays all. Only on Linux
-    does a thread have its own priority.
+    Threads of the step wait for each other at every operation, so a delay of one thread delays all threads. Only Linux
+    has priorities of threads.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -337,7 +337,7 @@ def _copy(state: dict) -> dict:
     """Return the arrays for Orbax to write, copied into separate memory.
 
     Arrays of a single CPU device are packed: a run of the demo has 44 arrays, and Orbax needs three times as long for
-    them as for one. Other arrays are not packed.
+    44 arrays as for one. Other arrays are not packed.
     """
     if all(_on_one_cpu(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(state)):
         return {PACKED: packing.packed(state)}
@@ -356,7 +356,7 @@ def _copy_in_place(tree: dict) -> dict:
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
-    """Return the target of a read; without a sharding Orbax needs the devices that the array was saved from."""
+    """Return the target of a read; without a sharding Orbax needs the devices of the saved array."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
@@ -372,7 +372,7 @@ def _whole_text(error: BaseException | None) -> str:
 
 
 def _first_cause(error: BaseException) -> str:
-    """Return one line on what went wrong first."""
+    """Return the first cause of an error as one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return f"{type(error).__name__}: {error}".split("\n")[0][:160]
@@ -380,7 +380,7 @@ def _first_cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _silent_loggers() -> Iterator[None]:
-    """Silence Orbax where one line of ours reports the same, or where nothing is wrong."""
+    """Silence Orbax for errors that our messages report, and for false alarms."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("absl", "asyncio"))}
     for logger in levels:
         logger.setLevel(logging.CRITICAL + 1)
@@ -392,7 +392,7 @@ def _silent_loggers() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """From now on, silence threads of an abandoned read or write, whose event loop is closed."""
+    """Silence the threads of abandoned reads and writes, whose event loops are closed, for the rest of the process."""
     before = sys.unraisablehook
     if getattr(before, "ignores_closed_loops", False):
         return

@@ -1,17 +1,17 @@
-"""The train step as a program in a file: lowered for tpu, cuda or cpu on any machine, run where the chips are.
+"""The train step as a program in a file: lowered for tpu, cuda or cpu on any machine, and run on a machine with such
+chips.
 
-    content = export_train_step(config, ("tpu", "cuda"))     bytes; no TPU and no GPU is needed here
-    steps = load_train_step(content)                         there, with what made them: JAX and this package
+    content = export_train_step(config, ("tpu", "cuda"))     bytes; this machine needs no TPU and no GPU
+    steps = load_train_step(content)                         on the other machine, with JAX and this package
     state, metrics = steps(state, batches, first_step, inputs, left=1)
 
-The program is StableHLO in the format of `jax.export`, which promises six months of compatibility. It has what a live
-run compiles, including weights, optimizer and router, with two exceptions. In training, BASE assigns tokens by the
-auction on the device, because a file cannot contain loops on the host. On CPU, attention and experts run as plain JAX,
-because this package's loops (`cpu`) would tie the file to its version. Shapes are fixed: the model's shapes, b
-sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys
-    and the table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The number
-    of bad batches that may still be skipped is an input, too, independent of `--skip-bad-batches`. The program is for
-    one device.
+The program is StableHLO in the format of `jax.export`, which promises six months of compatibility. It is the program of
+a live run, with two exceptions. In training, BASE assigns tokens by the auction on the device, because a file cannot
+contain loops on the host. On CPU, attention and experts run as plain JAX, because this package's loops (`cpu`) would
+tie the file to its version. Shapes are fixed: the model's shapes, b sequences of S + 1 tokens, and `steps_per_call`
+steps a call. Learning rates, random keys and the table of a hash are inputs (`step.run_inputs`), so one file serves all
+runs of the same shapes. The number of bad batches that may still be skipped is another input, independent of
+`--skip-bad-batches`. The program is for one device.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> bytes:
-    """Return the train step of a run as a file's content, which `load_train_step` reads.
+    """Return the train step of a run as the content of a file for `load_train_step`.
 
     Args:
         config: the run.
@@ -47,7 +47,7 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
 
 
 def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> export.Exported:
-    """Return the train step as JAX's own object, whose `mlir_module()` is the program as a text.
+    """Return the train step as JAX's `Exported` object; `mlir_module()` gives the text of the program.
 
     Args:
         config: the run.
@@ -105,15 +105,14 @@ class LoadedTrainStep(NamedTuple):
         """Take n steps.
 
         Args:
-            state: weights and optimizer, as `step.initial_state` or a checkpoint gives them.
-            batches: [n, b, S + 1] int32, with the n, b and S that were exported.
+            state: weights and optimizer state, from `step.initial_state` or a checkpoint.
+            batches: [n, b, S + 1] int32, with the exported n, b and S.
             first_step: number of the first of the n steps, from 0.
-            inputs: what `step.run_inputs` returns for the run.
-            left: bad batches that may still be skipped, see `step.make_train_steps`; at the next one the state
-                stops changing.
+            inputs: result of `step.run_inputs` for the run.
+            left: number of bad batches that may still be skipped, see `step.make_train_steps`.
 
         Raises:
-            ValueError: other shapes, or another platform, than were exported.
+            ValueError: the shapes or the platform differ from the exported shapes or platforms.
         """
         leaves, structure = jax.tree.flatten(state)
         new_leaves, metrics = self.run(tuple(leaves), batches, np.int32(first_step), np.int32(left), tuple(inputs))
@@ -124,7 +123,7 @@ def load_train_step(content: bytes) -> LoadedTrainStep:
     """Return the train step that `export_train_step` made.
 
     Args:
-        content: of the file.
+        content: content of the file.
 
     Raises:
         InputError: this version of JAX cannot read the content as an exported program.

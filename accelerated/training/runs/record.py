@@ -4,13 +4,12 @@
     tokenizer         digest of tokenizer.model
     hash_table        digest of the table in hash_table.npy, for a hash
     texts             digest of the corpus and of each evaluation text
-    rows, windows     every row of results.csv, and the digest of validation_windows.csv as it was with that row
-    log               how many bytes log.jsonl had, and their digest
+    rows, windows     every row of results.csv, and the digest of validation_windows.csv at that row
+    log               number of bytes of log.jsonl, and their digest
 
-The digest of a checkpoint covers the record of its step, so weights and files cannot be exchanged for another run's.
-`record.json` has the record of the last evaluation, for readers that need no weights. It is written before the files,
-so after a kill the files may be older than the record but never newer: a
-table with fewer rows, a log with more lines.
+The digest of a checkpoint covers the record of its step, so files of another run do not match. `record.json` has the
+record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after a
+kill the table may lack rows of the record, and the log may have more lines.
 
 Runs of earlier versions have no record, so changes of their files cannot be detected.
 """
@@ -28,7 +27,7 @@ from ...json_files import misfit, read_json, shown
 from ..configuration import PLACES, TrainConfig, from_mapping
 
 FILE = "record.json"
-"""File name of the record in a run folder; without its ending, the name of its entry in a checkpoint."""
+"""File name of the record in a run folder; a checkpoint has the record as the entry `record`."""
 
 FORM = {
     "config": dict,
@@ -42,11 +41,11 @@ FORM = {
 """The form of a record in JSON."""
 
 WRITTEN_ANEW = "restore it, or delete it and repeat the training command"
-"""Remedy if a file is not the one that the run wrote."""
+"""Remedy if a file differs from the file that the run wrote."""
 
 
 A_NEW_LOG = "restore it, or move it away to start a new log"
-"""Remedy if the log is not the one that the run wrote."""
+"""Remedy if the log differs from the log that the run wrote."""
 
 
 NO_RECORD = "has no record (an earlier version wrote it), so changes of its files cannot be detected"
@@ -54,14 +53,14 @@ NO_RECORD = "has no record (an earlier version wrote it), so changes of its file
 
 
 class Record(NamedTuple):
-    """The files of a run up to some step; see above."""
+    """The record of the files of a run at some step; see above."""
 
     config: dict
     tokenizer: str
     hash_table: str | None
     texts: dict[str, str]
     rows: list[dict[str, str]]  # without blank cells
-    windows: list[str]  # "" where it is not known
+    windows: list[str]  # "" if unknown
     log: dict  # bytes, digest
 
     def plain(self) -> dict:
@@ -80,7 +79,7 @@ def digest_of_json(value) -> str:
 
 
 def digest_of_table(table: np.ndarray | None) -> str | None:
-    """Return the digest of a hash table, None for a run that has none."""
+    """Return the digest of a hash table, None for a run without a table."""
     if table is None:
         return None
     return digest(f"{table.dtype.str} {table.shape}".encode() + np.ascontiguousarray(table).tobytes())
@@ -99,7 +98,7 @@ def read_record(folder: Path) -> Record | None:
     """Return the record in the folder of a run, None if there is none.
 
     Raises:
-        InputError: it is not as it was written.
+        InputError: the record differs from its digest, or has another form.
     """
     path = Path(folder) / FILE
     try:
@@ -118,7 +117,7 @@ def record_in(extra: dict) -> Record | None:
     """Return the record among the fields of a checkpoint; None for an earlier version.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: the record has another form.
     """
     if "record" not in extra:
         return None
@@ -128,7 +127,7 @@ def record_in(extra: dict) -> Record | None:
 
 
 def texts_in(extra: dict) -> dict[str, str]:
-    """Return the digests of the texts among the fields of a checkpoint; older ones have only the corpus."""
+    """Return the digests of the texts among the fields of a checkpoint; older checkpoints have only the corpus."""
     record, position = record_in(extra), extra.get("position", {})
     if record is None:
         return {"corpus": position["tokens"].partition("-")[0]} if "tokens" in position else {}
@@ -143,7 +142,7 @@ def _record(plain: dict) -> Record:
 
 
 def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:
-    """Raise `InputError` if a configuration is not the recorded one; paths of texts and runs may differ."""
+    """Raise `InputError` if a configuration differs from the record; paths of texts and runs may differ."""
     before = from_mapping(record.config, by)
     different = config.difference(before, (*config.changeable(before), *PLACES))
     if different:
@@ -152,7 +151,7 @@ def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE
 
 
 def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> None:
-    """Raise `InputError` if rows of results.csv differ from the record; the last ones may be missing."""
+    """Raise `InputError` if rows of results.csv differ from the record; the last rows may be missing."""
     for row, recorded in zip(rows, record.rows, strict=False):
         here = {name: cell for name, cell in row.items() if cell}
         names = ("step", *recorded, *here)

@@ -1,4 +1,4 @@
-"""Rows of the results table: one per evaluation, in the released columns and then our own."""
+"""Rows of the results table: one per evaluation, with the released columns and then ours."""
 
 import csv
 import functools
@@ -23,11 +23,11 @@ from ..window_losses import WindowLosses, documents, standard_error
 from .record import WRITTEN_ANEW
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
-"""Header of every table written here."""
+"""Columns of every table of this project."""
 
 
 def routing_options(model: ModelConfig) -> str:
-    """Return the layout cell: which blocks are routed, options of the layer, and how a mixture returns its output."""
+    """Return the cell `routing_options`: routed blocks, options of the layer, and the output of a mixture."""
     if model.router == "dense":
         return ""
     words = [model.layout, "normed" if model.output_norm else ""]
@@ -68,15 +68,15 @@ def result_row(
         config: the run.
         hyper_id: number of the run in its sweep.
         step: training steps done.
-        losses: {"validation": nats per token, ...}; other sets stay blank.
+        losses: {"validation": nats per token, ...}; cells of other sets stay blank.
         validation: window losses of the validation text.
-        dropped: share of assignments dropped in training since the evaluation before.
-        load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
+        dropped: share of assignments dropped in training since the previous evaluation.
+        load: [n_r, E G], share of the validation assignments of each expert; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
-        trunk: run and step where the run branched off, see `trunk`; "" if none.
+        trunk: trunk and step at which the run began, see `trunk`; "" if it began at step 0.
         initial_tokens: training tokens of the initial weights, see `weights.lent`.
-        unique_tokens: of the training text; None if not known.
-        learned: what the routers have learned, by column; None if not measured.
+        unique_tokens: number of tokens of the training text; None if unknown.
+        learned: diagnostics of the routers, by column; None if not measured.
     """
     row = dict.fromkeys(COLUMNS, "") | run_columns(config)
     row |= {f"loss_{name}": value for name, value in losses.items()}
@@ -163,10 +163,10 @@ def as_text(row: dict) -> dict[str, str]:
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Return the rows of a table that `write_rows` wrote, as text; none if there is no such file.
+    """Return the rows of a table from `write_rows`, as text; [] without a file.
 
     Raises:
-        InputError: the file cannot be read, or is no such table.
+        InputError: the file cannot be read, or is not such a table.
     """
     try:
         lines = io.StringIO(read_bytes(path).decode("utf-8"), newline="")
@@ -195,7 +195,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _wrong_in_row(header: list[str], cells: list[str]) -> str | None:
-    """Return the error in a row of a run's table, or None."""
+    """Return a description of the error in a row of a run's table, or None."""
     if len(cells) != len(header):
         return f"has {len(cells)} cells; {len(header)} are needed"
     for name, cell in zip(header, cells, strict=True):

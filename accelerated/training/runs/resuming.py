@@ -1,4 +1,4 @@
-"""Check the table and the log of a run, and cut them back to the checkpoint from which it resumes."""
+"""Check the table and the log of a run, and cut both back to the checkpoint of the resumed run."""
 
 import json
 import os
@@ -28,13 +28,13 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     Missing rows are restored from the record. A missing log begins again.
 
     Args:
-        folder: of the run.
-        record: of the checkpoint.
-        step: of the checkpoint.
-        tell: called with a line on what is missing.
+        folder: folder of the run.
+        record: record of the checkpoint.
+        step: step of the checkpoint.
+        tell: called with a line for each missing file or row.
 
     Raises:
-        InputError: a row or a line up to that step is not the recorded one.
+        InputError: a row or a line up to this step differs from the record.
     """
     table, log, by = folder / "results.csv", folder / "log.jsonl", f"the checkpoint of step {step:,}"
     rows = [row for row in read_rows(table) if int(row["step"]) <= step]
@@ -48,7 +48,7 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     try:
         check_log(log, content, record, by)
     except InputError:
-        read_log(log)  # the error names a broken line
+        read_log(log)  # raises an error that names a broken line
         raise
     return Kept(record.rows, record.windows, content[: record.log["bytes"]])
 
@@ -56,15 +56,15 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
 def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     """Return the table and the log of a run up to a checkpoint of an earlier version, which has no record.
 
-    The row of the step itself may be missing, because it was written after the checkpoint.
+    The row of the checkpoint's step may be missing, because it was written after the checkpoint.
 
     Args:
-        folder: of the run.
-        step: of the checkpoint.
-        evaluations: the steps that have a row.
+        folder: folder of the run.
+        step: step of the checkpoint.
+        evaluations: the steps with a row.
 
     Raises:
-        InputError: a row before that step is missing, or a file is damaged.
+        InputError: a row before this step is missing, or a file is damaged.
     """
     path = folder / "results.csv"
     read_window_losses(folder)  # raises errors before anything is written
@@ -86,13 +86,13 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
 
 
 def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
-    """Raise `InputError` if the table or log of a run without a checkpoint shows that it had one.
+    """Raise `InputError` if a run without a checkpoint has a table or log that proves an earlier checkpoint.
 
-    The second checkpoint starts after the first is complete, and the last row is written after the last one.
+    The second checkpoint starts after the first is complete. The last row is written after the last checkpoint.
 
     Args:
-        folder: of the run.
-        steps: of the whole run.
+        folder: folder of the run.
+        steps: steps of the whole run.
         checkpoints: the steps of its checkpoints.
     """
     rows = [int(row["step"]) for row in read_rows(folder / "results.csv")]

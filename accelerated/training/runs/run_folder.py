@@ -1,8 +1,8 @@
-"""The files of a run folder besides checkpoints; reading checks each file's form and the run's record.
+"""The files of a run folder except checkpoints; readers check the form of each file and the run's record.
 
 config.json        the resolved configuration            `claim_folder`, `read_config`
-tokenizer.model    from text to tokens                   `read_tokenizer`
-hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
+tokenizer.model    the tokenizer                         `read_tokenizer`
+hash_table.npy     for a hash: experts of each token id  `keep_hash_table`, `read_hash_table`
 log.jsonl          one line per compiled call            `read_log`, `Log`
 results.csv, validation_windows.csv                      `read_results`
 record.json        digests of these files                see `record`
@@ -31,7 +31,7 @@ from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_l
 from .result_rows import read_rows
 
 HASH_TABLE = "hash_table.npy"
-"""Where a run keeps its table."""
+"""File name of the hash table in a run folder."""
 
 LOG_LINE = {
     "kind": str,
@@ -49,7 +49,7 @@ LOG_LINE = {
 
 
 def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return the configuration of the run in a folder, None if there is no run.
+    """Return the configuration of the run in a folder, None without a run.
 
     Raises:
         InputError: the run differs, except in `TrainConfig.changeable` fields; the message names the first difference.
@@ -64,7 +64,7 @@ def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a fresh folder, or find the same run there, see `check_folder`.
+    """Write the configuration into a new folder, or check that the folder has the same run, see `check_folder`.
 
     Raises:
         InputError: the folder holds another run.
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> TrainConfig:
     """Return the configuration of the run in a folder.
 
     Raises:
-        InputError: there is none, it cannot be read, or it is not the one of the record.
+        InputError: the folder has no configuration, it cannot be read, or it differs from the record.
     """
     path = Path(folder) / "config.json"
     try:
@@ -98,7 +98,7 @@ def read_tokenizer(folder: Path, record: Record | None = None, by: str = "") -> 
     """Return the tokenizer of the run in a folder.
 
     Raises:
-        InputError: there is none, it cannot be read, or it is not the one of a record.
+        InputError: the folder has no tokenizer, it cannot be read, or it differs from the record.
     """
     path = Path(folder) / "tokenizer.model"
     try:
@@ -116,10 +116,10 @@ def read_tokenizer(folder: Path, record: Record | None = None, by: str = "") -> 
 
 
 def keep_tokenizer(source: Path, folder: Path) -> None:
-    """Write the tokenizer of a text into the folder of a run, or find the same one there.
+    """Write the tokenizer of a text into the folder of a run, or check that the folder has the same tokenizer.
 
     Raises:
-        InputError: there is another one.
+        InputError: the folder has another tokenizer.
     """
     path, content = Path(folder) / "tokenizer.model", Path(source).read_bytes()
     if not os.path.exists(path):
@@ -129,7 +129,7 @@ def keep_tokenizer(source: Path, folder: Path) -> None:
 
 
 def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
-    """Write the table into the folder of a run, unless it has one."""
+    """Write the table into the folder of a run, unless the folder has a table."""
     if table is not None and not os.path.exists(Path(folder) / HASH_TABLE):
         content = io.BytesIO()
         np.save(content, table, allow_pickle=False)
@@ -144,7 +144,7 @@ def table_shape(model: ModelConfig) -> tuple[int, int] | None:
 
 
 def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
-    """Return the saved table of a run; None if its model has none, or the file is missing.
+    """Return the saved table of a run; None if the model or the folder has no table.
 
     Raises:
         InputError: the file cannot be read, or is not a table for this model.
@@ -170,7 +170,7 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
 
 
 class Log:
-    """The log of a run during training: written line by line, with a digest of all lines so far."""
+    """The log of a run during training, written line by line, with a digest of all its lines."""
 
     def __init__(self, path: Path, content: bytes = b""):
         """Take the path and the existing lines."""
@@ -183,7 +183,7 @@ class Log:
         self._content = b""
 
     def write(self, **fields) -> None:
-        """Append a line; a number that is not finite becomes null, as JSON has none."""
+        """Append a line; a number that is not finite becomes null, because JSON has no such numbers."""
         fields = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
         line = json.dumps(fields) + "\n"
         self._file = self._file or append_to(self.path)
@@ -193,7 +193,7 @@ class Log:
         self._hash.update(line.encode())
 
     def mark(self) -> dict:
-        """Flush to disk; return the number of bytes and their digest for a record."""
+        """Flush the log to disk; return the number of bytes and their digest for a record."""
         if self._file is not None:
             os.fsync(self._file.fileno())
         return {"bytes": self._bytes, "digest": self._hash.hexdigest()}
@@ -207,7 +207,7 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict]:
-    """Return the lines of a log, without a last line that a kill cut short.
+    """Return the lines of a log, without an incomplete last line.
 
     Raises:
         InputError: a line is damaged, or the file cannot be read.
@@ -222,7 +222,7 @@ def read_log(path: Path) -> list[dict]:
 
 
 def parse_line(line: bytes, where: str) -> dict:
-    """Return the fields of a line of the log; `InputError` where it is damaged."""
+    """Return the fields of a line of the log; raise `InputError` if it is damaged."""
     try:
         fields = parse_json(line.decode("utf-8"), infinite=True)  # earlier versions wrote NaN
         wrong = misfit(fields, LOG_LINE)
@@ -237,10 +237,10 @@ def parse_line(line: bytes, where: str) -> dict:
 
 
 def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
-    """Return the rows of a run's table, and the window losses of the last row; None if the run has none.
+    """Return the rows of a run's table, and the window losses of the last row (None if there are none).
 
     Raises:
-        InputError: a file is damaged, or not the one of the record.
+        InputError: a file is damaged, or differs from the record.
     """
     path = Path(folder) / "results.csv"
     rows, record = read_rows(path), read_record(folder)
@@ -273,7 +273,7 @@ def read_own_log(folder: Path) -> list[dict]:
     """Return the lines of a run's log.
 
     Raises:
-        InputError: it is damaged, or not the one of the record.
+        InputError: the log is damaged, or differs from the record.
     """
     path, record = Path(folder) / "log.jsonl", read_record(folder)
     lines = read_log(path)

@@ -1,10 +1,10 @@
 """A stored routing for a run: a file from `routelaws inspect --out` or another program.
 
-`--routing` of a run replays the routing of the training batches of some steps. The file has one row for each input
-token of these steps, batch by batch, and `step`, the number of the step, from 1. Without the column `step`, the file
-begins with the first token of step 1. Experts and gates have the values of the file. The run also computes its own gate
-for the same expert and uses its gradient, so the router learns. Without gates in the file, the run's own gates are
-used.
+The flag `--routing` replays the routing of the training batches of some steps. The file has one row for each input
+token of these steps, batch by batch. Its column `step` is the number of the step, from 1. Without this column, the file
+begins with the first token of step 1. Experts and gates have the values of the file. The run computes its own gate for
+the same expert and uses the gradient of this gate, so the router learns. If the file has no gates, the run uses its own
+gates.
 """
 
 from pathlib import Path
@@ -25,10 +25,10 @@ NO_GATES = "has experts but no gates; the run computes the gates, so its losses 
 
 
 def read_routing(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file from `routelaws inspect --out`, or of another with at least `token` and `expert`.
+    """Return the arrays of a file from `routelaws inspect --out`, or of another file with `token` and `expert`.
 
     Raises:
-        InputError: the file cannot be read, or lacks one of the two.
+        InputError: the file cannot be read, or lacks `token` or `expert`.
     """
     try:
         with opened(path) as file, np.load(file, allow_pickle=False) as stored:
@@ -66,7 +66,7 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
 
 
 def held_routing(config: TrainConfig, expert: np.ndarray, gate: np.ndarray | None, shape: tuple) -> Routing:
-    """Return a stored routing in batches, each field with axes [n, n_r, T, ...]; plan and residual are not known."""
+    """Return a stored routing in batches, [n, n_r, T, ...] for each field, without plan and residual."""
     n, b, length = shape
     routed, tokens, choices = expert.shape
 
@@ -98,7 +98,7 @@ class StepsRouting:
         Args:
             path: the file.
             config: the run.
-            batches: the batches of the run; their position stays the same.
+            batches: the batches of the run; this keeps their position.
 
         Raises:
             InputError: the file cannot be read, does not fit the run, or has other tokens than the batches.
@@ -118,7 +118,7 @@ class StepsRouting:
         self._held = held_routing(config, stored["expert"], stored.get("gate"), shape)
 
     def after(self, step: int, n: int) -> Routing | Replay | None:
-        """Return the routing of the n steps after a step, [n, n_r, T, ...]; None if the file has none of them."""
+        """Return the routing of the n steps after a step, [n, n_r, T, ...]; None if the file has no such steps."""
         if not self.first - 1 <= step < self.last:
             return None
         held = jax.tree.map(lambda leaf: leaf[step + 1 - self.first :][:n], self._held)

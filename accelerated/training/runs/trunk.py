@@ -1,9 +1,9 @@
 """Several budgets from one run: a run can begin at a checkpoint of another run, its trunk.
 
-If two runs differ only in the schedule and their learning rates agree up to a step, they are identical up to that
-step: same weights, batches and noise. So a run that stays at the peak of its learning rate is trained
-once, and a run of each smaller budget takes over its state at the start of its own decay (Hägele et al. 2024, arXiv
-2405.18392, section 3). Its losses equal the losses of the same run trained alone, bit for bit.
+Two runs that differ only in the schedule are identical up to a step if their learning rates agree up to this step: they
+have the same weights, batches and noise. So the trunk, with a learning rate that stays at the peak, is trained once. A
+run of each smaller budget takes over its state at the start of the decay (Hägele et al. 2024, arXiv 2405.18392, section
+3). The losses equal the losses of the same run trained alone, bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ NOT_IN_STATE = (
     "schedule", "learning_rate", "warmup", "warmup_steps", "decay", "decay_shape", "steps", "evaluations",
     "evaluation_tokens", "steps_per_call", "checkpoint_every", *PLACES, *CHANGEABLE,
 )  # fmt: skip
-"""Fields in which a run may differ from its trunk. Learning rates are compared step by step, texts by their digests."""
+"""Fields that may differ between a run and its trunk; learning rates and texts have their own checks."""
 
 
 class Trunk(NamedTuple):
@@ -34,15 +34,15 @@ class Trunk(NamedTuple):
     step: int
 
     def __str__(self) -> str:
-        """Return its name in the results table, such as `002-top_k-E8-d16-L2-s42@320`."""
+        """Return the name of the trunk in the results table, such as `002-top_k-E8-d16-L2-s42@320`."""
         return f"{self.folder.absolute().name}@{self.step}"
 
     def checkpoints(self, tell: Callable[[str], None] = print) -> Checkpoints:
-        """Return the checkpoints of the run; `tell` is called with a line on what is wrong with one."""
+        """Return the checkpoints of the run; `tell` gets a line for each damaged checkpoint."""
         return Checkpoints(self.folder / "checkpoints", tell)
 
     def is_saved(self) -> bool:
-        """Return whether the checkpoint of the step is there."""
+        """Return whether the run has a checkpoint of the step."""
         return self.step in self.checkpoints().steps()
 
 
@@ -75,13 +75,13 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
     """Return the checkpoint of the trunk, with the trunk's name among its fields.
 
     Args:
-        trunk: where the run begins.
+        trunk: the start of the run.
         config: the run.
         like: the state of the run, see `Checkpoints.restore`.
-        tell: called with a line on what is wrong with a checkpoint.
+        tell: called with a line for each damaged checkpoint.
 
     Raises:
-        InputError: as `check_trunk`, or there is no such checkpoint, or it is damaged.
+        InputError: as `check_trunk`, or the checkpoint is missing or damaged.
     """
     check_trunk(trunk, config)
     there = read_config(trunk.folder)
@@ -98,13 +98,13 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
 
 
 def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: Sequence[int]) -> None:
-    """Raise `InputError` if a run should get more steps after its learning rate has begun to decay.
+    """Raise `InputError` if a run gets more steps after its learning rate has begun to decay.
 
     Args:
-        folder: of the run.
-        before: the run in the folder.
-        config: the run with its new steps.
-        saved: the steps of its checkpoints, the newest first.
+        folder: folder of the run.
+        before: the configuration in the folder.
+        config: the configuration with the new steps.
+        saved: the steps of the checkpoints, newest first.
     """
     if saved and saved[0] > before.stable_steps():
         raise InputError(

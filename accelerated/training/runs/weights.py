@@ -1,4 +1,4 @@
-"""Read the weights of a finished or stopped run, and the files that belong to them."""
+"""Read the weights and the other files of a finished or stopped run."""
 
 import dataclasses
 import os
@@ -24,25 +24,25 @@ from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_tab
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
 
 UPCYCLING_STREAM = 3
-"""Folded into the seed that selects the hidden units to redraw."""
+"""Number folded into the seed for the choice of hidden units to redraw."""
 
 DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions")
-"""Fields in which a dense source run must equal the routed model."""
+"""Fields that must be equal in a dense source run and the routed model."""
 
 
 class SavedRun(NamedTuple):
-    """The last complete checkpoint of a run, and the files that belong to it."""
+    """The last complete checkpoint of a run, with the other files of the run."""
 
     config: TrainConfig
     params: dict
-    table: np.ndarray | None  # of a hash
+    table: np.ndarray | None  # the hash table; None for other routers
     tokenizer: Tokenizer
-    texts: dict[str, str]  # digest of each text that is known, see `record`
+    texts: dict[str, str]  # known digests of the texts, see `record`
     optimizer: optax.OptState | None  # None unless requested
-    tokens: int  # training tokens of the weights, earlier runs included
+    tokens: int  # training tokens of the weights, including earlier runs
 
     def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, as `TokenFiles` does."""
+        """Return the tokenizer."""
         return self.tokenizer
 
 
@@ -51,11 +51,11 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
 
     Args:
         folder: a run folder.
-        watch: gets reports of damaged checkpoints and of runs without digests.
-        moments: also return the state of the optimizer.
+        watch: called with reports of damaged checkpoints and of runs without digests.
+        moments: whether to return the optimizer state.
 
     Raises:
-        InputError: no run, no checkpoint, or a file that is damaged or belongs to another run.
+        InputError: the folder has no run or no checkpoint, or a file is damaged or belongs to another run.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -91,12 +91,12 @@ def check_files(
 
     Args:
         folder: a run folder.
-        config: from config.json or the flags.
+        config: the configuration, from config.json or the flags.
         record: the record in the checkpoint; None if an earlier version wrote the checkpoint.
         by: name of the checkpoint in messages.
 
     Raises:
-        InputError: a file is damaged, or is not the one of the record.
+        InputError: a file is damaged, or differs from the record.
     """
     if record is not None:
         check_config(folder / "config.json", config, record, by)
@@ -112,11 +112,12 @@ def check_files(
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
-    """Return the state with the weights of `init_from` (and its optimizer state on request), and the tokens.
+    """Return the state with the weights of `init_from` (and its optimizer state if required), and their training
+    tokens.
 
     Args:
         config: the run.
-        state: fresh, as without another run.
+        state: the initial state without another run.
         watch: as in `load_run`.
     """
     saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
@@ -130,12 +131,12 @@ def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple
 
 
 def upcycles(model: ModelConfig, lender: ModelConfig) -> bool:
-    """Return whether the FFNs of the source run become experts: it is dense, and the model is not."""
+    """Return whether the FFNs of the source run become experts: the source is dense, and the model is not."""
     return lender.router == "dense" and model.router != "dense"
 
 
 def _upcycling(config: TrainConfig) -> Callable[[dict, dict], dict]:
-    """Return a function of a dense tree and a fresh routed tree, see `reference.upcycling`; it also takes moments."""
+    """Return the upcycling of a dense tree and a new routed tree, see `reference.upcycling`; works for moments too."""
     model, random = config.model, np.random.default_rng([config.seed, UPCYCLING_STREAM])
     uniforms = random.random((model.num_routed, model.expert_count, model.ffn_width // model.granularity))
     options = {"noise": config.init_noise, "redrawn": config.init_redraw, "uniforms": uniforms}

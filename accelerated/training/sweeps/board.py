@@ -1,13 +1,12 @@
-"""The log of a run for TensorBoard: event files that follow `log.jsonl`, beside it in the folder of the run.
+"""The log of a run for TensorBoard: event files in the folder of the run, made from `log.jsonl`.
 
     tensorboard/events.out.tfevents…     scalars by step, and the configuration for the tab HPARAMS
 
-`log.jsonl` is authoritative: when a run resumes, its log is cut back to the checkpoint, and the event files are written
-again from it. So no step appears twice, even after a kill. Only the time of day of the earlier steps is lost.
-`routelaws convert` reads such a folder back into a results table.
+When a run resumes, its log is cut back to the checkpoint, and the event files are written again from the log. So no
+step appears twice, even after a kill. Only the time of day of earlier steps is lost. `routelaws convert` reads such a
+folder back into a results table.
 
-The package `tensorboard` (by Google, also used by PyTorch) writes the files and reads them in `routelaws convert`,
-so one dependency is enough.
+The package `tensorboard` (by Google, also used by PyTorch) writes the files, and reads them for `routelaws convert`.
 """
 
 import time
@@ -32,7 +31,7 @@ class Board:
     """A `Watch` that writes the logs of runs as event files and passes all events to another `Watch`.
 
     Args:
-        watch: the other one.
+        watch: the other `Watch`.
         runs: {run: (folder, configuration)}.
 
     Raises:
@@ -50,9 +49,9 @@ class Board:
         self._followed: dict[int, _Follower] = {}
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
-        """Take one event; see `training.watch.Watch`. A run sends an event after it has written its log."""
+        """Take an event, see `training.watch.Watch`; a run writes its log before it sends an event."""
         if kind == "start":
-            self._followed.pop(run, None)  # its log may have been cut back
+            self._followed.pop(run, None)  # the log may have been cut back
         elif kind in ("step", "evaluation", "finished", "failed") and self._log(run).exists():
             if run not in self._followed:
                 folder, config = self.runs[run]
@@ -67,7 +66,7 @@ class Board:
 
 
 class _Follower:
-    """Writer of the event file of one run, from the first line of its log on."""
+    """Writer of the event file of a run, from the first line of its log on."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         from tensorboard.compat.proto import event_pb2
@@ -107,8 +106,8 @@ class _Follower:
 def scalars(line: dict) -> dict[str, float]:
     """Return {tag: number} of a line of the log.
 
-    Evaluation losses keep the name of their table column (loss_validation); training scalars are below
-    train/, and the table's statistics of expert loads below load/.
+    Evaluation losses have the name of their table column (loss_validation). Training scalars have the prefix train/,
+    and statistics of expert loads the prefix load/.
     """
     if line["kind"] == "evaluation":
         losses = {name: value for name, value in line.items() if name.startswith("loss_") and value is not None}

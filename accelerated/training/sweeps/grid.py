@@ -1,8 +1,8 @@
-"""A sweep's file: which runs a grid consists of.
+"""A sweep's file: the runs of a grid.
 
     name = "my grid"
 
-    [base]                      # fields of one run, as the flags of `routelaws train` without the dashes
+    [base]                      # fields of a run: the flags of `routelaws train` without dashes
     steps = 600
     vocab_size = 512
 
@@ -10,7 +10,7 @@
     d_model = 16
     heads = 2
 
-    [[runs]]                    # every field may be a list: the product of the lists is run
+    [[runs]]                    # any field may be a list: the grid has all combinations
     router = ["hash", "sinkhorn"]
     experts = [4, 16]
     size = ["small", "large"]
@@ -30,10 +30,10 @@ from ...json_files import misfit, shown
 from ..configuration import TrainConfig, from_mapping, read_toml
 
 FORM = {"name?": str, "base?": dict, "sizes?": {"*": dict}, "runs?": [dict]}
-"""The form of a sweep's file; each field of a run is checked with the run."""
+"""The form of a sweep's file; the fields of each run have their own checks."""
 
 MOST_RUNS = 1000
-"""Default limit on the runs of a grid; a larger grid is usually an unintended product of lists."""
+"""Default limit on the runs of a grid; a larger grid is usually a mistake in its lists."""
 
 
 class Grid(NamedTuple):
@@ -44,7 +44,7 @@ class Grid(NamedTuple):
 
 
 def presets() -> dict[str, Path]:
-    """Return the grids that come with the package, by name."""
+    """Return the files of the package's grids, by name."""
     folder = resources.files(__package__) / "presets"
     return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
 
@@ -55,10 +55,11 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
     Args:
         preset_or_file: a name of `presets`, or a path that ends in .toml.
         overrides: fields that override the file, such as the corpus.
-        most: how many runs are allowed.
+        most: largest number of runs.
 
     Raises:
-        InputError: no such preset or file, too many runs, or an invalid run, which the message names.
+        InputError: there is no such preset or file, it has too many runs, or a run is invalid; the message names the
+            run.
     """
     path = _file_of(preset_or_file)
     content = read_toml(path)
@@ -96,7 +97,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
 
 
 def _file_of(preset_or_file: str) -> Path:
-    """Return the TOML file of a preset, or the given path; raises InputError as `read_grid`."""
+    """Return the TOML file of a preset, or the given path; raise `InputError` like `read_grid`."""
     path = Path(preset_or_file)
     if path.suffix == ".toml":
         return path
@@ -109,7 +110,7 @@ def _file_of(preset_or_file: str) -> Path:
 
 
 def _axes(table: dict) -> dict[str, list]:
-    """Return {field: its values} of a [[runs]]; a field whose type is a list has one value."""
+    """Return {field: values} of a [[runs]] table; a field whose type is a list has one value."""
     lists = ("corpus", "eval")
     return {name: value if isinstance(value, list) and name not in lists else [value] for name, value in table.items()}
 

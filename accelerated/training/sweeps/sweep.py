@@ -4,8 +4,8 @@ sweep folder/
     sweep.json         the resolved grid
     runs/000-dense-…/  one folder per run, see `loop`
     results.csv        the rows of every finished run
-    sessions.json      times of the sweep's sessions, and runs at a time
-    sessions/          the same for tasks of a job array
+    sessions.json      times of the sweep's sessions, and numbers of parallel runs
+    sessions/          the same for the tasks of a job array
 """
 
 import concurrent.futures
@@ -51,7 +51,7 @@ from .sweep_folder import (
 from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8
-"""Runs after which a process drops its compiled programs (about 15 MB per run in the demo)."""
+"""Number of runs after which a process drops its compiled programs (about 15 MB per run in the demo)."""
 
 NOT_IN_PROGRAMS = (
     "seed",
@@ -64,24 +64,24 @@ NOT_IN_PROGRAMS = (
     "init_optimizer",
     "routing",
 )
-"""Fields that are inputs of a run's programs or unused there: runs that differ only in these share programs."""
+"""Fields that do not change the compiled programs of a run; runs that differ only in these share programs."""
 
 STOPPED = "stopped"
-"""Returned by a worker for a run that a signal stopped; no failure message is that short."""
+"""Result of a worker for a run that a signal stopped; failure messages are longer."""
 
 
-_number_trained = [0]  # runs, by this process
+_number_trained = [0]  # runs trained by this process
 
 
 class Part(NamedTuple):
-    """One task of a job array: it trains the runs index, index + of, index + 2 of, ... of the grid."""
+    """A task of a job array; it trains the runs index, index + of, index + 2 of, ... of the grid."""
 
     index: int
     of: int
 
 
 def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
-    """Return the hyper_ids of a task's runs; the task of a trunk also trains the runs that begin there."""
+    """Return the hyper_ids of a task's runs; a task with a trunk also trains all runs of this trunk."""
     trunks = trunks_of(grid)
     runs = range(len(grid.runs))
     return [i for i in runs if part is None or trunks.get(i, i) % part.of == part.index]
@@ -90,7 +90,7 @@ def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
 def trunks_of(grid: Grid) -> dict[int, int]:
     """Return {hyper_id: hyper_id of the trunk} of the runs that begin at a checkpoint of another run, see `trunk`.
 
-    Runs with schedule wsd that differ only in steps share one trunk: the longest of them.
+    Runs with schedule wsd that differ only in steps share a trunk: the longest run.
     """
     groups: dict[str, list[int]] = {}
     for i, run in enumerate(grid.runs):
@@ -102,7 +102,7 @@ def trunks_of(grid: Grid) -> dict[int, int]:
 
 
 def saving(grid: Grid) -> str:
-    """Return one sentence on the steps that trunks save; "" if the grid has no trunks."""
+    """Return a sentence on the steps that trunks save; "" if the grid has no trunks."""
     trunks, steps = trunks_of(grid), sum(run.steps for run in grid.runs)
     if not trunks:
         return ""
@@ -125,20 +125,20 @@ def run_sweep(
 ) -> list[dict]:
     """Train the unfinished runs of a grid, or of a part of it, and return the rows of all finished runs.
 
-    Parts may run at the same time, overlap, be killed and be repeated. Each run has its own lock, and every part writes
-    the table of all finished runs at its end.
+    Parts may run at the same time, overlap, be killed and be repeated. Each run has a lock. Each part ends by writing
+    the table of all finished runs.
 
     Args:
         grid: the runs.
-        folder: of the sweep; made if missing.
-        jobs: runs at a time, each on one thread; None: the number of cores. Always 1 on an accelerator.
-        watch: told what happens.
-        later: hyper_ids of runs to leave for later.
-        part: which runs this process trains; None if it trains all of them.
-        have: a table of the same grid; its finished runs are not trained again.
+        folder: folder of the sweep; made if missing.
+        jobs: number of parallel runs, each on one thread; None for the number of cores; always 1 on an accelerator.
+        watch: called with each event.
+        later: hyper_ids of runs to skip now.
+        part: the runs of this process; None for all runs.
+        have: a table of the same grid; the sweep skips its finished runs.
 
     Raises:
-        InputError: the folder holds something else, the text cannot be used, or runs diverged (the others finish).
+        InputError: the folder has another sweep, the text cannot be used, or runs diverged (other runs finish).
         WorkerDiedError: a worker was killed; start again to resume.
         Resumable: the process was asked to stop; start again to resume.
     """
@@ -180,7 +180,7 @@ def run_sweep(
 
 
 class Task(NamedTuple):
-    """One run of a sweep, as sent to a worker."""
+    """A run of a sweep, as sent to a worker."""
 
     hyper_id: int
     config: TrainConfig
@@ -191,7 +191,7 @@ class Task(NamedTuple):
 
 
 def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
-    """Return the runs of a grid with their folders, trunks, and the checkpoints that they keep for other runs."""
+    """Return the runs of a grid with their folders, trunks, and checkpoints to keep for other runs."""
     folders, trunks = [folder_of_run(folder, i, run) for i, run in enumerate(grid.runs)], trunks_of(grid)
     tasks = [Task(i, run, folders[i], tokens[i]) for i, run in enumerate(grid.runs)]
     for i, trunk in trunks.items():
@@ -232,10 +232,10 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
 
 
 def in_order(tasks: list[Task]) -> list[Task]:
-    """Return the runs in starting order: the longest first, so that short ones fill the end.
+    """Return the runs in starting order: the longest first, so that short runs fill the end.
 
-    Among runs of similar length (within a tenth of a decade), runs that share programs with an earlier run come
-    last: by then the programs are cached.
+    Among runs of similar length (within a tenth of a decade), runs that share programs with an earlier run come last,
+    because the programs are then cached.
     """
     before = Counter()
 
@@ -248,13 +248,13 @@ def in_order(tasks: list[Task]) -> list[Task]:
 
 
 def fields_of_programs(config: TrainConfig) -> dict:
-    """Return the fields of a run that its programs may depend on."""
+    """Return the fields of a run that may change its programs."""
     return {name: value for name, value in config.fields().items() if name not in NOT_IN_PROGRAMS}
 
 
 def cost(config: TrainConfig) -> float:
-    """Return the FLOPs from which the time of a run is estimated."""
-    overhead = 2e5  # per token: the cost of a tiny model, whose FLOPs do not matter
+    """Return FLOPs as an estimate of the time of a run."""
+    overhead = 2e5  # per token: the cost of a tiny model, where FLOPs do not matter
     per_token = 3 * config.accounting().flops_per_token + overhead
     return per_token * config.steps * config.batch_size * config.sequence_length
 
@@ -274,9 +274,8 @@ def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
 
 
 def _train(task: Task, watch: Watch) -> None:
-    """Train a run. JAX's caches are cleared only after several runs, because the next run then compiles small programs
-    and traces JAX's own functions again."""
-    trunk = task.trunk if task.trunk and task.trunk.is_saved() else None  # the losses are the same without it
+    """Train a run; clear JAX's caches only after several runs, because a cleared cache slows the next run."""
+    trunk = task.trunk if task.trunk and task.trunk.is_saved() else None  # the losses are the same without a trunk
     Run(task.config, task.folder, task.tokens, task.hyper_id, watch, trunk=trunk, keep=task.keep).train()
     _number_trained[0] += 1
     if _number_trained[0] % RUNS_KEPT == 0:
@@ -301,7 +300,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
         except BrokenProcessPool as error:
             raise WorkerDiedError("a training process was killed; repeat the command to resume the sweep") from error
         except BaseException:
-            _kill_workers(pool)  # do not wait for runs whose results are no longer needed
+            _kill_workers(pool)  # do not wait for unneeded runs
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -310,7 +309,7 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
 
 
 def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) -> dict[int, str]:
-    """Send the runs to the workers, wait for all, and return {hyper_id: message} of the failed runs.
+    """Send the runs to the workers, wait for all runs, and return {hyper_id: message} of the failed runs.
 
     Raises:
         Resumable: a worker got a signal to stop.
@@ -328,7 +327,7 @@ def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) ->
 
 
 def _stop_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
-    """Tell the workers to save and stop, and wait for them; a second Ctrl-C kills them."""
+    """Tell the workers to save and stop, and wait for the workers; a second Ctrl-C kills the workers."""
     with held():
         try:
             for process in list(pool._processes.values()):
@@ -356,7 +355,7 @@ def _pass_on(events, over: threading.Event, watch: Watch) -> None:
 
 
 def _start_worker(sender, lock) -> None:
-    """Prepare a worker process; events go through `sender`, one process at a time."""
+    """Prepare a worker process; it sends events through `sender`, under `lock`."""
     global _sender, _lock
     _sender, _lock = sender, lock
     start_worker()

@@ -1,11 +1,11 @@
-"""The files in the folder of a sweep besides its runs: the grid, the table and the sessions.
+"""The files in the folder of a sweep except its runs: the grid, the table and the sessions.
 
 sweep.json         the resolved grid                                       `claim_sweep_folder`, `read_plan`
 runs/000-dense-…/  one folder per run                                      `folder_of_run`, `is_finished`
 results.csv        the rows of every finished run                          `collect_rows`
-have.csv           rows of runs that were trained elsewhere                `keep_had`, `read_had`
-sessions.json      times of the sweep's sessions, and runs at a time       `session`, `read_sessions`
-sessions/          the same for tasks of a job array, one file per task
+have.csv           rows of finished runs of another folder                 `keep_had`, `read_had`
+sessions.json      times of the sweep's sessions, and parallel runs        `session`, `read_sessions`
+sessions/          the same for the tasks of a job array, one file per task
 """
 
 import json
@@ -26,20 +26,20 @@ from ..runs.run_folder import read_config, read_results
 from .grid import Grid
 
 HAVE = "have.csv"
-"""Rows of runs that a sweep need not train, from a table of the same grid (`routelaws sweep --have TABLE`).
+"""File with the rows of runs that a sweep skips, from a table of the same grid (`routelaws sweep --have TABLE`).
 
-Later commands count these runs as finished. A run that is finished in the folder overrides its rows here.
+Later commands count these runs as finished. A finished run of the folder overrides its rows of this file.
 """
 
 SESSION = {"started": NUMBER, "last": NUMBER, "jobs?": int, "cores?": int}
 """The form of a session."""
 
 HEARTBEAT = 2.0
-"""Seconds between two updates of a session's last time."""
+"""Seconds between updates of a session's last time."""
 
 
 def check_sweep_folder(folder: Path, grid: Grid) -> None:
-    """Raise `InputError` if the folder of a sweep is used for something else."""
+    """Raise `InputError` if a folder has other content than this sweep."""
     folder = Path(folder)
     if os.path.exists(folder / "sweep.json"):
         planned = read_plan(folder).runs
@@ -62,7 +62,7 @@ def claim_sweep_folder(folder: Path, grid: Grid) -> None:
     """Make the folder of a sweep and write its grid.
 
     Raises:
-        InputError: another sweep has claimed it.
+        InputError: the folder has another sweep.
     """
     make_folder(folder)
     write_once(Path(folder) / "sweep.json", _description(grid))
@@ -78,7 +78,7 @@ def read_plan(folder: Path) -> Grid:
     """Return the grid of the sweep in a folder.
 
     Raises:
-        InputError: the folder holds no sweep, or its description cannot be read.
+        InputError: the folder has no sweep, or sweep.json cannot be read.
     """
     path = Path(folder) / "sweep.json"
     try:
@@ -101,7 +101,7 @@ def is_finished(folder: Path, config: TrainConfig) -> bool:
     try:
         rows = read_results(folder)[0]
     except InputError:
-        return False  # a damaged table: the run itself reports it
+        return False  # the run itself reports a damaged table
     return _are_of_all_steps(rows, config)
 
 
@@ -110,9 +110,9 @@ def _are_of_all_steps(rows: list[dict], config: TrainConfig) -> bool:
 
 
 def collect_rows(folder: Path) -> list[dict]:
-    """Write results.csv of a sweep from the tables of its finished runs, and return its rows.
+    """Write results.csv of a sweep from the tables of its finished runs, and return the rows.
 
-    Tasks of a job array do this one at a time, each after its runs, so the last one writes the complete table.
+    Each task of a job array calls this after its runs, under a lock, so the last task writes the complete table.
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
@@ -120,7 +120,7 @@ def collect_rows(folder: Path) -> list[dict]:
         for i, (run_folder, config) in enumerate(_runs(folder)):
             try:
                 rows_of_run = read_results(run_folder)[0]
-            except InputError:  # the run or the report reports it
+            except InputError:  # the run or the report reports this error
                 rows_of_run = before.get(i, [])
             rows += rows_of_run if _are_of_all_steps(rows_of_run, config) else had.get(i, [])
         write_rows(folder / "results.csv", rows)
@@ -128,7 +128,7 @@ def collect_rows(folder: Path) -> list[dict]:
 
 
 def check_collected(folder: Path) -> None:
-    """Raise `InputError` if results.csv of a sweep has rows that its finished runs lack, which would be lost."""
+    """Raise `InputError` if a new results.csv of a sweep would lose rows."""
     table = _collected(folder)
     for i, (run_folder, config) in enumerate(_runs(folder) if table else []):
         if i in table and is_finished(run_folder, config):
@@ -167,13 +167,13 @@ def _runs(folder: Path) -> list[tuple[Path, TrainConfig]]:
 
 @contextmanager
 def session(folder: Path, started: float, jobs: int, task: str | None = None) -> Iterator[None]:
-    """Record the start of this session and, while it lasts, its last time.
+    """Record the start of this session and, until it ends, its last time.
 
     Args:
-        folder: of the sweep.
-        started: in seconds since 1970.
-        jobs: runs at a time.
-        task: name of a task of a job array, with its own file in sessions/; None for sessions.json.
+        folder: folder of the sweep.
+        started: start of the session, in seconds since 1970.
+        jobs: number of parallel runs.
+        task: name of a task of a job array (its file is in sessions/); None for sessions.json.
     """
     path = folder / "sessions.json" if task is None else make_folder(folder / "sessions") / f"{task}.json"
     sessions = _read_list(path)
@@ -181,7 +181,7 @@ def session(folder: Path, started: float, jobs: int, task: str | None = None) ->
     over, before = threading.Event(), time.monotonic() - max(0.0, time.time() - started)
 
     def note():
-        current["last"] = started + time.monotonic() - before  # the clock of the day may jump
+        current["last"] = started + time.monotonic() - before  # the time of day may jump
         write_atomically(path, json.dumps([*sessions, current], indent=1))
 
     def beat():
@@ -201,7 +201,7 @@ def session(folder: Path, started: float, jobs: int, task: str | None = None) ->
 
 
 def read_sessions(folder: Path) -> list[dict]:
-    """Return the sessions of a sweep so far: started and last in seconds since 1970, jobs, cores."""
+    """Return the sessions of a sweep: started and last in seconds since 1970, jobs, cores."""
     folder = Path(folder)
     paths = [folder / "sessions.json", *sorted((folder / "sessions").glob("*.json"))]
     return [session for path in paths for session in _read_list(path)]
@@ -217,7 +217,7 @@ def _read_list(path: Path) -> list[dict]:
 
 
 def read_had(folder: Path) -> dict[int, list[dict]]:
-    """Return the rows in have.csv of a sweep by hyper_id; none if there is no such file."""
+    """Return the rows in have.csv of a sweep by hyper_id; {} without such a file."""
     return _by_run(read_rows(Path(folder) / HAVE))
 
 
@@ -230,12 +230,12 @@ def _by_run(rows: list[dict]) -> dict[int, list[dict]]:
 
 
 def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict]:
-    """Return the rows of a table for the runs of a grid that are finished there.
+    """Return the rows of the finished runs of a table, after checks against the grid.
 
     Args:
         table: results.csv of a sweep of the same grid.
         grid: the runs.
-        unique_tokens: of the training text of each run.
+        unique_tokens: number of tokens of the training text of each run.
 
     Raises:
         InputError: the table is missing, or a row does not match the run of the grid with its hyper_id.
@@ -255,7 +255,7 @@ def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict
 
 
 def _difference(row: dict, config: TrainConfig, unique_tokens: int) -> str:
-    """Return the column in which a row differs from its run of the grid; "" if none."""
+    """Return the first column in which a row differs from its run of the grid; "" if none."""
     planned = run_columns(config) | {"unique_tokens": unique_tokens}
     for name, value in planned.items():
         cell = row.get(name, "")

@@ -1,17 +1,16 @@
-"""Batches of tokens: windows of the token files, shuffled and fed by grain, with a position that can be saved.
+"""Batches of tokens: shuffled windows of the token files, with a position that a checkpoint can save.
 
-A window is S+1 consecutive tokens: S inputs, and the token after each as its target. Windows start every S tokens, so
-each target is in one window and is used once per epoch:
+A window has S+1 consecutive tokens: S inputs, and the next token of each input as its target. Windows start every S
+tokens, so each token is the target of one window, once per epoch:
 
     tokens     0  1  2  3  4  5  6  7  8      S = 4
     window 0   0  1  2  3  4
     window 1               4  5  6  7  8
 
-The stream of training windows is one epoch after another; (seed, epoch) determines the order of each epoch. Batch
-number i has the windows i*b ... i*b + b - 1 of that stream, so a batch may reach from one epoch into the next. The
-position is thus a single number. Our choice: grain counts and keeps the position, while the order of an epoch is one
-NumPy permutation and one indexing of the memory-mapped tokens reads all batches of a call. Grain's shuffle takes 0.3
-ms for 32 windows, ten times longer.
+The training stream is one epoch after another; (seed, epoch) determines the order of each epoch. Batch i has the
+windows i*b ... i*b + b - 1 of this stream, so a batch may reach into the next epoch. The position is therefore a single
+number. Our choice: grain keeps the position. The order of an epoch is a NumPy permutation, and a single indexing of the
+memory-mapped tokens reads all batches of a call. Grain's shuffle takes 0.3 ms for 32 windows, ten times longer.
 """
 
 import math
@@ -30,21 +29,20 @@ from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
 
 MOST_ENCODED = 2**22
-"""Characters of another text that an evaluation may always encode; this takes seconds."""
+"""Number of characters of another text that an evaluation always encodes; this takes seconds."""
 
 ENCODED_FOR_ONE = 16
-"""Characters of another text that an evaluation may encode for each token it needs."""
+"""Largest number of characters of another text that an evaluation encodes for each token that it needs."""
 
 
 class TrainingBatches(grain.DatasetIterator):
     """An endless iterator of batches [b, S+1] int32, made by `training_batches`.
 
-    It is a grain iterator, so the checkpoint handlers of grain and orbax can save it.
+    It is a grain iterator, so the checkpoint handlers of grain and orbax can save its position.
     """
 
     def __init__(self, batches: grain.DatasetIterator, identity: dict, read: Callable[[int, int], np.ndarray]):
-        """Take the iterator of batches, the settings on which a saved position depends, and a function that
-        returns a number of batches from a given batch on."""
+        """Take the iterator, the settings of a saved position, and a function (first batch, number) -> batches."""
         super().__init__(batches)
         self._batches, self._identity, self._read = batches, identity, read
         self._ahead: tuple[int, np.ndarray] | None = None
@@ -54,7 +52,7 @@ class TrainingBatches(grain.DatasetIterator):
         return next(self._batches)
 
     def read_ahead(self, n: int) -> None:
-        """Read the next n batches now, for a call of `stacked`; the position stays where it is."""
+        """Read the next n batches now, for a later call of `stacked`; keep the position."""
         position = self._position()
         self._ahead = position, self._read(position, n)
 
@@ -70,7 +68,7 @@ class TrainingBatches(grain.DatasetIterator):
         return self._batches.get_state()["next_index"]
 
     def get_state(self) -> dict:
-        """Return the position, as plain numbers and strings that can be written as JSON."""
+        """Return the position as JSON values."""
         return {"next_batch": self._position(), **self._identity}
 
     def set_state(self, state: dict) -> None:
@@ -94,15 +92,15 @@ def training_batches(
     """Return an endless, deterministic iterator over shuffled windows of the training tokens.
 
     Args:
-        token_files: what `prepare_tokens` returned.
+        token_files: result of `prepare_tokens`.
         sequence_length: S.
         batch_size: b, windows per batch.
         seed: any integer; it determines the order of each epoch.
-        rows: which of the b windows to read, for one of several processes; all if None.
+        rows: the windows of a batch to read, for one of several processes; None for all b.
 
     Returns:
-        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; only of `rows` if they are
-        given. It starts no threads.
+        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; with `rows`, only these windows. It
+        starts no threads.
 
     Raises:
         InputError: the training text is too small for one batch.
@@ -110,13 +108,13 @@ def training_batches(
     windows = _count_windows("the training text", token_files.train_tokens, sequence_length, batch_size)
     gather = _gatherer(load_tokens(token_files.train, token_files.dtype), sequence_length)
 
-    @lru_cache(maxsize=2)  # a batch reaches into two epochs at most
+    @lru_cache(maxsize=2)  # a batch has windows of at most two epochs
     def order(epoch: int) -> np.ndarray:
         key = blake2b(f"{seed} {epoch}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).permutation(windows)
 
     def read(number: int, count: int) -> np.ndarray:
-        """Return `count` consecutive batches, [count, b, S+1], by one indexing operation."""
+        """Return `count` consecutive batches, [count, b, S+1], by a single indexing operation."""
         first, wanted, chosen = number * batch_size, count * batch_size, [np.empty(0, int)]
         while wanted > 0:
             epoch, begin = divmod(first, windows)
@@ -143,12 +141,12 @@ def validation_batches(
 ) -> EvaluationText:
     """Return evenly spaced windows of the validation tokens; every call returns the same windows.
 
-    The first windows alone would be only a few documents: a model of the demo has a loss of 2.49 on the first 131,072
-    tokens of the standard library's validation text, and of 2.71 on all 1.1 million.
+    The first windows alone would have only a few documents. For example, a model of the demo has a loss of 2.49 on the
+    first 131,072 tokens of the standard library's validation text, but 2.71 on all 1.1 million tokens.
 
     Returns:
-        `EvaluationText`; n is `num_batches`, or as many whole batches as there are. No target is in two windows. A
-        document is a piece of text as `corpus.cut` leaves it: a long file counts as several.
+        `EvaluationText`; n is `num_batches`, or the number of whole batches if this is smaller. No target is in two
+        windows. A document is a piece of text from `corpus.cut`: a long file has several.
 
     Raises:
         InputError: the validation text is too small for one batch.
@@ -163,10 +161,10 @@ def windows_of_text(
     """Return evenly spaced windows of another text, for evaluation, in the tokens of `token_files`.
 
     Args:
-        path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. If a
-            text has more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` for each token that is
-            wanted), only pieces at equal steps are encoded, in the order of a hash of their names.
-        token_files: whose tokenizer to use.
+        path: a file, folder or pattern, as for `read_corpus`. The text is not split, and duplicates stay. If a text has
+            more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` per needed token), only pieces at equal
+            steps are encoded, in the order of a hash of their names.
+        token_files: the files with the tokenizer.
 
     Returns:
         `EvaluationText` as from `validation_batches`.
@@ -188,7 +186,7 @@ def windows_of_text(
 
 
 def _equal_steps(number: int, chosen: int) -> np.ndarray:
-    """Return `chosen` of 0 ... number - 1 at equal steps: the middles of as many equal stretches, rounded down."""
+    """Return `chosen` numbers from 0 ... number - 1 at equal steps: the middles of equal intervals, rounded down."""
     return (2 * np.arange(chosen) + 1) * number // (2 * max(1, chosen))
 
 
@@ -197,9 +195,9 @@ def _spread_windows(
 ) -> EvaluationText:
     """Return up to `num_batches` batches of evenly spaced windows of `tokens`.
 
-    The windows of a batch are n chosen windows apart: a router that groups sequences would otherwise show a window the
-    text that follows it, in the next row of its batch. With a single batch the windows are neighbours nevertheless, and
-    a document longer than n windows is grouped with its own later text.
+    The windows of a batch are n chosen windows apart. Otherwise a router that groups sequences would show a window its
+    following text, in the next row of the batch. A single batch still has neighbouring windows, and a document longer
+    than n windows shares a group with its later text.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches; at least 1 is needed")
@@ -211,7 +209,7 @@ def _spread_windows(
 
 
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
-    """Return the positions of the end-of-document tokens; reads in parts, because the text may exceed the memory."""
+    """Return the positions of the end-of-document tokens; read in parts, because the text may exceed the memory."""
     part = 2**24
     ends = [
         start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)
@@ -220,10 +218,10 @@ def _document_ends(tokens: np.ndarray) -> np.ndarray:
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:
-    """Return how many windows the tokens give.
+    """Return the number of windows of the tokens.
 
     Raises:
-        InputError: fewer than one batch.
+        InputError: the windows do not fill a batch.
     """
     if sequence_length < 1 or batch_size < 1:
         raise InputError(f"sequence length {sequence_length} and batch size {batch_size}; both must be at least 1")
@@ -238,10 +236,10 @@ def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int
 
 
 def _gatherer(tokens: np.ndarray, sequence_length: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads windows [...] from the tokens as [..., S+1] int32."""
+    """Return a function from numbers of windows [...] to their tokens [..., S+1] int32."""
     all_windows = np.lib.stride_tricks.sliding_window_view(tokens, sequence_length + 1)[::sequence_length]
 
     def gather(windows: np.ndarray) -> np.ndarray:
-        return all_windows[windows].astype(np.int32)  # whole rows take a quarter of the time of one index per token
+        return all_windows[windows].astype(np.int32)  # indexing rows takes a quarter of the time of indexing tokens
 
     return gather

@@ -1,16 +1,16 @@
-"""The text a model is trained on: find, read, remove duplicates, cut into pieces, split in two.
+"""The training text of a model: find, read, remove duplicates, cut into pieces, split in two.
 
     1. FIND    `standard_library_files` or `find_files`    which files, and the name of each
     2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; undecodable files are counted
-    3. UNIQUE  `without_duplicates`                        a text counts once, under its first name
+    3. UNIQUE  `without_duplicates`                        a repeated text keeps its first name
     4. CUT     `cut`                                       long documents become pieces, at line ends where possible
     5. SPLIT   `split`                                     by a hash of the name of the piece
 
-The name of a document is its path relative to the folder that was given (or to the fixed part of a pattern, or its
-file name alone). So the same text is split in the same way in any folder. From 1 MB on the length of a piece is fixed,
-so adding a file does not move other pieces.
+The name of a document is its path relative to the given folder, or to the fixed part of a pattern; a single file has
+its file name. So the same text is split in the same way in any folder. Texts of 1 MB or more have pieces of a fixed
+length, so a new file does not move other pieces.
 
-The whole text is held in memory: about twice its size on disk while it is read.
+The whole text is in memory. Reading needs about twice its size on disk.
 """
 
 import glob
@@ -30,10 +30,10 @@ from ...files import opened
 from ...wording import in_short, plural
 
 SPLIT_RULE = "1"
-"""Version of steps 3 to 5; part of the content hash, so that a changed rule never uses an old cache."""
+"""Version of steps 3 to 5; part of the content hash, so a changed rule never uses an old cache."""
 
 VALIDATION_SHARE = 1 / 16
-"""Share of the pieces that go to validation, in expectation."""
+"""Expected share of the pieces in the validation text."""
 
 PIECE = 32_768
 """Longest piece, in characters."""
@@ -42,43 +42,45 @@ SHORTEST_PIECE = 256
 """Shortest piece, in characters."""
 
 FEWEST_PIECES = 32
-"""A text shorter than this many `PIECE`s is cut into smaller pieces, so that both parts of the split get some."""
+"""A text shorter than this many `PIECE`s is cut into smaller pieces, so that both parts of the split have pieces."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Document(NamedTuple):
-    """A piece of text, and the name that decides its split."""
+    """A piece of text, and the name that determines its split."""
 
     name: str  # relative path, with "#000001" for the second piece of a document and ":0000001" for the first line
-    text: str  # not empty; line ends are as they were in the file
+    text: str  # not empty; with the line ends of the file
 
 
 class Source(NamedTuple):
-    """A file to read. Sorts by name."""
+    """A file to read; files sort by name."""
 
-    name: str  # relative, with "/" between its parts on every system
+    name: str  # relative, with "/" as separator on every system
     path: str
-    lenient: bool  # whether files that are not UTF-8 are counted and skipped; otherwise they are errors
+    lenient: bool  # whether a file that is not UTF-8 is counted and skipped; else it is an error
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text, split. `training` is in the order of the names; `validation` in the order of their hashes, so that its
-    first few tokens are a fair sample of all of it."""
+    """A split text. `training` is in the order of the names, and `validation` in the order of their hashes.
+
+    The first tokens of `validation` are therefore a fair sample of the whole.
+    """
 
     description: str
     training: tuple[Document, ...]
     validation: tuple[Document, ...]
-    files_read: int  # files whose text was used or found to be a duplicate
-    files_undecodable: int  # skipped files, which are not UTF-8
-    duplicates_removed: int  # documents that repeat the text of an earlier name
+    files_read: int  # files that were used, or that are duplicates
+    files_undecodable: int  # skipped files that are not UTF-8
+    duplicates_removed: int  # documents with the text of an earlier document
     bytes: int  # length of all text in UTF-8
-    content_hash: str  # 32 hexadecimal digits over the rule, every name and every text
-    files: dict[str, str]  # {name: digest} of each file whose text was read
+    content_hash: str  # 32 hexadecimal digits of a hash of the rule, every name and every text
+    files: dict[str, str]  # {name: digest} of each file that was read
 
     def summary(self) -> str:
-        """Return one line for a log."""
+        """Return a line for a log."""
         return (
             f"{self.description}: {self.bytes:,} bytes in {plural(self.files_read, 'file', ',')} "
             f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
@@ -87,7 +89,7 @@ class Corpus:
 
 
 def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
-    """Read and split the text to train on.
+    """Read and split the training text.
 
     Args:
         paths: files, folders, and glob patterns of files (`**` goes through folders). In a folder, every file at any
@@ -96,11 +98,11 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
             interpreter's standard library.
 
     Returns:
-        The corpus. Files that are not UTF-8 are left out and counted, unless they were named one by one.
+        The corpus. Files that are not UTF-8 are skipped and counted, unless `paths` names them individually.
 
     Raises:
-        InputError: there are no files, one cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
-            a `.jsonl` has no text, or there is too little text for two pieces.
+        InputError: there are no files, a file cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
+            a `.jsonl` has no text, or the text is too short for two pieces.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [os.fspath(paths)]
@@ -132,7 +134,7 @@ def standard_library_files() -> list[Source]:
     """Return the `.py` files of the running interpreter's standard library, without installed packages.
 
     Raises:
-        InputError: this interpreter keeps no source on disk (a frozen or zipped one).
+        InputError: this interpreter has no source files (it is frozen or zipped).
     """
     root = sysconfig.get_path("stdlib")
     files = _walk(root, skip=("site-packages", "dist-packages")) if os.path.isdir(root) else ()
@@ -162,8 +164,8 @@ def find_files(paths: Iterable[str]) -> list[Source]:
         if not matches:
             raise InputError(f"{path}: no files there")
         sources += matches
-    # A folder, a pattern or a link may name the same file twice: its shortest path counts. Sorting makes the result
-    # independent of the order of the arguments, and puts a strict mention before a lenient one.
+    # A folder, a pattern or a link may name the same file twice: the shortest path counts. Sorting makes the result
+    # independent of the order of the arguments, and puts strict entries before lenient entries.
     once = {}
     for source in sorted(sources, key=lambda source: (source.name.count("/"), source)):
         once.setdefault(os.path.realpath(source.path), source)
@@ -181,7 +183,7 @@ def _why_not_there(path: str) -> str:
 
 
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
-    """Yield every file below `root` with no hidden part in its path; folders that are links are not entered."""
+    """Yield every file below `root` whose path has no hidden part; do not follow links to folders."""
 
     def refuse(error: OSError):
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
@@ -229,10 +231,10 @@ def digest_of_texts(documents: Iterable[Document]) -> str:
 
 
 def _read_file(source: Source) -> list[Document] | None:
-    """Return the documents of one file: one, or one per line of a `.jsonl`, without empty ones.
+    """Return the non-empty documents of a file: the text, or a document for each line of a `.jsonl`.
 
     Returns:
-        None where the file is not UTF-8 and `source.lenient`.
+        None if the file is not UTF-8 and `source.lenient` is true.
     """
     text = _decode(_read_bytes(source.path), source)
     if text is None:
@@ -254,7 +256,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _decode(data: bytes, source: Source) -> str | None:
-    """Return `data` as text without a byte order mark; line ends stay as they are."""
+    """Return `data` as text without a byte order mark, with unchanged line ends."""
     start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
     try:
         return data[start:].decode("utf-8")
@@ -276,7 +278,7 @@ def _json_lines(text: str, source: Source) -> Iterator[Document]:
             continue
         try:
             content = json.loads(line)["text"]
-            content.encode("utf-8")  # a lone surrogate, as in "\ud800", is valid JSON but no text
+            content.encode("utf-8")  # a lone surrogate, as in "\ud800", is valid JSON but not text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError(
                 f'{source.path}, line {number}: not a JSON object with a string of Unicode text under "text"'
@@ -296,10 +298,10 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
 
 
 def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
-    """Return the documents, with long ones cut into pieces of `PIECE` characters (fewer if the text is short).
+    """Return the documents; cut long documents into pieces of `PIECE` characters (fewer if the text is short).
 
     Raises:
-        InputError: there is no text, or too little for two pieces.
+        InputError: there is no text, or not enough for two pieces.
     """
     total = sum(len(document.text) for document in documents)
     if not total:
@@ -315,7 +317,7 @@ def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
 
 
 def cut(document: Document, longest: int) -> list[Document]:
-    """Return the document in pieces of at most `longest` characters that together are the document.
+    """Return the document as pieces of at most `longest` characters.
 
     A piece ends at the last line end in its second half, or at `longest` characters if there is none.
     """
@@ -339,8 +341,8 @@ def cut(document: Document, longest: int) -> list[Document]:
 def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     """Return (training, validation): validation has the pieces whose name hashes below `VALIDATION_SHARE`.
 
-    The piece with the smallest hash is always for validation, and the piece with the largest hash never, so that
-    neither part is empty. At least two pieces are needed.
+    The piece with the smallest hash always goes to validation, and the piece with the largest hash to training, so
+    neither part is empty. The function needs at least two pieces.
     """
     ranked = sorted(pieces, key=lambda piece: (name_hash(piece.name), piece))
     below = sum(name_hash(piece.name) < VALIDATION_SHARE for piece in ranked)
@@ -349,7 +351,7 @@ def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Docum
 
 
 def name_hash(name: str) -> float:
-    """Return a number in [0, 1) that depends only on the name, not on the machine or the version of Python."""
+    """Return a number in [0, 1) that depends on the name alone, not on the machine or the version of Python."""
     digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=6)
     return int.from_bytes(digest.digest(), "big") / 2**48
 

@@ -1,8 +1,8 @@
-"""The table of a hash model, made from the training text before the first step and kept in the run's folder.
+"""The table of a hash model, made from the training text before the first step and stored in the run's folder.
 
-`hash_table.npy` is an array from token id to expert ids, [V, k G] int32, that any other program can read with NumPy.
-The hash of two tokens (bigram) is a table [2, V]. The hash of positions needs no table; the remainder needs none
-either, but its table is written.
+`hash_table.npy` has the expert ids of each token id, [V, k G] int32, for any program with NumPy. The hash of two tokens
+(bigram) has a table [2, V]. The hash of positions has no table. The remainder needs no table, but the run writes its
+table.
 """
 
 from hashlib import blake2b
@@ -20,19 +20,19 @@ from ..runs.weights import load_run
 from .tokens import TokenFiles, load_tokens
 
 COUNTED = 1 << 24
-"""Tokens that are counted at a time."""
+"""Number of tokens to count at a time."""
 
 LARGEST = 1e100
-"""Number of embeddings in one part."""
+"""Largest absolute value of an embedding."""
 
 
 def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
-    """Return the table of a run: the table in its folder if experts were trained with it, else a new table.
+    """Return the table of a run: the table in its folder if the run is trained, else a new table.
 
     Args:
         config: the run.
-        tokens: its corpus.
-        folder: of the run.
+        tokens: the corpus.
+        folder: folder of the run.
         trained: whether the run has a checkpoint.
 
     Raises:
@@ -48,12 +48,12 @@ def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, train
 
 
 def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> np.ndarray | None:
-    """Return the table of a run; None for a router that has none.
+    """Return the table of a run; None for a router without a table.
 
     Args:
-        config: the run. Random tables follow from its seed.
-        tokens: its corpus.
-        tokenizer: the file of its tokenizer; a run whose embeddings are used must have the same one.
+        config: the run; its seed determines random tables.
+        tokens: the corpus.
+        tokenizer: the file of the tokenizer; a run that provides embeddings must have the same tokenizer.
 
     Raises:
         InputError: the embeddings cannot be used.
@@ -73,7 +73,7 @@ def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> n
 
 
 def count_tokens(tokens: TokenFiles, vocab_size: int) -> np.ndarray:
-    """Return how often each token occurs in the training text, [V] int64."""
+    """Return the number of occurrences of each token in the training text, [V] int64."""
     text, counts = load_tokens(tokens.train, tokens.dtype), np.zeros(vocab_size, np.int64)
     for first in range(0, len(text), COUNTED):
         counts += np.bincount(text[first : first + COUNTED], minlength=vocab_size)
@@ -84,7 +84,7 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
     """Return token embeddings [V, d] from a .npy file, or from the last checkpoint of a run.
 
     Raises:
-        InputError: no such file or run, another shape, or a run with another tokenizer.
+        InputError: there is no such file or run, the shape differs, or the run has another tokenizer.
     """
     if path.is_dir():
         theirs = path / "tokenizer.model"

@@ -1,4 +1,4 @@
-"""Pack a tree of arrays into a few long arrays, because the time of a small checkpoint grows with the number of arrays.
+"""Pack a tree of arrays into a few long arrays, because writing many small arrays is slow.
 
     {"a": [[1.0, 2.0]], "b": [7], "c": 3.0}     float32  1.0 2.0 3.0
                                                 int32    7
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 PIECE = 2**26
-"""Largest piece in bytes, so that several can be written at a time."""
+"""Largest piece in bytes, so that several pieces can be written in parallel."""
 
 
 class MisfitError(ValueError):
@@ -20,7 +20,7 @@ class MisfitError(ValueError):
 
 
 Pieces = dict[str, list[np.ndarray]]
-"""The numbers of each dtype, by its name."""
+"""The numbers of each dtype, by the name of the dtype."""
 
 
 def packed(tree: dict) -> Pieces:
@@ -39,7 +39,7 @@ def _cut(leaves: list) -> list[np.ndarray]:
 
 
 def unpacked(pieces: Pieces, like: dict) -> dict:
-    """Return the tree that was packed; its arrays are views of the pieces if each dtype has one piece.
+    """Return the packed tree; its arrays are views of the pieces if each dtype has one piece.
 
     Args:
         pieces: from `packed`.
@@ -52,7 +52,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
     sizes = dict.fromkeys((leaf.dtype for leaf in leaves), 0)
     for leaf in leaves:
         sizes[leaf.dtype] += math.prod(leaf.shape)
-    needed = {dtype.name: size for dtype, size in sizes.items()}  # NumPy builds the name at each access
+    needed = {dtype.name: size for dtype, size in sizes.items()}  # NumPy builds `dtype.name` at each access
     packed_sizes = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
     if packed_sizes != needed:
         raise MisfitError(f"it holds {_counts(packed_sizes)}, needed: {_counts(needed)}")

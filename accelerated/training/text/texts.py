@@ -1,4 +1,4 @@
-"""The texts of a run for training and evaluation, and whether they have changed since it began."""
+"""The texts of a run for training and evaluation, and a check for changes since the run began."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def open_text(
 
     Args:
         config: the run.
-        tokens: its corpus.
-        rows: which sequences of a training batch to read; None for all.
+        tokens: the corpus.
+        rows: the sequences of a training batch to read; None for all.
 
     Raises:
         InputError: a text is missing or too small for the run.
@@ -46,12 +46,12 @@ def check_text(
     """Return the digests of the texts of a run, see `record`.
 
     Args:
-        folder: of the run.
-        recorded: the digests when it began; {} for a new run.
-        tokens: its corpus.
-        sets: its evaluation texts.
+        folder: folder of the run.
+        recorded: the digests at the start of the run; {} for a new run.
+        tokens: the corpus.
+        sets: the evaluation texts.
         config: the run.
-        remedy: the alternative to restoring a text.
+        remedy: the remedy besides restoring the text.
 
     Raises:
         InputError: a text has changed; the message names it and both digests.

@@ -1,16 +1,16 @@
 """A SentencePiece tokenizer: byte-pair encoding that restores every text exactly.
 
-The paper probably used SentencePiece. The settings are our choice and lose nothing: no
-normalisation, no added space, runs of spaces kept (and allowed as pieces, since source code is full
-of them), and bytes for every character that has no piece. Identifiers:
+The paper probably used SentencePiece. The settings are our choice and lose no information: no normalisation, no added
+space, pieces for runs of spaces (frequent in source code), and bytes for characters without a piece. Identifiers:
 
     0            <unk>, never produced
     1            the end of a document
-    2            "\\n"; pieces never reach across a line end
+    2            "\
+    "; no piece crosses a line end
     3 ... 258    the 256 bytes
     259 ... V-1  learned pieces and single characters
 
-Training is deterministic: the same text and V give the same bytes of the model.
+Training is deterministic: the same text and V give the same model file.
 """
 
 import io
@@ -24,25 +24,25 @@ from ...errors import InputError
 UNKNOWN, END_OF_DOCUMENT, LINE_END = 0, 1, 2
 
 FIXED_PIECES = 3 + 256
-"""Number of fixed pieces: the three above and the bytes."""
+"""Number of fixed pieces: the three special pieces and the bytes."""
 
 SMALLEST_VOCABULARY = 264
-"""The fixed pieces and a few characters: SentencePiece cannot train without any."""
+"""The fixed pieces and a few characters; SentencePiece needs some characters to train."""
 
 SAMPLE = 16_000_000
 """Largest training sample, in characters: 8 MB and 30 MB differ in tokens per byte by less than 1 %."""
 
 LONGEST_LINE = 4096
-"""Longer lines are cut in training, in characters: SentencePiece would leave them out."""
+"""Longest training line, in characters; longer lines are cut, because SentencePiece would skip them."""
 
 SPACE_SYMBOL = "\u2581"
-"""SentencePiece's symbol for a space; if the text contains this character, it is encoded as its three bytes."""
+"""SentencePiece's symbol for a space; a text with this character is encoded with the three bytes of the character."""
 
 NEVER_LEARNED = ("\n", "\t", "\0", SPACE_SYMBOL)
-"""Characters that SentencePiece cannot learn; all but the line end are encoded as bytes."""
+"""Characters that SentencePiece cannot learn; except the line end, they are encoded as bytes."""
 
 COVERAGE = 0.9995
-"""Share of the text whose characters get their own piece; rarer characters are encoded as bytes."""
+"""Share of the text that characters with a piece cover; rarer characters are encoded as bytes."""
 
 
 class Tokenizer:
@@ -53,8 +53,8 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes):
-        """Take the bytes of a SentencePiece model that `train_tokenizer` made."""
-        import sentencepiece  # imported here: reports of run folders do not need it
+        """Take the bytes of a SentencePiece model from `train_tokenizer`."""
+        import sentencepiece  # imported here, because reports of run folders do not need it
 
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
@@ -62,7 +62,7 @@ class Tokenizer:
         self._space_symbol = [first_byte + byte for byte in SPACE_SYMBOL.encode("utf-8")]
 
     def encode(self, text: str) -> list[int]:
-        """Return the identifiers of a text; no end of document is added."""
+        """Return the identifiers of a text, without an end of document."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -81,7 +81,7 @@ class Tokenizer:
         return first
 
     def decode(self, identifiers: Iterable[int]) -> str:
-        """Return the text. Ends of documents give nothing; bytes that are not UTF-8 give U+FFFD."""
+        """Return the text without ends of documents; bytes that are not UTF-8 become U+FFFD."""
         return self._processor.decode([int(i) for i in identifiers])
 
 
@@ -89,14 +89,14 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
     """Train a tokenizer with exactly `vocab_size` pieces.
 
     Args:
-        texts: the training text; of more than `SAMPLE` characters every n-th text is used.
-        vocab_size: V, from `SMALLEST_VOCABULARY` to what the text supports.
+        texts: the training texts; beyond `SAMPLE` characters, every n-th text is used.
+        vocab_size: V, from `SMALLEST_VOCABULARY` to the limit of the text.
 
     Returns:
         The bytes of the SentencePiece model.
 
     Raises:
-        InputError: V is too small, or the text too small for V; the message gives the limit.
+        InputError: V is too small, or the text is too small for V; the message gives the limit.
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
@@ -104,7 +104,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
             "piece"
         )
     sample = _sample(texts)
-    pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # more than any text of this length supports
+    pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # no text supports more
     # At first, at most half of the learned pieces are single characters. So a text with many characters (such as
     # Chinese) leaves room for pairs in a small vocabulary. A text with too few pairs may fill it with characters.
     for share in (2, 1):
@@ -123,7 +123,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
 
 
 def _train(lines: Iterator[str], vocab_size: int) -> bytes:
-    """Return the bytes of a model trained on the lines; SentencePiece raises RuntimeError where it cannot."""
+    """Return the bytes of a model trained on the lines; SentencePiece raises RuntimeError if it fails."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -133,7 +133,7 @@ def _train(lines: Iterator[str], vocab_size: int) -> bytes:
         model_type="bpe",
         vocab_size=vocab_size,
         hard_vocab_limit=True,
-        character_coverage=1.0,  # every character that `_lines` keeps; SentencePiece takes 0.98 or more
+        character_coverage=1.0,  # every character of `_lines`; SentencePiece takes 0.98 or more
         byte_fallback=True,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
@@ -146,19 +146,19 @@ def _train(lines: Iterator[str], vocab_size: int) -> bytes:
         pad_id=-1,
         max_sentence_length=8 * LONGEST_LINE,  # in bytes; SentencePiece drops longer lines
         num_threads=1,
-        minloglevel=4,  # says nothing
+        minloglevel=4,  # print nothing
     )
     return model.getvalue()
 
 
 def _sample(texts: Sequence[str]) -> list[str]:
-    """Return every n-th text, so that about `SAMPLE` characters are left."""
+    """Return every n-th text, about `SAMPLE` characters in all."""
     total = sum(map(len, texts))
     return list(texts[:: max(1, -(-total // SAMPLE))])
 
 
 def _learned_characters(texts: Iterable[str], most: int) -> set[str]:
-    """Return the characters that get their own piece: the most frequent ones, up to `COVERAGE` of the text.
+    """Return the characters with a piece: the most frequent characters that cover `COVERAGE` of the text.
 
     Raises:
         InputError: the text has only line ends.

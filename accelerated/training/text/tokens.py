@@ -1,15 +1,15 @@
 """Text as memory-mapped tokens, cached.
 
-An entry of the cache is a folder; its name identifies its content (`<content hash>-v<V>-f<format>`):
+An entry of the cache is a folder. Its name identifies its content (`<content hash>-v<V>-f<format>`):
 
     tokenizer.model   the SentencePiece model, trained on the training text
     train.bin         token identifiers, an end-of-document token after every piece of text
     validation.bin    the same for the validation text
-    meta.json         sizes and checksums of the three, and its own
+    meta.json         sizes and checksums of the three files, and a checksum of itself
 
-An entry is written in a temporary folder and renamed when complete, so a killed run leaves no partial entry,
-and two runs that build the same entry do not interfere. An entry that was damaged
-later fails its checksums and is built again.
+A run writes an entry in a temporary folder and renames the folder at the end. So a killed run leaves no partial entry,
+and two runs can build the same entry at the same time. An entry that was damaged later fails its checksums and is built
+again.
 """
 
 import json
@@ -34,16 +34,16 @@ from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 
 FORMAT = 1
-"""Version of the files and of the tokenizer's settings; part of the name of an entry."""
+"""Version of the file format and of the tokenizer's settings; part of the name of an entry."""
 
 DOCUMENTS_AT_ONCE = 64
-"""Pieces encoded in one call: lists of Python integers need ten times the room of the tokens on disk."""
+"""Number of pieces encoded in a call; lists of Python integers need ten times the space of the tokens on disk."""
 
 MOST_FILES = 4096
-"""Largest number of files for which an entry lists digests."""
+"""Largest number of files whose digests an entry lists."""
 
 STALE = 86_400.0
-"""Age in seconds at which a folder left by a killed run is removed."""
+"""Age in seconds after which the folder of a killed run is removed."""
 
 META = {
     **dict.fromkeys(("vocab_size", "train_tokens", "validation_tokens"), int),
@@ -68,16 +68,16 @@ class TokenFiles(NamedTuple):
     train_tokens: int
     validation_tokens: int
     vocab_size: int
-    bytes_per_token: float  # on the validation text; ends of documents count as tokens
-    dtype: str  # "uint16", or "uint32" where V needs it
+    bytes_per_token: float  # of the validation text; ends of documents count as tokens
+    dtype: str  # "uint16", or "uint32" for a large V
 
     @property
     def content_hash(self) -> str:
-        """The digest of the corpus."""
+        """Return the digest of the corpus."""
         return self.folder.name.partition("-")[0]
 
     def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer that made the tokens."""
+        """Return the tokenizer of the tokens."""
         return Tokenizer(self.tokenizer.read_bytes())
 
 
@@ -88,18 +88,18 @@ def prepare_tokens(
     *,
     tell: Callable[[str], None] | None = None,
 ) -> TokenFiles:
-    """Return the corpus as tokens, from the cache or newly built.
+    """Return the corpus as tokens; build the entry of the cache if necessary.
 
     Args:
-        corpus: what `read_corpus` returned.
+        corpus: result of `read_corpus`.
         vocab_size: V, the number of pieces of the tokenizer.
-        cache: the folder of the cache; by default the one named by ROUTELAWS_CACHE, or else `routelaws/tokens` in
-            the user's cache folder.
-        tell: called with one line for each slow step and each replaced entry; default: print to standard error.
+        cache: the folder of the cache; by default the folder of ROUTELAWS_CACHE, or else `routelaws/tokens` in the
+            user's cache folder.
+        tell: called with a line for each slow step and each replaced entry; by default it prints to standard error.
 
     Raises:
-        InputError: the text does not support V pieces, the cache cannot be written, or others could write to it. No
-            partial entry is left.
+        InputError: the text does not support V pieces, the cache cannot be written, or other users can write to it. No
+            partial entry remains.
     """
     tell = tell or _tell_on_standard_error
     try:
@@ -127,14 +127,14 @@ def load_tokens(path: Path, dtype: str) -> np.ndarray:
 
 
 def changed_files(files: TokenFiles, before: str) -> list[str]:
-    """Return the names of the changed files of a corpus, by the cache entry of the earlier corpus.
+    """Return the names of the files that differ from the cache entry of an earlier corpus.
 
     Args:
-        files: the corpus now.
+        files: the current corpus.
         before: digest of the earlier corpus.
 
     Returns:
-        Names; [] if the cache has no entry for that corpus, or the entry lists no files.
+        Names; [] if the cache has no entry for the earlier corpus, or the entry lists no files.
     """
     entries = files.folder.parent.glob(f"{before}-v*/meta.json") if re.fullmatch("[0-9a-f]{32}", before) else ()
     try:
@@ -185,7 +185,7 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
 
 
 def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, dtype: str) -> int:
-    """Write the tokens of the documents, each followed by an end-of-document token; return how many."""
+    """Write the tokens of the documents, each followed by an end-of-document token; return the number of tokens."""
     total = 0
     with open(path, "xb") as file:
         for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
@@ -198,37 +198,37 @@ def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenize
 
 
 def _publish(entry: Path, folder: Path) -> None:
-    """Rename a complete entry; if another run was faster, keep its entry and drop ours."""
+    """Rename a complete entry; if another run has published the entry first, drop ours."""
     try:
         os.rename(entry, folder)
     except OSError:
         try:
             _read_entry(folder)
         except _Damaged:
-            # Rename the entry before removing it, so that no process sees half an entry.
+            # Rename the entry before removing its files, so that no process sees a partial entry.
             os.rename(folder, entry.with_name("damaged"))
             os.rename(entry, folder)
 
 
 def _remove_stale(cache: Path) -> None:
-    """Remove the folders of killed runs; a recent folder may belong to a running one."""
+    """Remove the folders of killed runs; keep recent folders, which may belong to running runs."""
     for left in cache.glob(_BUILDING + "*"):
         try:
             if time.time() - left.stat().st_mtime > STALE:
                 shutil.rmtree(left, ignore_errors=True)
         except FileNotFoundError:
-            pass  # its run has just removed it
+            pass  # its run has just removed the folder
 
 
 # READ
 
 
 class _Damaged(Exception):
-    """An entry has changed since it was written; the message names the file."""
+    """An entry is damaged; the message names the file."""
 
 
 def _read_entry(folder: Path) -> TokenFiles:
-    """Return an entry after checking all of its bytes (about 1 GB/s).
+    """Return an entry after checking all its bytes (about 1 GB/s).
 
     Raises:
         _Damaged: a file is missing or has changed.
@@ -254,7 +254,7 @@ def _read_meta(folder: Path) -> dict:
     """Return the content of meta.json.
 
     Raises:
-        _Damaged: it is missing or has changed.
+        _Damaged: the file is missing or has changed.
     """
     try:
         meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
