@@ -1,1 +1,1 @@
-"""The tests of the suite, a file for each file of the reference, and what generates their inputs."""
+"""The tests of the suite, one file for each file of the reference, and the generators of their inputs."""

@@ -1,7 +1,7 @@
-"""Generated inputs: logits of five families, selections, token ids and small models, in a short menu of shapes.
+"""Generated inputs: logits of five families, selections, token ids and small models, in a few shapes.
 
-The menu is short because every new shape is compiled anew. Where a choice can jump, the family says what may be
-asked of it: indices only of `lattice` and `tied` rows, admissible sets of the others.
+Every new shape is compiled, so there are few. Tests compare indices only for `lattice` and `tied` rows; for other
+families they compare admissible sets.
 """
 
 from typing import NamedTuple
@@ -14,17 +14,16 @@ from routelaws.reference import transformer
 from routelaws.reference.routers.records import EXAMPLES
 
 SHAPES = ((1, 1), (5, 1), (8, 2), (13, 3), (6, 8), (14, 4))
-"""(T, E): one token, one expert, fewer tokens than experts, and more; E divides T where there are one or two experts,
-and nowhere else."""
+"""(T, E): one token, one expert, fewer tokens than experts, and more. E divides T only for one or two experts."""
 
 CHOICES = {1: (1,), 2: (1, 2), 3: (1, 2), 4: (1, 3), 8: (2, 3)}
-"""The numbers k that go with a number of experts E: two at most, since each is compiled anew."""
+"""The values of k for a number of experts E: at most two, because each one is compiled."""
 
 FAMILIES = ("lattice", "tied", "free", "skewed", "extreme")
 
 
 class Logits(NamedTuple):
-    """Logits and how they were made."""
+    """Logits and their family."""
 
     values: np.ndarray  # [T, E], exact in float32
     family: str
@@ -46,7 +45,7 @@ def tied(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.n
 
 @st.composite
 def logits(draw, families=FAMILIES, shapes=SHAPES) -> Logits:
-    """Logits of one family and a number k of choices that fits them."""
+    """Draw logits of a family and a number k of choices."""
     num_tokens, num_experts = draw(st.sampled_from(shapes))
     family = draw(st.sampled_from(families))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -76,12 +75,12 @@ class Selection(NamedTuple):
     expert: np.ndarray  # [T, k], distinct within a row
     num_experts: int
     loads: str
-    seed: int  # for whatever else the test draws
+    seed: int  # for other random numbers of the test
 
 
 @st.composite
 def selections(draw, shapes=((1, 1), (7, 1), (9, 4), (4, 8), (16, 3))) -> Selection:
-    """Selections with wildly different loads; k as in `CHOICES`."""
+    """Draw selections with very uneven loads; k as in `CHOICES`."""
     num_tokens, num_experts = draw(st.sampled_from(shapes))
     k = draw(st.sampled_from(CHOICES[num_experts]))
     loads = draw(st.sampled_from(LOADS))
@@ -120,7 +119,7 @@ MODELS = {
 
 
 def missing_routers(models: dict[str, dict]) -> dict[str, dict]:
-    """Return the examples of all routers that none of some models has, by name."""
+    """Return, by name, the examples of all routers that `models` lacks."""
     found = {fields.get("router", "dense") for fields in models.values()}
     return {name: fields for name, fields in EXAMPLES.items() if name not in found}
 
@@ -145,7 +144,7 @@ class Case(NamedTuple):
 def weights(random: np.random.Generator, node):
     """Return weights for a tree of shapes and deviations.
 
-    Larger than an initialisation, so that attention, norms and gates are far from their trivial values.
+    They are larger than initial weights, so attention, norms and gates are far from trivial values.
     """
     if isinstance(node, dict):
         return {child: weights(random, node[child]) for child in sorted(node)}
@@ -159,12 +158,12 @@ def case(name: str, seed: int) -> Case:
     random = np.random.default_rng(seed)
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
     if config.router == "base":
-        # Equal tokens after equal ones, or after none, are equal to the router, and rounding decides which goes where.
+        # A router cannot distinguish equal tokens with equal predecessors, and rounding would decide between them.
         tokens[:, 0] = np.arange(BATCH)
         tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
     return Case(name, config, weights(random, transformer.parameter_shapes(config)), tokens, seed)
 
 
 def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:
-    """Small models of the menu."""
+    """Draw a small model of the menu."""
     return st.builds(case, st.sampled_from(names), st.integers(0, 2**32 - 1))

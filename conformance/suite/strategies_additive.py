@@ -1,6 +1,7 @@
-"""Generated tables of runs for the tests of the additive laws: coefficients drawn, sizes and tokens from small menus.
+"""Generated tables of runs for the tests of the additive laws: random coefficients, and sizes and tokens from short
+lists.
 
-`CASES` has what differs between the laws, so that one test can go over all of them.
+`CASES` lists the differences between the laws, so that one test covers all of them.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ TOKENS = (1e9, 5e9, 2.5e10, 1.2e11)
 
 
 class Case(NamedTuple):
-    """One law: the file and functions of both twins, the axes of a table, and coefficients to draw."""
+    """One law: its file, the functions of both twins, the axes of a table, and coefficients to draw."""
 
     file: str
     fit: str
@@ -79,11 +80,11 @@ CASES = {
         joint.JointCoefficients,
     ),
 }  # fmt: skip
-"""The laws, by the names that they go under."""
+"""The laws by name."""
 
 
 def _power(least: float, most: float) -> st.SearchStrategy:
-    """Return a strategy for numbers whose logarithms are even between two ends."""
+    """Return a strategy for numbers with a uniform logarithm."""
     return st.floats(np.log(least), np.log(most)).map(lambda log: float(np.exp(log)))
 
 
@@ -100,10 +101,10 @@ WIDE = {
         st.floats(0.2, 1.5), _power(0.1, 2),
     ),
 }  # fmt: skip
-"""Laws far beyond the printed ones: drawn are the terms in the middle of a table, of 0.02 to 5 nats, and the powers."""
+"""Laws far beyond the printed ones. Terms in the middle of a table are drawn from 0.02 to 5 nats."""
 
 
 def huber_sum(residual: np.ndarray, delta: float | None) -> float:
-    """Return the sum of Huber terms, written another way than in the twins; half the sum of squares without delta."""
+    """Return the sum of Huber terms by another formula than the twins; half the sum of squares without delta."""
     inner = np.abs(residual) if delta is None else np.minimum(np.abs(residual), delta)
     return float(np.sum(inner * (np.abs(residual) - inner / 2)))

@@ -1,6 +1,7 @@
-"""Scores for balanced assignments, and three judges of one: the bound of its prices, SciPy's solver, and all of them.
+"""Scores for balanced assignments and three checks of optimality: the bound of the prices, SciPy's solver, and
+exhaustive search.
 
-The tests of BASE, of the quantile router and of the compiled assignment share these.
+The tests of BASE, of the quantile router and of the compiled assignment share these functions.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from routelaws.conformance.suite.strategies import lattice, tied
 
 SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (14, 4))
-"""(T, E): one token, one expert, fewer tokens than experts, E that divides T and E that does not."""
+"""(T, E): one token, one expert, fewer tokens than experts, E that divides T, and E that does not."""
 
 FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike", "one token decides")
 SCALES = (0.1, 1.0, 100.0, 1e4)
@@ -22,14 +23,14 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 class Scores(NamedTuple):
-    """Scores and how they were made."""
+    """Scores and their family."""
 
     values: np.ndarray  # [T, E], exact in float32
     family: str
 
 
 def draw_scores(family: str, shape: tuple[int, int], scale: float, seed: int) -> Scores:
-    """Return scores of a family; what is tied or whole before it is scaled stays so."""
+    """Return scores of a family; scaling keeps ties and integers."""
     random = np.random.default_rng(seed)
     values = {
         "random": lambda: random.standard_normal(shape),
@@ -44,12 +45,12 @@ def draw_scores(family: str, shape: tuple[int, int], scale: float, seed: int) ->
 
 
 def scores(families=FAMILIES, shapes=SHAPES, scales=SCALES) -> st.SearchStrategy[Scores]:
-    """Scores of every family, shape and scale."""
+    """Draw scores of every family, shape and scale."""
     return st.builds(draw_scores, *(st.sampled_from(menu) for menu in (families, shapes, scales)), seeds)
 
 
 def bound_of(values: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
-    """Return what these prices prove that no balanced assignment exceeds, term by term."""
+    """Return the upper bound of these prices on every balanced assignment, term by term."""
     num_tokens, num_experts = values.shape
     everyone, more = divmod(num_tokens * k, num_experts)
     total = sum(sum(sorted(row - prices)[-k:]) for row in values)
@@ -58,10 +59,10 @@ def bound_of(values: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
 
 
 def scipy_optimum(values: np.ndarray, k: int = 1) -> float:
-    """Return the best objective by an assignment of pairs of token and expert to places, one column each.
+    """Return the best objective, as an assignment of pairs (token, expert) to places.
 
-    Every expert has floor(T k / E) places and one more; E - T k mod E rows that stand for nobody fill up the latter.
-    Every token has E - k places for pairs that are not chosen. At k = 1 one row for each token does.
+    Every expert has floor(T k / E) places and one more. E - T k mod E dummy rows fill the extra places. Every token has
+    E - k places for pairs that are not chosen. At k = 1 one row for each token is enough.
     """
     num_tokens, num_experts = values.shape
     everyone, more = divmod(num_tokens * k, num_experts)
@@ -84,7 +85,7 @@ def scipy_optimum(values: np.ndarray, k: int = 1) -> float:
 
 
 def first_optimum(values: np.ndarray, k: int = 1) -> list[tuple]:
-    """Return the first of the best balanced assignments in the order of a dictionary, by looking at all of them."""
+    """Return the lexicographically first best balanced assignment, by exhaustive search."""
     num_tokens, num_experts = values.shape
     best, found = -np.inf, None
     for expert in itertools.product(itertools.combinations(range(num_experts), k), repeat=num_tokens):

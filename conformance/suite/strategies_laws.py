@@ -1,7 +1,7 @@
-"""Generated tables of runs for the tests of the laws, and the released ones.
+"""Generated tables of runs for the tests of the laws, and the released table.
 
-A generated table is drawn from small menus (sizes, expert counts, coefficients) plus the seed of its noise, so that a
-failing example is short to read and shrinks by itself.
+A generated table combines short lists (sizes, expert counts, coefficients) with a noise seed, so failing examples are
+short.
 """
 
 import csv
@@ -26,7 +26,7 @@ TABLE_3 = {
 
 
 class Runs(NamedTuple):
-    """A table as the fits take it."""
+    """The columns of a table."""
 
     dense_parameters: np.ndarray
     num_experts: np.ndarray
@@ -35,7 +35,7 @@ class Runs(NamedTuple):
 
 @st.composite
 def laws(draw) -> RoutedCoefficients:
-    """Coefficients in and around the range that was ever fitted, edges of the domain included."""
+    """Draw coefficients in and around the fitted range, edges of the domain included."""
     E_start = draw(st.sampled_from([1.0, 1.3, 2.0, 4.2, 9.0]))
     E_max = draw(st.sampled_from([20.0, 120.0, 470.0, 5e4, float("inf")]))
     a, b, c = draw(st.floats(-0.12, -0.06)), draw(st.floats(-0.2, -0.05)), draw(st.floats(-0.004, 0.013))
@@ -44,7 +44,7 @@ def laws(draw) -> RoutedCoefficients:
 
 @st.composite
 def grids(draw) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes and expert counts of a table: a full grid, one with holes, with repeated rows, or with no E twice."""
+    """Draw sizes and expert counts: a full grid, a grid with holes, with repeated rows, or with every E once."""
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=2, max_size=6, unique=True))
     experts = draw(st.lists(st.sampled_from(EXPERTS), min_size=5, max_size=9, unique=True))
     cells = [(size, count) for size in sorted(sizes) for count in sorted(experts)]
@@ -54,14 +54,14 @@ def grids(draw) -> tuple[np.ndarray, np.ndarray]:
     if kind == "repeats":
         cells = cells + cells[::3]
     size, count = np.array(cells).T
-    if kind == "scattered":  # (E - 1) grows by up to a third, differently in every row
+    if kind == "scattered":  # each row has another factor on E - 1, up to 4/3
         count = 1 + (count - 1) * (1 + np.arange(count.size) / (3 * count.size))
     return size, count
 
 
 @st.composite
 def exact_tables(draw) -> tuple[Runs, RoutedCoefficients]:
-    """Noise-free rows on a grid with enough different E, and the law that made them."""
+    """Draw noise-free rows on a grid with enough different E, and their law."""
     law = draw(laws())
     sizes = draw(st.sampled_from([SIZES, SIZES[::2], SIZES[:3]]))
     size, count = (v.ravel() for v in np.meshgrid(sizes, draw(st.sampled_from([EXPERTS, EXPERTS[::2] + (512.0,)]))))
@@ -70,7 +70,7 @@ def exact_tables(draw) -> tuple[Runs, RoutedCoefficients]:
 
 @st.composite
 def noisy_tables(draw) -> Runs:
-    """Rows of a law with noise, sometimes with an outlier, sometimes with losses that follow no law at all."""
+    """Draw rows of a law with noise, sometimes with an outlier, sometimes with losses that follow no law."""
     size, count = draw(grids())
     noise = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(size=size.size)
     kind = draw(st.sampled_from(["quiet", "loud", "outlier", "lawless"]))
@@ -86,7 +86,7 @@ def noisy_tables(draw) -> Runs:
 def released_last_rows() -> list[dict]:
     """Return the last evaluation of every run of the released table, as text; see `released_file`.
 
-    Read with the standard library, so that this does not depend on the table reader under test.
+    The standard library reads the table, so this does not depend on the reader under test.
     """
     last: dict[str, dict] = {}
     with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
@@ -97,7 +97,7 @@ def released_last_rows() -> list[dict]:
 
 
 def released_runs(router: str, loss_column: str = "loss_validation", seeds: tuple[str, ...] = ("42",)) -> Runs:
-    """Return the rows of the paper's fits (seed 42). A run without that loss at its last step is left out."""
+    """Return the rows of the paper's fits (seed 42), without runs that lack this loss at the last step."""
     rows = [
         row
         for row in released_last_rows()

@@ -1,4 +1,4 @@
-"""N, P and F: those of the released table, and those of the models that are built. All whole numbers, all exact."""
+"""Compare N, P and F with the released table and with built models. All are exact integers."""
 
 import csv
 import gzip
@@ -39,7 +39,7 @@ TABLE = [
 
 
 def check_row(backend, size, router_type, num_experts, k, frequency, increase, total, flops_per_step) -> None:
-    """One row of the table, from the five numbers of its size."""
+    """Check one row of the table, from the five numbers of its size."""
     for module in (backend.accounting, reference):
         shape = module.SIZES[size]
         found = module.count(*shape[:4], router_type, num_experts, k, frequency, increase)
@@ -81,7 +81,7 @@ def test_every_run_of_the_released_table(backend):
 
 @st.composite
 def models(draw) -> dict:
-    """Arguments of `count`, in and far beyond the table's range."""
+    """Draw arguments of `count`, within and far beyond the range of the table."""
     period = draw(st.sampled_from([1, 2, 3, 4, 12]))
     router_type = draw(st.sampled_from(sorted(reference.ROUTER_TYPES.values())))
     num_experts = 1 if router_type == "Dense" else draw(st.integers(1, 4096))
@@ -107,7 +107,7 @@ def test_any_model(backend, arguments):
     found, wanted = backend.accounting.count(**arguments), reference.count(**arguments)
     assert tuple(found) == tuple(wanted), arguments
     assert all(isinstance(value, int) for value in found[:3])
-    # One expert more: another FFN of 8 d² and another column of the router in each routed block.
+    # One more expert adds an FFN of 8 d² and a column of the router in each routed block.
     if arguments["router_type"] != "Dense":
         more = backend.accounting.count(**(arguments | {"num_experts": arguments["num_experts"] + 1}))
         routed, d = round(arguments["num_blocks"] * arguments["routing_frequency"]), arguments["d_model"]
@@ -118,7 +118,7 @@ def test_any_model(backend, arguments):
 
 
 def number_of_weights(tree, shape_of) -> int:
-    """Return how many weights a parameter tree holds, the embedding, the final norm and a router's bias aside."""
+    """Return the number of weights of a parameter tree, without embedding, final norm and router bias."""
 
     def total(node):
         if isinstance(node, dict):
@@ -131,7 +131,7 @@ def number_of_weights(tree, shape_of) -> int:
 def check_built_model(
     backend, size: str, router: str, num_experts: int, frequency: Fraction, *, k=1, granularity=1, flop_increase=1
 ) -> None:
-    """The parameter tree of a model, by shapes only, against the formulas of the table, in both twins."""
+    """Compare the shapes of a model's parameters with the formulas, in both twins."""
     shape = reference.SIZES[size]
     fields = dict(
         d_model=shape.d_model,
@@ -220,7 +220,7 @@ LATER = {
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", LATER)
 def test_built_models_of_later_papers(backend, name):
-    """The parameters of the tree that a model is built with are those that its formulas count, in both twins."""
+    """Compare the parameters of built models with the formulas, in both twins."""
     fields = dict(vocab_size=97, d_model=64, blocks=6, heads=4, experts=8) | LATER[name]
     for module, options in ((backend.transformer, backend.configuration), (transformer, configuration)):
         config = options.ModelConfig(**fields)
@@ -233,10 +233,10 @@ def test_built_models_of_later_papers(backend, name):
 
 @pytest.mark.asks("accounting.count")
 def test_what_the_options_cost_by_hand(backend):
-    """d = 8, a = 2 · 4, S = 3, three blocks of which the FFNs of two are routed among 4 experts, V = 10.
+    """Compute by hand: d = 8, a = 2 · 4, S = 3, three blocks, two of them routed among 4 experts, V = 10.
 
-    Attention: 4 · 64 weights in place of 5 · 64; 2 · 256 FLOPs, 4 · 3 · 8 for scores and values, 6 · 8 to turn, 3 · 3
-    · 2 for the softmax. SwiGLU: 9 · 64 weights. Norms: 4 · 8 weights, 10 · 8 FLOPs; on an output 2 · 8 and 5 · 8.
+    Attention: 4 · 64 weights instead of 5 · 64; 2 · 256 FLOPs, 4 · 3 · 8 for scores and values, 6 · 8 to rotate,
+    3 · 3 · 2 for the softmax. SwiGLU: 9 · 64 weights. Norms: 4 · 8 weights, 10 · 8 FLOPs; on an output 2 · 8 and 5 · 8.
     """
     shape, sizes = (8, 3, 2, 4), dict(routing_frequency=2 / 3, vocab_size=10, sequence_length=3)
     options = dict(activation="swiglu", positions="rotary", output_norm=True)
@@ -251,7 +251,7 @@ def test_what_the_options_cost_by_hand(backend):
         learned = count(*shape, "MoT", 4, **sizes, learned_temperature=True)
         assert learned.total_parameters == plain.total_parameters + 2 * 2
         assert learned.flops_per_token == plain.flops_per_token
-        # Shared experts of G = 2 are 8 x 12 in three matrices each; the bias has a number for each of 4 · 2 experts.
+        # Shared experts of G = 2 have three matrices of 8 x 12; the bias has a number for each of 4 · 2 experts.
         narrow = dict(sizes, granularity=2, activation="swiglu")
         plain, more = (count(*shape, "Top-K", 4, **narrow, shared_experts=s, router_bias=s > 0) for s in (0, 3))
         assert more.total_parameters - plain.total_parameters == 2 * (3 * 3 * 8 * 12 + 8)
@@ -261,12 +261,12 @@ def test_what_the_options_cost_by_hand(backend):
 
 @pytest.mark.asks("accounting.count")
 def test_the_counts_of_later_papers(backend):
-    """What each paper counts comes out of ours, less what that paper leaves out: routers, and norms.
+    """Compare our counts with each paper's, without the parts that the paper omits: routers and norms.
 
-    Fine-grained (Krajewski et al. 2024): N = d² (8E + 4) L in all and 12 d² L active, so that 64 x 3M is a model of
-    d = 256 with 4 blocks. Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active, beside 2 d V.
-    Mixture of Tokens (Antoniak et al. 2023): 512 experts of width 64, d = 256, in groups of 32 have 32 times the
-    parameters of the FFNs and the FLOPs of the dense ones.
+    Fine-grained (Krajewski et al. 2024): N = d² (8E + 4) L in all and 12 d² L active; 64 x 3M has d = 256 and 4 blocks.
+    Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active, and 2 d V. Mixture of Tokens (Antoniak et
+    al. 2023): 512 experts of width 64, d = 256, in groups of 32 have 32 times the parameters of the dense FFNs and the
+    same FLOPs.
     """
     for count in (backend.accounting.count, reference.count):
         for d, blocks, label in ((256, 4, 3), (384, 4, 7), (512, 4, 13), (512, 8, 25), (640, 10, 49), (768, 12, 85)):
@@ -291,7 +291,7 @@ def test_the_counts_of_later_papers(backend):
 
 @pytest.mark.asks("accounting.count")
 def test_granularity_and_mixtures_cost_what_they_do(backend):
-    """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
+    """Compute by hand: d = 64, f = 256, two routed blocks of four; the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
     shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
     for count in (backend.accounting.count, reference.count):
         coarse, fine = (count(*shape, "Top-K", 8, 2, granularity=g) for g in (1, 4))
@@ -306,7 +306,7 @@ def test_granularity_and_mixtures_cost_what_they_do(backend):
 
 @pytest.mark.asks("accounting.count", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_a_configuration_counts_with_all_of_its_fields(backend):
-    """Each field that `count` takes, at a value that is not its default, where it changes N, P or F."""
+    """Give each field of `count` a value that changes N, P or F."""
     size = dict(vocab_size=300, d_model=64, blocks=4, heads=2, kqv_size=24)
     routed = dict(size, experts=8, routing_frequency=0.25)
     for router_type, fields in (
@@ -319,7 +319,7 @@ def test_a_configuration_counts_with_all_of_its_fields(backend):
         told = {"vocab_size": 300, "sequence_length": 48, "router_type": router_type, "routing_frequency": 0.25}
         told |= {name: fields[name] for name in ("k", "granularity", "flop_increase") if name in fields}
         told |= {"num_experts": fields["experts"]} if "experts" in fields else {}
-        if router_type == "MoT":  # the group matters to what a mixture costs, and to nothing else
+        if router_type == "MoT":  # only the cost of a mixture depends on the group
             told["group_size"] = 32
         assert found == reference.count(64, 4, 2, 24, **told), router_type
 

@@ -1,4 +1,4 @@
-"""Balance: losses by their value and gradient, the bias by exact counts, and what each dialect gives at balance."""
+"""Balance: values and gradients of the losses, exact updates of the bias, and each dialect at balance."""
 
 import inspect
 import math
@@ -27,12 +27,12 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def unit_of(z: np.ndarray, precision: str) -> float:
-    """Return the relative error of a probability: u per unit of what stands in the exponent."""
+    """Return the relative error of a probability: u per unit of the exponent."""
     return UNIT[precision] * (4 + np.abs(z - z.max(axis=1, keepdims=True)).max() + np.abs(z).max())
 
 
 def check_auxiliary_loss(backend, drawn: Logits, precision: str, dialect: str, score: str) -> None:
-    """Share, probability and loss; then the loss of another share that is held."""
+    """Check share, probability and loss; then the loss with a held share."""
     z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
     options = dict(dialect=dialect, score=score)
     what = f"auxiliary_loss, {drawn.family} {z.shape}, k {drawn.k}, {options}, {precision}"
@@ -60,7 +60,7 @@ def test_auxiliary_loss(backend, drawn, precision, dialect, score):
 
 
 def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
-    """Equal shares give the stated value whatever the probabilities, equal probabilities whatever the shares."""
+    """Equal shares give the stated value for any probabilities; equal probabilities give it for any shares."""
     num_experts, num_tokens = 4, 12
     random = np.random.default_rng(seed)
     wanted = {"assignments": 1, "tokens": k, "first_choice": 1, "gshard": 1 / num_experts**2}[dialect]
@@ -84,7 +84,7 @@ def test_value_at_balance(backend, k, dialect, seed):
 
 @pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_switch_and_gshard_by_hand(backend):
-    """E 2, T 4, shares 3/4 and 1/4, mean probabilities 5/8 and 3/8: 2 (15 + 3) / 32 and 1/2 of 18/32."""
+    """E = 2, T = 4, shares 3/4 and 1/4, mean probabilities 5/8 and 3/8: 2 (15 + 3) / 32 and half of 18/32."""
     z = np.log(np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1.0, 3.0]]))
     expert = np.array([[0], [0], [0], [1]])
     for dialect, wanted in (("assignments", 1.125), ("tokens", 1.125), ("first_choice", 1.125), ("gshard", 0.28125)):
@@ -100,7 +100,7 @@ def test_one_expert_is_always_balanced(backend):
 
 
 def check_tiny_sigmoids(backend) -> None:
-    """Scores far below any small number that could be added to their sum: the loss still sees who is preferred."""
+    """The loss distinguishes scores far below any epsilon in the denominator."""
     z = np.full((12, 4), -100.0)
     z[:, 0] += 20
     expert = np.zeros((12, 1), int)
@@ -116,7 +116,7 @@ def test_tiny_sigmoids_are_not_balance(backend):
 
 
 def auxiliary_sum(point, expert, loss, record, dialect, score):
-    """Return the loss of "own" logits with their own share plus that of "held" logits with a share that is given."""
+    """Return the loss of "own" logits with their share plus the loss of "held" logits with a given share."""
     held = record(0.0, point["share"], point["share"])
     own = loss(point["own"], expert, dialect=dialect, score=score).loss
     return own + loss(point["held"], expert, dialect=dialect, score=score, held=held).loss
@@ -127,7 +127,7 @@ def z_of(point, loss):
 
 
 def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, seed: int) -> None:
-    """Autodiff = central difference of the reference; the share, own or held, is a constant."""
+    """Compare autodiff with central differences of the reference; the share is a constant."""
     z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
     direction = np.random.default_rng(seed).standard_normal(z.shape)
     held = reference.auxiliary_loss(z, expert, dialect=dialect)
@@ -154,7 +154,7 @@ def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, s
     seed=seeds,
 )
 def test_auxiliary_gradient(backend, drawn, score, seed):
-    """In one dialect; the others scale it, or count fewer choices."""
+    """Test one dialect; the others scale it or count fewer choices."""
     check_auxiliary_gradient(backend, drawn, "gshard", score, seed)
 
 
@@ -182,7 +182,7 @@ def test_z_loss_gradient(backend, drawn, seed):
 
 
 def check_update_bias(backend, bias, counts, precision: str, rate: float, recentre: str) -> None:
-    """By whole numbers: the sign of Σ count - E count, in Python's integers."""
+    """Compare with the sign of Σ count - E count in Python's integers."""
     found = run(backend, BIAS, precision, bias, counts, rate=rate, recentre=recentre)
     wanted = reference.update_bias(bias, counts, rate=rate, recentre=recentre)
     what = f"update_bias, counts {counts.tolist()}, rate {rate}, recentre {recentre}, {precision}"
@@ -198,7 +198,7 @@ def check_update_bias(backend, bias, counts, precision: str, rate: float, recent
 
 @st.composite
 def biases(draw):
-    """Bias and counts of E experts: random, exactly balanced, off by one, and too large for E count in 32 bits."""
+    """Draw bias and counts of E experts: random, balanced, off by one, and too large for 32 bits."""
     num_experts, seed = draw(st.sampled_from([1, 8])), draw(seeds)
     kind = draw(st.sampled_from(["random", "balanced", "off by one", "large"]))
     random = np.random.default_rng(seed)
@@ -221,7 +221,7 @@ def test_update_bias(backend, drawn, precision, recentre):
 
 @pytest.mark.asks("balance.update_bias")
 def test_a_balanced_load_leaves_the_bias_alone(backend):
-    """Twelve twelfths do not sum to 1 in every order; counts do."""
+    """Floating-point shares would fail: twelve twelfths do not sum to 1 in every order."""
     bias = np.linspace(-0.5, 0.5, 12).astype(np.float32)
     assert_same(run(backend, BIAS, "float32", bias, np.full(12, 11), rate=0.5), bias, what="bias at balance, E 12")
     assert_same(reference.update_bias(bias, np.full(12, 11), rate=0.5), bias, what="reference: bias at balance, E 12")
@@ -245,7 +245,7 @@ def test_load_statistics(backend, loads, precision):
 @pytest.mark.asks("balance.load_statistics")
 @pytest.mark.parametrize("load, wanted", [([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0))])
 def test_load_statistics_by_hand(backend, load, wanted):
-    """Shares of the same loads say the same."""
+    """Counts and shares of the same loads give the same statistics."""
     for scaled in (np.array(load), np.array(load) / 8):
         found = np.array(run(backend, "balance.load_statistics", "float64", scaled))
         scale = UNIT["float64"] * np.array([4, 4, 1])
@@ -270,7 +270,7 @@ def pad(mask, values, fill):
 
 
 def losses(point, expert, mask, auxiliary_loss, z_loss, axis_name=None):
-    """Return the sum of both losses, of one group or of the mean over groups that know of each other."""
+    """Return the sum of both losses, of one group or of the mean over groups that share an axis."""
     options = {} if axis_name is None else {"axis_name": axis_name}
 
     def both(z, expert, mask):
@@ -282,9 +282,9 @@ def losses(point, expert, mask, auxiliary_loss, z_loss, axis_name=None):
 
 
 def check_axis(backend, masked: bool, seed: int) -> None:
-    """Four groups of three tokens along an axis: everything as for the one group that they are, gradients as well.
+    """Four groups of three tokens along an axis give the values and gradients of one group.
 
-    The groups differ, and have different numbers of real tokens, so that a mean of their means is something else.
+    The groups have different numbers of real tokens, so a mean of their means would differ.
     """
     random = np.random.default_rng(seed)
     z = random.standard_normal((12, 4)) + np.repeat(3 * random.standard_normal((4, 4)), 3, axis=0)
@@ -329,7 +329,7 @@ def test_axis(backend, masked):
 
 
 def check_axis_gradient(backend) -> None:
-    """The mean over the members of the loss of all has the gradient of one group, and padding has none."""
+    """The mean over devices of the common loss has the gradient of one group; padding has gradient 0."""
     random = np.random.default_rng(2)
     z, mask = random.standard_normal((12, 4)), np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1])
     expert = top_k_indices(z, 2)

@@ -1,8 +1,7 @@
-"""BASE: an assignment is an optimum when prices prove it; which of several optima is a matter of the tie rule.
+"""BASE: prices prove that an assignment is optimal; the tie rule selects one of several optima.
 
-Three judges that share nothing: the certificate, worked out here from the prices; SciPy's assignment solver on one
-column per place; and, for a handful of tokens, all balanced assignments one after the other. Padding is judged by the
-group without it.
+Three independent checks: the certificate, computed here from the prices; SciPy's assignment solver with one column for
+each place; and, for a few tokens, all balanced assignments. Padded groups are compared with the group without padding.
 """
 
 import jax.numpy as jnp
@@ -32,13 +31,13 @@ from routelaws.reference.routers import base as reference
 ASSIGNMENT, BOUND, ROUTER = (f"routers.base.{name}" for name in ("balanced_assignment", "dual_bound", "base_router"))
 
 KS = (1, 2, 3)
-"""Experts per token; where there are fewer experts, all of them."""
+"""Experts per token, at most E."""
 
 precisions, ks = st.sampled_from(PRECISIONS), st.sampled_from(KS)
 
 
 def check_certificate(values: np.ndarray, found, precision: str, what: str, k: int = 1) -> None:
-    """Sets, loads, order, objective, and the prices' proof, by the test's own sums."""
+    """Check sets, loads, order, objective and the proof of the prices, by separate sums."""
     expert, prices = np.asarray(found.expert), np.asarray(found.prices, np.float64)
     num_tokens, num_experts = values.shape
     assert expert.shape == (num_tokens, k), f"{what}: shape {expert.shape}, expected {(num_tokens, k)}"
@@ -58,7 +57,7 @@ def check_certificate(values: np.ndarray, found, precision: str, what: str, k: i
 
 
 def check_assignment(backend, drawn: Scores, precision: str, k: int = 1) -> None:
-    """An optimum with its proof, and the one that the tie rule picks."""
+    """Check the optimum with its proof, and the tie rule."""
     k = min(k, drawn.values.shape[1])
     found = run(backend, ASSIGNMENT, precision, drawn.values, k=k)
     wanted = reference.balanced_assignment(drawn.values, k)
@@ -68,7 +67,7 @@ def check_assignment(backend, drawn: Scores, precision: str, k: int = 1) -> None
 
 
 def check_optimum(backend, drawn: Scores, k: int = 1) -> None:
-    """The objective is SciPy's, of the backend and of the reference."""
+    """Compare the objectives of the backend and of the reference with SciPy's."""
     k = min(k, drawn.values.shape[1])
     wanted = scipy_optimum(drawn.values, k)
     scale = UNIT["float64"] * len(drawn.values) * k * np.abs(drawn.values).max()
@@ -81,14 +80,14 @@ def check_optimum(backend, drawn: Scores, k: int = 1) -> None:
 
 
 def check_tie_rule(backend, values: np.ndarray, k: int = 1) -> None:
-    """Of all the best, the first in the order of a dictionary."""
+    """Check that the result is the lexicographically first optimum."""
     wanted = first_optimum(values, k)
     for found in (run(backend, ASSIGNMENT, "float32", values, k=k), reference.balanced_assignment(values, k)):
         assert_same(np.sort(found.expert, axis=1), wanted, what=f"balanced_assignment, k {k}, of {values.tolist()}")
 
 
 def check_dual_bound(backend, drawn: Scores, seed: int, precision: str) -> None:
-    """Any prices prove a bound: the stated one, and it holds."""
+    """Check the stated bound for any prices."""
     values, num_experts = drawn.values, drawn.values.shape[1]
     prices = np.random.default_rng(seed).standard_normal(num_experts) * max(1.0, np.abs(values).max())
     prices = prices.astype(np.float32).astype(np.float64)
@@ -102,13 +101,13 @@ def check_dual_bound(backend, drawn: Scores, seed: int, precision: str) -> None:
 
 
 def gates_of(values: np.ndarray, gate: str) -> np.ndarray:
-    with np.errstate(over="ignore"):  # exp of a large logit, whose sigmoid is 0
+    with np.errstate(over="ignore"):  # exp overflows for a large logit; its sigmoid is 0
         e = np.exp(values - values.max(axis=1, keepdims=True))
         return e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
 
 
 def check_router(backend, drawn: Scores, precision: str, gate: str, training: bool, k: int = 1) -> None:
-    """Selection by the assignment or the logits; gates, loads and residual by the selection."""
+    """Check the selection by assignment or logits; then gates, loads and residual for this selection."""
     values = drawn.values
     num_tokens, num_experts = values.shape
     k = min(k, num_experts)
@@ -139,7 +138,7 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
 
 
 def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores with other numbers in some rows, and the mask of the rows that stayed."""
+    """Return the scores with other numbers in some rows, and the mask of the unchanged rows."""
     random = np.random.default_rng(seed)
     mask = random.random(len(drawn.values)) < random.choice([0.3, 0.8])
     mask[random.integers(len(mask))] = True
@@ -147,7 +146,7 @@ def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.nda
 
 
 def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str) -> None:
-    """Real tokens get what they get without the others, who get experts 0, 1, ... and nothing else."""
+    """Real tokens get the result without padding; padded tokens get experts 0, 1, ... and count nowhere."""
     k = min(k, drawn.values.shape[1])
     values, mask = padded(drawn, seed, 1e6)
     alone = reference.balanced_assignment(values[mask], k)
@@ -188,7 +187,7 @@ def test_optimum(backend, drawn, k):
 
 @pytest.mark.asks("routers.base.balanced_assignment")
 def test_larger_groups(backend):
-    """Enough tokens and experts that chains of many links occur, with ties and without."""
+    """Use enough tokens and experts for long chains, with ties and without."""
     for family in ("anisotropic", "integer", "tied"):
         drawn = draw_scores(family, (61, 16), 1.0, 1)
         check_assignment(backend, drawn, "float32")
@@ -216,7 +215,7 @@ def test_padding(backend, drawn, k, seed, precision):
 
 @pytest.mark.asks("routers.base.balanced_assignment")
 def test_everybody_everywhere(backend):
-    """At k = E there is nothing to choose, and no price."""
+    """At k = E there is no choice, and prices are 0."""
     drawn = draw_scores("random", (13, 3), 1.0, 0)
     values = drawn.values
     for found in (run(backend, ASSIGNMENT, "float32", values, k=3), reference.balanced_assignment(values, 3)):
@@ -233,7 +232,7 @@ def test_dual_bound(backend, drawn, seed, precision):
 @pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(families=("lattice", "integer", "tied"), scales=(1.0,)), seed=seeds, k=st.integers(1, 2))
 def test_symmetries(backend, drawn, seed, k):
-    """Shifted rows and permuted experts change no optimum; scores of either sign of zero are the same."""
+    """Shifted rows and permuted experts change no optimum; both signs of zero are equal."""
     random = np.random.default_rng(seed)
     values = drawn.values
     k = min(k, values.shape[1])
@@ -261,7 +260,7 @@ def test_router(backend, drawn, precision, gate, training, k):
 @pytest.mark.asks("routers.base.base_router")
 @given(drawn=scores(families=("random", "tied")), k=st.integers(1, 2))
 def test_held(backend, drawn, k):
-    """What is held is kept, and only the gate is new."""
+    """The router keeps the held selection and computes only the gate."""
     k = min(k, drawn.values.shape[1])
     with np.errstate(over="ignore"):
         held = reference.base_router(drawn.values, k)
@@ -280,7 +279,7 @@ def gate_sum(point, weights, mask, router, gate, training, k):
 
 
 def check_gate_gradient(backend, gate: str, training: bool, seed: int, k: int = 1, padding: float = 0.0) -> None:
-    """Gradient of the gates through autodiff = central difference of the reference with its selection held."""
+    """Compare the gradient of the gates by autodiff with central differences at a held selection."""
     values, mask = padded(draw_scores("random", (13, 3), 1.0, seed), seed, padding)
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(values), k)), {"logits": random.standard_normal(values.shape)}
@@ -317,7 +316,7 @@ def assignment_sum(point, weights, assignment):
 
 @pytest.mark.asks("routers.base.balanced_assignment")
 def test_no_gradient_through_the_assignment(backend):
-    """Objective and prices depend on the scores, and autodiff must not know it."""
+    """Objective and prices have gradient 0 in autodiff, although they depend on the scores."""
     values = draw_scores("random", (8, 2), 1.0, 0).values
     options = dict(assignment=backend.routers.base.balanced_assignment)
     found = gradient(assignment_sum, {"scores": values}, np.ones(2), **options)
@@ -325,7 +324,7 @@ def test_no_gradient_through_the_assignment(backend):
 
 
 def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
-    """In evaluation a token's experts and gates are its own affair: no other token changes them."""
+    """In evaluation, other tokens do not change the experts and gates of a token."""
     values = drawn.values
     together = run(backend, ROUTER, "float32", values, training=False, k=k)
     alone = run(backend, ROUTER, "float32", values[::-1].copy(), training=False, k=k)

@@ -1,6 +1,6 @@
-"""bfloat16, where a backend names it: what is raised to float32, and what is computed in 16 bits.
+"""bfloat16 for backends that list it: functions that compute in float32, and functions that compute in 16 bits.
 
-Every number given here is one that bfloat16 has, so both twins compute from the same ones.
+All inputs are exact in bfloat16, so both twins compute from the same numbers.
 
     raised     routers, policies, losses    logits in bfloat16 give what the same logits in float32 give: choices, ties,
                                             and gates, plans and losses within the bounds of float32, in float32
@@ -10,10 +10,10 @@ Every number given here is one that bfloat16 has, so both twins compute from the
                routed blocks                scores, gates, loads, drops and losses as those of float32 from the same x
     exact      indices, placement           to the last bit, as everywhere
 
-Routed blocks get 301 tokens that crowd one expert, which is no number of bfloat16.
+Routed blocks get 301 tokens, nearly all for one expert; bfloat16 cannot represent 301.
 
 The whole model in bfloat16 is in `test_transformer`, the layer of the mixture in `test_mixture_of_tokens`. Gradients
-are not asked for: a difference quotient says nothing at this precision.
+are not tested: difference quotients are too inaccurate at this precision.
 """
 
 import functools
@@ -53,18 +53,18 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 class _Raised(str):
-    """float32, of which a message says that the function was given something else."""
+    """A float32 whose messages state that the input was bfloat16."""
 
     def __format__(self, specification: str) -> str:
         return BFLOAT16
 
 
 RAISED = _Raised("float32")
-"""The precision in which a check judges a function of `Lowered`."""
+"""The precision of the checks for functions of `Lowered`."""
 
 
 class Lowered:
-    """A backend whose functions get their first array in bfloat16, and have to answer in float32."""
+    """A backend whose functions get their first array in bfloat16 and must return float32."""
 
     def __init__(self, backend, room=None):
         self._backend, self._room = backend, backend if room is None else room
@@ -79,7 +79,7 @@ class Lowered:
 
 @functools.cache
 def lowered_function(function):
-    """Return a function that hands its first array over in bfloat16; the same one every time, as it is compiled."""
+    """Return a function that passes its first array in bfloat16; cached, because it is compiled."""
     backend = getattr(function, "routelaws_backend", None)
 
     def raised(found):
@@ -89,7 +89,7 @@ def lowered_function(function):
         return found
 
     def guarded(arguments, keywords, precision=None, through=None, static=()):
-        """As that of `backends.Backend`, which is to see, and keep of a failure, what the function is given."""
+        """Call with the first array in bfloat16, as the guard of `backends.Backend` does."""
         arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
         compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
         return raised(function.guarded(arguments, keywords, "float32", compiled, static))
@@ -106,13 +106,13 @@ def lowered_function(function):
 
 
 def lowered(backend) -> Lowered:
-    """Return the backend in bfloat16; skip the test where it has none."""
+    """Return the backend in bfloat16; skip the test if it lacks this precision."""
     precisions_of(backend, (BFLOAT16,))
     return Lowered(backend)
 
 
 def low(drawn):
-    """Return what was drawn with its values rounded to bfloat16."""
+    """Return a drawn input with values rounded to bfloat16."""
     return drawn._replace(values=rounded(drawn.values, BFLOAT16))
 
 
@@ -186,7 +186,7 @@ def test_mixing_weights(backend, drawn):
 
 
 def check_softmax(backend, z: np.ndarray) -> None:
-    """In 16 bits; the sum of a row is as far from 1 as its entries are off."""
+    """Check the softmax in 16 bits; the sum of a row has the error of its entries."""
     found = np.asarray(run(backend, "notation.softmax", BFLOAT16, z), float)
     wanted, size = notation.softmax(z), 1 + np.abs(z - z.max(axis=1, keepdims=True))
     scale = UNIT[BFLOAT16] * size * wanted + np.finfo("float32").tiny
@@ -237,14 +237,14 @@ CROWDED = {
     "quantile": dict(router="quantile", k=1, capacity_factor=0.9),
     "reinforce": dict(router="reinforce", k=2),
 }
-"""Routed blocks of three experts, two of which are hardly wanted; E = 3 and T = 301."""
+"""Routed blocks with three experts and 301 tokens; two experts get few tokens."""
 
 
 def crowded_block(name: str):
-    """Return (configuration, weights, x, tokens, noise) of a routed block that sends nearly everyone to one expert.
+    """Return (configuration, weights, x, tokens, noise) of a routed block that sends nearly all tokens to one expert.
 
-    x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is what experts start
-    with; the other scores are a few tenths, and their last bits matter.
+    x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is a base score for each
+    expert; the other scores are a few tenths, and their last bits matter.
     """
     config = configuration.ModelConfig(
         vocab_size=13, d_model=8, heads=2, blocks=1, routing_frequency=1.0, experts=3, **CROWDED[name]
@@ -265,7 +265,7 @@ def crowded_block(name: str):
 
 
 def check_crowded_block(backend, name: str, training: bool) -> None:
-    """From the same x in bfloat16 and the same weights in float32: what is not a product of experts is of float32."""
+    """From the same x in bfloat16 and weights in float32, everything except products of experts is in float32."""
     config, params, x, tokens, noise = crowded_block(name)
     wanted = routed_block.routed_block(params, x, tokens, config, training=training, noise=noise)
     config = backend.transformer.ModelConfig(**vars(config))

@@ -1,7 +1,7 @@
-"""Worked examples: small numbers in, and out what a reader finds with a pocket calculator.
+"""Worked examples: small inputs with results that a pocket calculator gives.
 
-Each says how its numbers come about, to five decimals. Both twins have to give them (`tests/test_plain.py` runs this
-file on the reference), so that a formula that is wrong in both is seen.
+Each example derives its numbers, to five decimals. Both twins must return them (`tests/test_plain.py` runs this file on
+the reference), so a formula that is wrong in both twins fails.
 """
 
 import math
@@ -18,7 +18,7 @@ LN3 = math.log(3)
 
 
 def call(backend, path: str, *arrays, traced=None, **static):
-    """Call in the lowest precision that the backend has."""
+    """Call in the lowest precision of the backend."""
     return run(backend, path, precisions_of(backend)[-1], *arrays, traced=traced, **static)
 
 
@@ -28,14 +28,14 @@ def assert_digits(found, expected, what: str) -> None:
 
 
 def config(backend, **fields):
-    """Return a configuration of a width that a hand can compute with."""
+    """Return a configuration with a width small enough for hand computation."""
     return backend.transformer.ModelConfig(**dict(vocab_size=6, d_model=2, blocks=2, heads=1) | fields)
 
 
 class TestLayerNorm:
     @pytest.mark.asks("transformer.layer_norm")
     def test_variance_is_the_mean_square(self, backend):
-        """1, 2, 3, 4: mean 2.5, mean square 5/4, 1.5/√1.25 = 1.34164. (With n - 1 it were 1.5/√1.6667 = 1.16190.)"""
+        """1, 2, 3, 4: mean 2.5, mean square 5/4, 1.5/√1.25 = 1.34164. (With n - 1: 1.5/√1.6667 = 1.16190.)"""
         plain = {"scale": np.ones(4), "offset": np.zeros(4)}
         found = call(backend, "transformer.layer_norm", plain, np.array([[[1.0, 2.0, 3.0, 4.0]]]))
         assert_digits(found, [[[-1.34164, -0.44721, 0.44721, 1.34164]]], "layer_norm of 1 2 3 4")
@@ -86,8 +86,8 @@ class TestExpertFfn:
 
 @pytest.mark.asks("transformer.rotary")
 def test_rotary(backend):
-    """Width 4: entries 0 and 2 turn by m, entries 1 and 3 by m/100. (1, 1, 0, 0) at 1: cos 1, cos 0.01, sin 1, sin
-    0.01; (0, 0, 1, 0) at 2: -sin 2 and cos 2 in places 0 and 2."""
+    """Width 4: entries 0 and 2 are rotated by m, entries 1 and 3 by m/100. (1, 1, 0, 0) at 1: cos 1, cos 0.01, sin 1,
+    sin 0.01; (0, 0, 1, 0) at 2: -sin 2 and cos 2 in places 0 and 2."""
     found = call(backend, "transformer.rotary", np.array([[9.0, 9, 9, 9], [1, 1, 0, 0], [0, 0, 1, 0]]))
     expected = [[9, 9, 9, 9], [0.54030, 0.99995, 0.84147, 0.01000], [-0.90930, 0, -0.41615, 0]]
     assert_digits(found, expected, "rotary")
@@ -107,7 +107,7 @@ def test_sinusoids(backend):
 
 
 def one_head(query, key, value, relative_key, output) -> dict:
-    """Return weights of attention with d = 2 and a head of four, of which the examples use the first two."""
+    """Return weights of attention with d = 2 and a head of width four; the examples use the first two entries."""
     wide = {
         name: np.pad(np.array(matrix, float), ((0, 0), (0, 2)))[:, None]
         for name, matrix in (("query", query), ("key", key), ("value", value), ("relative_key", relative_key))
@@ -127,7 +127,7 @@ class TestAttention:
     def test_logits_are_divided_by_the_root_of_the_head(self, backend):
         """Query 2, keys log 3 and 0: logits 2 log 3/√4 = log 3 and 0, so shares 3/4 and 1/4 of the two values.
 
-        (Divided by √d = √2 the logit were 1.5537, the share 0.8254.)
+        (Divided by √d = √2, the logit would be 1.5537 and the share 0.8254.)
         """
         params = one_head([[2, 0], [2, 0]], [[LN3, 0], [0, 0]], ONE, ZERO, ONE)
         found = call(backend, "transformer.attention", params, self.tokens[:, :2])
@@ -135,13 +135,13 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_logits_by_distance(self, backend):
-        """Token 1 sees itself at logit sin 0 = 0 and token 0 at sin 1 = 0.84147: e^0.84147 = 2.31978, so 0.69878."""
+        """Token 1 has the logit sin 0 = 0 for itself, sin 1 = 0.84147 for token 0: e^0.84147 = 2.31978, so 0.69878."""
         found = call(backend, "transformer.attention", self.by_distance, self.tokens[:, :2])
         assert_digits(found, [[[1.0, 0.0], [0.69878, 0.30122]]], "attention to two tokens by how far they are")
 
     @pytest.mark.asks("transformer.attention")
     def test_three_tokens_that_all_see_each_other(self, backend):
-        """Shares of values (1, 0), (0, 1), (0, 0), the sine of i - j above the exponent.
+        """The values are (1, 0), (0, 1), (0, 0), and the logit is the sine of i - j.
 
         i = 0: 1, e^-0.84147 = 0.43108, e^-0.90930 = 0.40281; sum 1.83389
         i = 1: 2.31978, 1, 0.43108; sum 3.75085
@@ -153,15 +153,16 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_padding_is_not_seen(self, backend):
-        """Without token 0, token 1 sees itself alone."""
+        """Without token 0, token 1 attends to itself alone."""
         mask = np.array([[False, True, True]])
         found = call(backend, "transformer.attention", self.by_distance, self.tokens, traced={"mask": mask})
         assert_digits(np.asarray(found)[0, 1:], [[0.0, 1.0], [0.0, 0.5]], "attention without token 0")
 
     @pytest.mark.asks("transformer.attention")
     def test_rotary_logits(self, backend):
-        """Head of two, query (2√2 log 3, 0) of token 1 and keys (1, 0): turned apart by 1 radian the logit for token 0
-        is 2 log 3 cos 1 = 1.18716, for itself 2 log 3 = 2.19722. Share of token 0: 1/(1 + e^1.01006) = 0.26697."""
+        """Head of width two, query (2√2 log 3, 0) of token 1 and keys (1, 0). The logit for token 0, rotated by 1
+        radian, is 2 log 3 cos 1 = 1.18716; for token 1 itself it is 2 log 3 = 2.19722. Share of token 0: 1/(1 +
+        e^1.01006) = 0.26697."""
         wide = np.eye(2)[:, None]
         query = np.array([[0.0, 0.0], [2 * math.sqrt(2) * LN3, 0.0]])[:, None]
         key = np.array([[1.0, 0.0], [1.0, 0.0]])[:, None]
@@ -171,7 +172,7 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_heads_are_added(self, backend):
-        """The first head as by what tokens are, the second reads token by token alike: 1/2 and 1/2, times 10."""
+        """The first head attends by content; the second has equal shares 1/2 and 1/2, times 10."""
         first = one_head([[2, 0], [2, 0]], [[LN3, 0], [0, 0]], ONE, ZERO, ONE)
         second = one_head(ZERO, ZERO, ONE, ZERO, [[10, 0], [0, 10]])
         params = {
@@ -182,7 +183,7 @@ class TestAttention:
 
 
 class TestDecide:
-    """d = 2 and the router is the identity where nothing else is said: the states are the logits."""
+    """d = 2, and the router is the identity unless stated: the states are the logits."""
 
     def decide(self, backend, states, params, tokens=None, noise=None, training=True, **fields):
         states = np.array(states, float)
@@ -201,7 +202,7 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_hash(self, backend):
-        """The remainder of the id, of the id before (0 before the first), or of the position; gate 1."""
+        """Use the remainder of the id, of the previous id (0 before the first), or of the position; the gate is 1."""
         options = dict(router="hash", experts=3)
         for kind, expected in (("modulo", [2, 1, 2, 1]), ("previous", [0, 2, 0, 2]), ("position", [0, 1, 0, 1])):
             found = self.decide(backend, np.zeros((4, 2)), {}, [[5, 4], [2, 1]], hash=kind, **options)
@@ -212,7 +213,7 @@ class TestDecide:
     def test_sinkhorn(self, backend):
         """exp(logits) = 4 1, 1 1. The plan has the same cross ratio and equal sums: a²/b² = 4, so 1/3 1/6, 1/6 1/3.
 
-        So token 1, which does not mind, goes to expert 1 in training, and to the lower index, 0, in evaluation. The
+        So token 1, whose logits are equal, goes to expert 1 in training and to the lower index 0 in evaluation. The
         gate is the softmax: 4/5 and 1/2.
         """
         states, router = [[math.log(4), 0], [0, 0]], {"router": ONE}
@@ -225,18 +226,20 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_base(self, backend):
-        """Both prefer expert 0: 2 + 3. One has to go; 1 + 3 is more than 2 + 0. Gates: sigmoids of 1 and of 3."""
+        """Both tokens prefer expert 0, but only one can have it: 1 + 3 is more than 2 + 0. Gates: sigmoids of 1 and of
+        3.
+        """
         found = self.decide(backend, [[2, 1], [3, 0]], {"router": ONE}, router="base", experts=2)
         assert_same(found.routing.expert, [[1], [0]], what="experts of BASE")
         assert_digits(found.routing.gate, [[0.73106], [0.95257]], "gates of BASE")
 
     @pytest.mark.asks("routed_block.decide")
     def test_quantile(self, backend):
-        """By logit less bias: 5-2 1, 4-2 2, 3.5-2 1, 2-2 2; the gate is the sigmoid of the logit alone.
+        """Logits minus bias: 5-2 1, 4-2 2, 3.5-2 1, 2-2 2; the gate is the sigmoid of the logit alone.
 
-        The step: the price of a token is the middle of these two, 2, 2, 1.25 and 1. What is left of the logits for
-        expert 0 is 3, 2, 2.25, 1, whose second and third have the middle 2.125; for expert 1 it is -1, 0, -0.25, 1,
-        with the middle -0.125. Less their mean, 1: 1.125 and -1.125.
+        The step: the price of a token is the middle of its two numbers: 2, 2, 1.25 and 1. The logits of expert 0 minus
+        these prices are 3, 2, 2.25, 1; the middle of the second and third is 2.125. For expert 1 they are -1, 0, -0.25,
+        1, with the middle -0.125. Minus the mean, 1: 1.125 and -1.125.
         """
         states = [[5, 1], [4, 2], [3.5, 1], [2, 2]]
         found = self.decide(backend, states, {"router": ONE, "bias": [2, 0]}, router="quantile", experts=2)
@@ -246,10 +249,10 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_quantile_of_narrow_experts(self, backend):
-        """Two experts cut in two are four, and a token has two of them; a fair share of two tokens is one.
+        """Two experts cut in two make four, and a token has two of them; the fair share for two tokens is one.
 
-        The price of a token is the middle of its second and third logit, 2 and 2.5. What is left for expert 0 is 2 and
-        1.5, whose first and second have the middle 1.75; for the others 1 and -0.5, -1 and 0.5, -2 and -1.5.
+        The price of a token is the middle of its second and third logit, 2 and 2.5. The logits of expert 0 minus these
+        prices are 2 and 1.5, with the middle 1.75; for the others 1 and -0.5, -1 and 0.5, -2 and -1.5.
         """
         found = self.decide(
             backend,
@@ -291,9 +294,10 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_top_k_with_a_bias(self, backend):
-        """Sigmoids 3/4 1/2, twice 1/2 3/4. The bias 0.3 for expert 0 moves all to it; gates are without it.
+        """Sigmoids 3/4 1/2, twice 1/2 3/4. The bias 0.3 for expert 0 moves all tokens there; gates ignore the bias.
 
-        Three tokens at expert 0, none at expert 1, 1.5 in the mean: the bias falls by 0.1 there and rises here.
+        Expert 0 has three tokens, expert 1 none, the mean is 1.5: the bias falls by 0.1 for expert 0 and rises for
+        expert 1.
         """
         found = self.decide(
             backend,
@@ -311,7 +315,7 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_gshard(self, backend):
-        """Gates 3/4 and 1/4 of both tokens. The second expert stays where its uniform is below 2 · 1/4."""
+        """Gates 3/4 and 1/4 of both tokens. The second expert stays if its uniform is below 2 · 1/4."""
         found = self.decide(
             backend,
             [[LN3, 0], [LN3, 0]],
@@ -326,9 +330,9 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_reinforce(self, backend):
-        """Policy 3/4 1/4. Noise of 1 for expert 1 is less than log 3, 1.2 is more. Gate 1.
+        """Policy 3/4 1/4. For expert 1, noise of 1 is below log 3, and noise of 1.2 is above. The gate is 1.
 
-        The baseline looks at the state (1, 0, ...): its one hidden unit is relu(2), times 3, or relu(-2).
+        The baseline reads the state (1, 0, ...): its one hidden unit is relu(2), times 3, or relu(-2).
         """
         states = np.zeros((3, 8))
         states[:, 0] = 1, 1, -1
@@ -357,7 +361,7 @@ class TestHashTable:
     @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     @pytest.mark.parametrize("fields", [dict(k=2), dict(granularity=2), dict(k=2, granularity=2)])
     def test_choices_of_a_token_differ(self, backend, fields):
-        """And the first of them is the remainder."""
+        """The first choice is the remainder."""
         table = np.asarray(backend.routed_block.hash_table(config(backend, router="hash", experts=3, **fields)))
         experts, choices = 3 * fields.get("granularity", 1), fields.get("k", 1) * fields.get("granularity", 1)
         assert table.shape == (6, choices)
@@ -368,7 +372,7 @@ class TestHashTable:
     def test_balanced(self, backend):
         """By count 9 5 4 3 1: 9 to expert 0, 5 and 4 to expert 1 (which then is as full, and has more ids).
 
-        So 3 goes to expert 0, 1 to expert 1, and what never occurred to expert 1, of 10 tokens in place of 12.
+        So 3 goes to expert 0, 1 to expert 1, and unseen ids to expert 1, which has 10 tokens instead of 12.
         """
         fields = config(backend, router="hash", experts=2, hash="balanced")
         found = backend.routed_block.hash_table(fields, counts=np.array([4, 9, 0, 5, 1, 3]))
@@ -376,7 +380,9 @@ class TestHashTable:
 
     @pytest.mark.asks("accounting.count", "routed_block.routed_block", "routed_block.hash_table")
     def test_clusters(self, backend):
-        """Two clusters, 0 1 2 and 7 8 9, in the ids' order 7 0 8 1 9 2. Dispersed: each is dealt out in turn."""
+        """Two clusters, 0 1 2 and 7 8 9, in the ids' order 7 0 8 1 9 2. Dispersed: the tokens of each cluster
+        alternate.
+        """
         embeddings = np.array([[7.0], [0.0], [8.0], [1.0], [9.0], [2.0]])
         for kind in ("clustered", "dispersed"):
             fields = config(backend, router="hash", experts=2, hash=kind)
@@ -406,7 +412,7 @@ class TestCarryBias:
 
     @pytest.mark.asks("transformer.carry_bias")
     def test_the_bias_is_that_of_the_batch(self, backend):
-        """0.2 0.1 in place of 0.3 0, and nothing else is touched."""
+        """The bias 0.2 0.1 replaces 0.3 0; nothing else changes."""
         found = self.carried(backend, np.array([[0.2, 0.1]]))
         assert_same(found["routed_ffn"]["bias"], [[0.2, 0.1]], what="bias after a batch")
         assert_same(found["routed_ffn"]["up"], [[7.0, 7.0]], what="other weights after a batch")
@@ -423,15 +429,15 @@ STATED = {
     "dense up": 0.125, "dense down": 0.015625, "routed up": 0.125, "routed down": 0.015625, "router": 2.0,
     "hidden": 0.125, "out": 0.35355,
 }  # fmt: skip
-"""Deviations of a model of d = 64, L = 8, H kqv = 2 · 8 = 16, RL-R with G = 4: 1/√64 = 1/8 for all that reads a state.
-
-Output of attention: 1/√16, over √(2 · 8) = 4. Second matrices: 1/√256 over 4, in experts too, of which four without a
-gate stand for a wide one. The router's 16/√64, of RL-R. The baseline's 1/√64, and 1/√8 for the eight hidden units.
+"""Deviations of a model with d = 64, L = 8, H kqv = 2 · 8 = 16 and RL-R with G = 4. Matrices that read a state:
+1/√64 = 1/8. Output of attention: 1/√16 divided by √(2 · 8) = 4. Second matrices: 1/√256 divided by 4, also in experts,
+because four narrow experts without a gate replace a wide one. Router of RL-R: 16/√64. Baseline: 1/√64, and 1/√8 for the
+eight hidden units.
 """
 
 
 def by_kind(tree: dict) -> dict:
-    """Return the matrices of a model under the names of `STATED`."""
+    """Return the matrices of a model by the names of `STATED`."""
     dense, routed = tree["dense_ffn"], tree["routed_ffn"]
     return {
         "embedding": tree["embedding"],
@@ -447,7 +453,7 @@ def by_kind(tree: dict) -> dict:
 
 @pytest.mark.asks("experts.routed_ffn", "transformer.init")
 def test_deviations_of_initial_weights(backend):
-    """None is above two stated deviations, some come near, and 0.88 of a deviation is left after the cut."""
+    """No weight exceeds two stated deviations, some come near, and truncation leaves 0.88 of a deviation."""
     assert_digits(deviation_when_cut(), 0.87963, "deviation of a standard normal cut at 2")
     fields = config(
         backend,

@@ -1,4 +1,4 @@
-"""The design of a stranger's function: the dialect that the report names, or where it differs from the nearest one."""
+"""The design of another library's function: the dialect in the report, or its difference from the nearest dialect."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from routelaws.conformance.engine import backends, stances
 @pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("path", stances.JUDGED)
 def test_the_design(backend, path):
-    """Our own functions have a rule for everything, so the other tests alone judge them."""
+    """Our own functions follow the reference exactly, so the other tests suffice for them."""
     if not isinstance(backend, backends.Backend):
         pytest.skip("a plain module is one of ours")
     backend.resolve(path)

@@ -1,4 +1,4 @@
-"""The table of dialects: each speaks itself and nothing else, and our own functions speak ours."""
+"""The table of dialects: each dialect matches only itself, and our functions match ours."""
 
 import doctest
 from functools import partial
@@ -24,7 +24,7 @@ def speaker(subject: str, name: str):
 
 
 def check_speaks_itself_alone(subject: str, name: str, function, seed: int = 0) -> None:
-    """So every two dialects differ on some input, but for those that are stated to be the same function."""
+    """Every two dialects differ on some input, unless they are stated to be the same function."""
     subjects = dialects.SUBJECTS
     wanted = next((names for names in subjects[subject].same if name in names), {name})
     verdict = classify(subject, function, seed=seed)
@@ -38,7 +38,7 @@ def test_every_dialect_speaks_itself_alone(subject, name, monkeypatch):
     for seed in range(3):
         check_speaks_itself_alone(subject, name, speaker(subject, name), seed)
     wide = bounds.BOUNDS["dialects.same"]._replace(limit=5 * bounds.BOUNDS["dialects.same"].limit)
-    monkeypatch.setitem(bounds.BOUNDS, "dialects.same", wide)  # and they are far enough apart
+    monkeypatch.setitem(bounds.BOUNDS, "dialects.same", wide)  # the dialects still differ with a wider bound
     check_speaks_itself_alone(subject, name, speaker(subject, name))
 
 
@@ -53,7 +53,7 @@ def test_low_precision_is_no_dialect(name):
 
 
 def check_capacities(T: int, E: int, k: int, c: float, wanted: dict) -> None:
-    """The formulas against numbers worked out by hand."""
+    """Compare the formulas with numbers computed by hand."""
     for dialect in SUBJECTS["capacity"].dialects:
         assert dialect.function(T, E, k, c) == wanted[dialect.name], (dialect.name, T, E, k, c)
 
@@ -77,7 +77,7 @@ def test_capacities_by_hand(case):
 
 
 def check_values_at_balance(num_experts: int, k: int) -> None:
-    """Uniform probabilities, equal loads: the table of values that names the normalisations."""
+    """Uniform probabilities and equal loads give the table of values at balance."""
     logits = np.zeros((num_experts, num_experts))
     expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
     wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
@@ -89,7 +89,7 @@ def check_values_at_balance(num_experts: int, k: int) -> None:
 
 
 def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
-    """Its authors' libraries take E² times the mean over experts of f P, which is E Σ f P; the paper has the mean."""
+    """The authors' libraries multiply the mean over experts of f P by E², which is E Σ f P; the paper has the mean."""
     spoken = {dialect.name: dialect.spoken_by for dialect in SUBJECTS["balance loss"].dialects}
     assert {"mesh-tensorflow", "lingvo"} <= set(spoken["first_choice"])
     for logits, expert in SUBJECTS["balance loss"].inputs(0):
@@ -105,7 +105,7 @@ def test_values_at_balance(num_experts, k):
 
 
 def check_activations() -> None:
-    """At 1 and at -3, to six digits of the larger; GELU is x times the normal distribution's share below x."""
+    """Compare values at 1 and -3, to six digits; GELU is x times the standard normal distribution function."""
     wanted = {
         "GELU by tanh": [0.841192, -0.003637],
         "GELU by erf": [0.841345, -0.004050],
@@ -126,7 +126,7 @@ SIGMOIDS = LOG([[3.0, 1.0, 0.1]])  # sigmoids of 3/4 and 1/2
 SOFTPLUS = LOG(np.expm1([[4.0, 1.0, 0.1]]))  # log(1 + exp z) of 4 and 1, whose roots are 2 and 1
 SCORES = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
 FOUR = np.array([[0], [1], [2], [3]])  # sequences of one token
-THIRDS = LOG([[0.5, 0.3, 0.2]])  # of the two best 5/8 and 3/8
+THIRDS = LOG([[0.5, 0.3, 0.2]])  # the shares of the two best are 5/8 and 3/8
 HALF = LOG([[1.0, 2.0], [3.0, 2.0]])
 TIED = np.array([[1.0, 0.0], [1.0, 2.0]])
 
@@ -162,7 +162,7 @@ WORKED = {
     ("one-hot weights", "lower index"): [((TIED,), [[1, 0], [0, 1]])],
     ("one-hot weights", "all of the equal ones"): [((TIED,), [[1, 0], [1, 1]])],
 }  # fmt: skip
-"""Inputs and answers that were worked out by hand."""
+"""Inputs and answers computed by hand."""
 
 
 def check_worked_out(subject: str, name: str) -> None:
@@ -177,7 +177,7 @@ def test_worked_out_by_hand(subject, name):
 
 
 def check_the_norm_of_expert_choice() -> None:
-    """The gates are 1, so expert 0 gives tokens 0 and 1 what they are; nobody takes token 2."""
+    """The gates are 1, so expert 0 returns tokens 0 and 1 unchanged; no expert takes token 2."""
     one, x = np.eye(4)[None], np.array([[10.0, 10, 10, 14], [2, 4, 4, 2], [1, 2, 3, 4]])
     inputs = one, one, x, np.array([[0, 1]]), np.ones((1, 2))
     plain, normed = (speaker("output of expert choice", name)(*inputs) for name in ("sum", "normed sum"))
@@ -205,13 +205,13 @@ def test_steps_to_the_ends_stall_where_the_middles_balance(seed):
 
 
 def test_how_many_dialects_there_are():
-    """As the changelog says; "activation of ..." is one subject in three places."""
+    """Compare with the changelog; "activation of ..." is one subject in three places."""
     assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 14
     assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 72
 
 
 def check_activation_is_named_wherever_it_is(name: str) -> None:
-    """An activation of its own, in an expert and in a routed layer of a stranger."""
+    """The classifier finds another activation in an expert and in a routed layer."""
     activation = speaker("activation", name)
 
     def expert_ffn(up, down, x):
@@ -235,7 +235,7 @@ def test_an_activation_is_named_wherever_it_is(name):
 
 
 def ours(twin) -> dict:
-    """Return what one twin of this library says about each subject, and the dialect it is in."""
+    """Return the answer of one twin for each subject, and its dialect."""
     experts, balance, routers, notation = twin.experts, twin.balance, twin.routers, twin.notation
     choice, mixture = routers.expert_choice, routers.mixture_of_tokens
 
@@ -310,7 +310,7 @@ def test_the_fast_twin_speaks_ours(subject, name):
     ("subject", "path"), [(subject, path) for subject, (path, _) in dialects.FUNCTIONS.items()], ids=dialects.FUNCTIONS
 )
 def test_the_backend_speaks_ours(backend, subject, path, monkeypatch):
-    """Another dialect fails, as its function does elsewhere; here it is called by its name."""
+    """A function of another dialect fails here, as in its own tests."""
     if getattr(backend, "stance", lambda path: None)(path) and subject != "second expert":
         pytest.skip("test_designs.py asks for the design of a stranger's function")
     failed = []
@@ -327,7 +327,7 @@ def test_the_backend_speaks_ours(backend, subject, path, monkeypatch):
     monkeypatch.setattr(dialects, "FUNCTIONS", {subject: dialects.FUNCTIONS[subject]})
     for verdict in dialects.classify_backend(backend, call=call).values():
         if failed and not verdict.matches:
-            raise failed[0]  # what raises, or returns something else, speaks no dialect: its own words say more
+            raise failed[0]  # a function that raises has no dialect; its own error is clearer
         assert verdict.counterexample is None, describe(verdict)
         if not verdict.examples:
             pytest.skip(f"{path}: no input of {subject} that is offered")
@@ -350,7 +350,7 @@ def test_a_whole_backend():
 
 
 def check_the_smallest_difference() -> None:
-    """A rule that is ours but for one slot more at k = 2 and ten tokens or more."""
+    """The rule is ours except for one more slot at k = 2 and ten tokens or more."""
     right = speaker("capacity", "ours")
     verdict = classify("capacity", lambda T, E, k, c: right(T, E, k, c) + (k == 2 and T >= 10))
     wanted = dict(num_tokens=10, num_experts=4, k=2, capacity_factor=1.25)
@@ -359,7 +359,7 @@ def check_the_smallest_difference() -> None:
 
 
 def check_conditions() -> None:
-    """What keeps too few, or chooses too small a score, is not any of the dialects with many right answers."""
+    """Answers that keep too few tokens or choose too small a score match no dialect with several right answers."""
 
     def too_few(expert, num_experts, capacity):
         return speaker("drop order", "0/1 mask")(expert, num_experts, max(capacity - 1, 0), None)

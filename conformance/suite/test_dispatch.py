@@ -1,6 +1,6 @@
-"""Dispatch with options: drop orders, padding, crowds, and experts that are cut into narrow ones.
+"""Dispatch with options: drop orders, padding, crowded experts and narrow experts.
 
-What is said with a mask has numbers that are none in the padding, which nothing may read.
+Padding holds NaN in tests with a mask, so reading it fails.
 """
 
 import math
@@ -25,7 +25,7 @@ orders = st.sampled_from(reference.DROP_ORDERS)
 
 
 def draw_mask(seed: int, *shape: int) -> np.ndarray:
-    """Return a mask in which about a third is false, and something is and something is not."""
+    """Return a mask with about a third of its entries False, and at least one of each value."""
     random = np.random.default_rng(seed)
     mask = random.random(shape) < 2 / 3
     first, second = random.choice(mask.size, 2, replace=False)
@@ -36,18 +36,18 @@ def draw_mask(seed: int, *shape: int) -> np.ndarray:
 PRIORITY = np.array([[0.1, 0.9], [0.5, 0.5], [0.5, -0.0], [0.9, 0.0]])
 
 BY_HAND = {
-    # order, mask: slots; of four tokens of which the first wants experts 1 and 0, the others 0 and 1; C = 3
+    # order, mask: slots. Of four tokens, the first chooses experts 1 and 0, the others 0 and 1; C = 3
     ("token", None): [[0, 0], [1, 1], [2, 2], [3, 3]],
-    # Expert 0: 0.9 of token 3 and 0.9 of token 0, whose second choice it is, then 0.5 twice. Expert 1: zeros are equal.
+    # Expert 0: 0.9 of token 3, 0.9 of token 0 (its second choice), then 0.5 twice. Expert 1: both zeros are equal.
     ("priority", None): [[1, 1], [2, 0], [3, 2], [0, 3]],
-    ("choice", "tokens"): [[0, 2], [3, 3], [0, 1], [1, 2]],  # token 1 does not ask
+    ("choice", "tokens"): [[0, 2], [3, 3], [0, 1], [1, 2]],  # token 1 asks for no slot
     ("token", "tokens"): [[0, 0], [3, 3], [1, 1], [2, 2]],
-    ("priority", "choices"): [[0, 3], [1, 3], [2, 1], [0, 2]],  # token 0 has one choice, and token 1 its first
+    ("priority", "choices"): [[0, 3], [1, 3], [2, 1], [0, 2]],  # token 0 has one choice, token 1 its first
 }
 
 
 def check_orders_by_hand(backend) -> None:
-    """Queues of all orders, with and without a mask; said without the reference."""
+    """Compare all orders, with and without a mask, with queues written by hand."""
     expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
     masks = {"tokens": [1, 0, 1, 1], "choices": [[1, 0], [1, 0], [1, 1], [1, 1]]}
     for (order, masked), slots in BY_HAND.items():
@@ -75,7 +75,7 @@ def test_orders_by_hand(backend):
 
 
 def check_dispatch_options(backend, selection: Selection, capacity: int, order: str, masked: str) -> None:
-    """As `check_dispatch`, with the orders, ties of priorities and zeros of both signs, and masks of both shapes."""
+    """Test `dispatch` with all orders, tied priorities, both signs of zero, and masks of both shapes."""
     expert, random = selection.expert, np.random.default_rng(selection.seed)
     traced = {}
     if order == "priority":
@@ -102,7 +102,7 @@ def test_dispatch_options(backend, selection, capacity, order, masked):
 
 
 def fate(backend, expert, order: str, priority) -> np.ndarray:
-    """Return [T, k] bool, what finds one of three slots of one of four experts."""
+    """Return [T, k] bool, the assignments that get one of three slots of one of four experts."""
     traced = {"priority": priority} if order == "priority" else {}
     options = dict(num_experts=4, capacity=3, order=order)
     found = run_varied(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
@@ -111,7 +111,7 @@ def fate(backend, expert, order: str, priority) -> np.ndarray:
 
 
 def check_what_later_tokens_change(backend) -> None:
-    """What the docstring says of each order: whether an earlier token's place depends on later tokens."""
+    """Check for each order whether the place of an earlier token depends on later tokens."""
     depends = {("choice", 1): False, ("choice", 2): True, ("token", 2): False, ("priority", 1): True}
     for (order, k), wanted in depends.items():
         changed = False
@@ -131,7 +131,7 @@ def test_what_later_tokens_change(backend):
 
 
 def check_order_of_drops(backend, selection: Selection, factor: float, order: str) -> None:
-    """As `check_routed_ffn`; "priority" by the gate, which is the default, and by its opposite."""
+    """Test `routed_ffn`; "priority" by the gate (the default) and by its negative."""
     inputs = layer(selection, "float32")
     arrays = (inputs["params"], inputs["x"], selection.expert, inputs["gate"])
     for sign in (None, -1) if order == "priority" else (None,):
@@ -147,14 +147,14 @@ def check_order_of_drops(backend, selection: Selection, factor: float, order: st
 
 @pytest.mark.asks("experts.routed_ffn")
 def test_order_of_drops(backend):
-    """By priority; the other orders, and this by the gate, are below with padding."""
+    """Test "priority"; tests with padding below cover the other orders."""
     random = np.random.default_rng(6)
     expert = np.array([random.permutation(4)[:2] for _ in range(9)])
     check_order_of_drops(backend, Selection(expert, 4, "random", 6), 0.6, "priority")
 
 
 def check_padding(backend, selection: Selection, factor: float, order: str, precision: str) -> None:
-    """Nine tokens of which six are real get what the six get alone, from both twins; the others get 0."""
+    """Six real tokens of nine get the result without padding, from both twins; padded tokens get 0."""
     inputs = layer(selection, precision)
     mask = np.zeros(9, bool)
     mask[np.random.default_rng(selection.seed).choice(9, 6, replace=False)] = True
@@ -181,12 +181,12 @@ def check_padding(backend, selection: Selection, factor: float, order: str, prec
 @pytest.mark.asks("experts.routed_ffn")
 @given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([math.inf, 1.0]), order=orders)
 def test_padding(backend, selection, factor, order):
-    """The order with a capacity alone: it makes no difference to what drops nothing."""
+    """The order matters only with a capacity."""
     check_padding(backend, selection, factor, order if factor < math.inf else "choice", "float32")
 
 
 def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
-    """All tokens want one expert: as many as its capacity for the real ones alone get something, to the last one."""
+    """All tokens choose one expert; exactly as many as the capacity for real tokens get a slot."""
     params = {"up": np.ones((num_experts, 1, 1)), "down": np.ones((num_experts, 1, 1))}
     x, expert = np.ones((40, 1)), np.full((40, 1), num_experts - 1)
     for num_real in range(1, 41):
@@ -194,7 +194,7 @@ def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
         mask[np.random.default_rng(num_real).choice(40, num_real, replace=False)] = True
         options = dict(traced={"mask": mask}, capacity_factor=hundredths / 100)
         found = np.asarray(run(backend, "experts.routed_ffn", "float32", params, x, expert, x, **options).output)
-        wanted = min(num_real, -(-hundredths * num_real // (100 * num_experts)))  # in whole numbers
+        wanted = min(num_real, -(-hundredths * num_real // (100 * num_experts)))  # in integers
         assert (found != 0).sum() == wanted, f"c {hundredths}/100, E {num_experts}: {num_real} real tokens"
 
 
@@ -206,7 +206,7 @@ def test_capacity_of_real(backend, num_experts, hundredths):
 
 @pytest.mark.asks("experts.routed_ffn", "routers.top_k.gshard_router")
 def test_a_choice_that_is_left_out_frees_its_slot(backend):
-    """GShard's router leaves second experts out; with its gates as the mask another token gets the slot."""
+    """GShard's router drops second experts; with its gates as the mask another token gets the slot."""
     z = np.log([[4.0, 3.0, 1.0], [3.0, 4.0, 1.0], [3.0, 1.0, 4.0]])
     params = {"up": np.ones((3, 1, 1)), "down": np.ones((3, 1, 1))}
     uniforms = np.array([0.0, 0.99, 0.0])
@@ -221,22 +221,24 @@ def test_a_choice_that_is_left_out_frees_its_slot(backend):
         scale = UNIT["float32"] * np.ones((3, 1))
         assert_close_bounded("experts.routed_ffn", found.output, wanted.output, scale, what="routed_ffn after GShard")
         outputs.append(np.asarray(found.output).ravel())
-    # Expert 0 has two slots: for token 0, and for token 1, which has no use for it, or token 2.
+    # Expert 0 has two slots: one for token 0, one for token 1 (which drops it) or token 2.
     assert outputs[0][2] < outputs[1][2] and outputs[0][0] == outputs[1][0], outputs
 
 
 CROWDS = (300, 70_000)
-"""Tokens that all but crowd one expert: more than 8 and than 16 bits count, and than a 16-bit float tells apart."""
+"""Numbers of tokens that nearly all choose one expert: more than 8 and 16 bits can count, and than 16-bit floats
+resolve.
+"""
 
 
 def crowd(num_tokens: int, k: int) -> np.ndarray:
-    """Return experts [T, k] of three: the first choice is expert 1, or 0 for every hundredth, the second expert 2."""
+    """Return experts [T, k] of three: the first choice is 1, or 0 for every hundredth token; the second choice is 2."""
     first = np.where(np.arange(num_tokens) % 100 == 7, 0, 1)
     return np.stack([first, np.full(num_tokens, 2)], axis=1)[:, :k]
 
 
 def counted(expert: np.ndarray, turns) -> np.ndarray:
-    """Return [T, k], how many assignments to the same expert had their turn before; by counting one after another."""
+    """Return [T, k], the number of earlier assignments to the same expert, by counting."""
     before, slot = [0] * 3, np.zeros(expert.shape, int)
     for t, choice in turns:
         slot[t, choice] = before[expert[t, choice]]
@@ -245,7 +247,7 @@ def counted(expert: np.ndarray, turns) -> np.ndarray:
 
 
 def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
-    """Who stands where, who finds a slot and what the buffers hold, in an expert that nearly all tokens want."""
+    """Check places, kept assignments and buffers for an expert that nearly all tokens choose."""
     expert, capacity = crowd(num_tokens, k), num_tokens - num_tokens // 20
     turns = [(t, choice) for choice in range(k) for t in range(num_tokens)]
     traced = {}
@@ -273,7 +275,7 @@ def test_a_crowd_queues(backend, num_tokens, k, order):
 
 
 def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: str) -> None:
-    """A layer of width 1: each token has its own output, or exactly 0 where it found no slot; the share is right."""
+    """Each token has its own output, or exactly 0 without a slot; the dropped fraction is exact."""
     num_tokens = len(expert)
     x = 1 + np.arange(num_tokens)[:, None] % 97 / 128
     up, down = np.array([1.0, 2.0, 4.0]), np.array([1.0, -1.0, 8.0])
@@ -295,14 +297,14 @@ def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: s
 @pytest.mark.asks("experts.gelu", "experts.routed_ffn")
 @pytest.mark.parametrize("factor", [math.inf, 1.0])
 def test_a_crowd_is_served(backend, factor):
-    """In bfloat16 with 257 tokens for an expert: one more than two blocks hold, and than a sum in bfloat16 reaches."""
+    """In bfloat16, 257 tokens for an expert exceed two blocks and the range of exact sums."""
     check_crowded_layer(backend, crowd(70_000, 1), factor, "float32")
     if BFLOAT16 in precisions_of(backend, ("float32", BFLOAT16)):
         check_crowded_layer(backend, (np.arange(384) < 257).astype(int)[:, None], factor, BFLOAT16)
 
 
 def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
-    """Loads and counts of a crowd; padding at the end is not counted."""
+    """Check loads and counts for nearly all tokens at one expert; padding at the end is not counted."""
     expert, mask = crowd(num_tokens, 2), np.arange(num_tokens) < num_tokens - 10
     for traced, number in (({}, num_tokens), ({"mask": mask}, num_tokens - 10)):
         wanted = [sum(1 for e in expert[:number].ravel().tolist() if e == wanted) for wanted in range(3)]
@@ -326,10 +328,10 @@ def cut(params: dict, granularity: int) -> dict:
 
 
 def check_fine_grained(backend, selection: Selection, granularity: int, factor: float) -> None:
-    """Experts cut into G parts, of which every token takes all of each of its experts: the coarse layer, drops too.
+    """Experts cut into G parts give the coarse layer, drops and derivatives included.
 
-    Part by part queue the same tokens (at k = 1 in the order "choice", in general in the order "token"), so that the
-    same are dropped; and the derivatives are those of the coarse layer, cut.
+    The same tokens queue for each part (for k = 1 in the order "choice", in general in the order "token"), so the same
+    tokens are dropped.
     """
     inputs = layer(selection)
     weights = np.random.default_rng(selection.seed).standard_normal(inputs["x"].shape)
@@ -370,9 +372,9 @@ def test_fine_grained(backend, granularity, factor):
 
 
 def check_gradient_of_real(backend, selection: Selection, factor: float) -> None:
-    """With padding, and dropped by the gate: as `check_gradient`; what is in the padding reaches no gradient.
+    """Check the gradient with padding and drops by gate; padding has no effect on it.
 
-    The gates are apart by more than the steps of the differences, so that the order of the queue stays.
+    Gates differ by more than the steps of the differences, so the queue order stays the same.
     """
     inputs, random = layer(selection), np.random.default_rng(selection.seed)
     inputs["gate"] = (1 + random.permutation(selection.expert.size).reshape(selection.expert.shape)) / 8
@@ -405,7 +407,7 @@ def test_gradient_of_real(backend, factor):
 
 
 def check_lost_numbers(backend) -> None:
-    """A gate that is no number shows in the output, even where it finds no slot."""
+    """A NaN gate makes the output NaN, even without a slot."""
     inputs = layer(Selection(np.zeros((9, 1), int), 4, "one expert", 1))
     inputs["gate"][7] = np.nan
     arrays = inputs["params"], inputs["x"], np.zeros((9, 1), int), inputs["gate"]

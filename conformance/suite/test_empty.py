@@ -1,7 +1,7 @@
-"""Arrays of no tokens, no width, no experts or no choices: empty results, or one clear line, the same of both twins.
+"""Arrays with no tokens, width, experts or choices give empty results or one clear error, equal in both twins.
 
-A layer of no tokens gives no rows and drops nothing. A router, a balance loss and the loss of the model are about
-shares or means of tokens, and without a token they say so.
+A layer without tokens returns no rows and drops nothing. A router, a balance loss and the model's loss need at least
+one token, and raise otherwise.
 """
 
 import operator
@@ -40,7 +40,7 @@ def heads(b, S, d, H, c):
 
 
 def layer(T, E, k, d, f):
-    """Arguments of `routed_ffn`; the experts of a token differ."""
+    """Return arguments of `routed_ffn` with distinct experts for each token."""
     expert = np.tile(np.arange(k), (T, 1))
     return matrices(E and max(E, k), d, f), ones(T, d), expert, ones(T, k)
 
@@ -66,7 +66,7 @@ EMPTY = {
     "hidden": ("transformer.hidden_positions", "bS", lambda b, S: (ones(b, S),), {"mask_rate": 0.5}),
     "groups": ("routers.expert_choice.group_by_position", "bSd", lambda *sizes: (ones(*sizes),), {"group_size": 1}),
 }  # fmt: skip
-"""Function, its sizes, its arrays, and its options."""
+"""A function with its sizes, arrays and options."""
 
 
 def check_empty(backend, name: str, precision: str, sizes: dict) -> None:
@@ -97,7 +97,7 @@ PATHS = (
 @pytest.mark.asks(*PATHS)
 @pytest.mark.parametrize("name", EMPTY)
 def test_nothing_in_gives_nothing_out(backend, name):
-    """One size after the other is 0. What is no axis of the result is summed over, so the result is 0."""
+    """Set one size after the other to 0. Sums over an empty axis are 0."""
     letters = EMPTY[name][1]
     for none in letters.replace("E", ""):
         check_empty(backend, name, "float32", dict.fromkeys(letters, 3) | {none: 0})
@@ -114,7 +114,7 @@ def test_little_in_gives_nothing_out(backend, name, sizes, none, precision):
 
 
 def refused() -> dict:
-    """Return {words: (function, arrays, options)} of what has no result without tokens, experts or choices."""
+    """Return {words: (function, arrays, options)} of calls that have no result without tokens, experts or choices."""
     logits = {"no tokens": ones(0, 4), "no experts": ones(5, 0), "neither": ones(0, 0)}
     calls = {}
     for words, z in logits.items():

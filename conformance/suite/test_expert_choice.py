@@ -1,4 +1,4 @@
-"""Expert choice: tokens by what rounding leaves open, gates and outputs by formula, and which groups are causal."""
+"""Expert choice: tokens up to rounding, gates and outputs by formula, and causality of groups."""
 
 import functools
 
@@ -26,7 +26,7 @@ from routelaws.reference.routers import expert_choice as reference
 
 ROUTER, FFN = "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
 SHAPE = (7, 4)
-"""A number of tokens that the experts do not divide."""
+"""(T, E); E does not divide T."""
 
 FACTORS = (0.5, 2.0)
 
@@ -36,13 +36,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T, 1], the relative error of the scores of each token: u per unit of what stands in the exponent."""
+    """Return [T, 1], the relative error of the scores of each token: u per unit of the exponent."""
     spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True)
     return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1, keepdims=True))
 
 
 def check_choice(backend, drawn: Logits, precision: str, factor: float, score: str, jit: bool = False) -> None:
-    """Tokens as far as rounding decides, counts of the backend's own tokens; gates with the reference's choice held."""
+    """Check tokens up to rounding and the counts; then gates with the reference's choice held."""
     z, options = drawn.values, dict(capacity_factor=factor, score=score)
     what = f"expert_choice_router, {drawn.family} {z.shape}, {options}, {precision}"
     found = run_varied(backend, ROUTER, precision, z, jit=jit, **options)
@@ -50,7 +50,7 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
     capacity = min(len(z), -int(-factor * len(z) // z.shape[1])) if np.isfinite(factor) else len(z)
     assert found.token.shape == wanted.token.shape == (z.shape[1], capacity), f"{what}: shape {found.token.shape}"
     compared = reference.selection_scores(z, score).T
-    # A sigmoid is not computed to be compared: both twins order the same floats, ties included.
+    # The router compares logits instead of sigmoids, so both twins order the same floats, ties included.
     if score == "sigmoid":
         assert_same(found.token, wanted.token, what=f"{what}: token")
     margin = BOUNDS["expert_choice.score"].limit * unit_of(z, precision).max()
@@ -83,13 +83,13 @@ def test_choice(backend, drawn, precision, factor, score):
 @pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.selection_scores")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
 def test_choice_of_other_shapes(backend, num_tokens, num_experts):
-    """One token, whom every expert takes; one expert."""
+    """Test one token, which every expert takes, and one expert."""
     z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
     check_choice(backend, Logits(z.astype(float), "free", 1), "float32", 1.0, "softmax", True)
 
 
 def check_ties(backend) -> None:
-    """Equal logits, zeros of both signs: the lower token indices."""
+    """Equal logits, both signs of zero included, go to the lower token indices."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     for score in reference.SCORES:
@@ -105,7 +105,7 @@ def test_ties(backend):
 
 
 def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: int) -> None:
-    """Seven tokens of which four are real: what the four get alone; empty places repeat the first with gate 0."""
+    """Four real tokens of seven give the choice without padding; empty slots repeat the first token with gate 0."""
     mask, z = np.random.default_rng(seed).permutation(7) < 4, drawn.values
     real, padded = np.flatnonzero(mask), np.where(mask[:, None], z, np.nan)
     options = dict(capacity_factor=factor, score="sigmoid")
@@ -139,7 +139,7 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
     seed=seeds,
 )
 def test_padding(backend, drawn, precision, factor, seed):
-    """By the sigmoid, so that ties and orders are those of the logits."""
+    """Use the sigmoid, so that ties and order follow the logits."""
     check_padding(backend, drawn, precision, factor, seed)
 
 
@@ -148,7 +148,7 @@ def padded_output(point, mask, router, ffn):
 
 
 def check_padding_gradient(backend) -> None:
-    """Outputs and gradients beside padding in which nothing is a number: as if zeros were there."""
+    """NaN in the padding changes neither outputs nor gradients."""
     params, x = weights(3, 4)
     z, mask = np.random.default_rng(1).standard_normal(SHAPE), np.array([0, 1, 1, 0, 1, 0, 1])
     module = backend.routers.expert_choice
@@ -181,7 +181,7 @@ def test_tiny_probabilities_are_told_apart(backend):
 
 
 def weights(seed: int, num_experts: int, precision: str = "float64"):
-    """Return experts with d = 3, f = 5 and x [7, 3], exact in the precision."""
+    """Return experts with d = 3 and f = 5, and x [7, 3], exact in the precision."""
     random = np.random.default_rng(seed)
     shapes = {"up": (num_experts, 3, 5), "down": (num_experts, 5, 3)}
     params = {name: random.standard_normal(shape).astype(precision).astype(float) for name, shape in shapes.items()}
@@ -199,7 +199,7 @@ def size_of(params, x):
 
 
 def check_ffn(backend, factor: float, precision: str, seed: int) -> None:
-    """Outputs by the sum over experts of gate times FFN, said once more with a mask."""
+    """Compare outputs with the sum over experts of gate times FFN, by a mask."""
     params, x = weights(seed, 4, precision)
     z = np.random.default_rng(seed + 1).standard_normal(SHAPE).astype(precision).astype(float)
     choice = reference.expert_choice_router(z, factor)
@@ -247,7 +247,7 @@ def weighted_output(point, weights, x, router, ffn, score):
 
 
 def check_gradient(backend, score: str, seed: int) -> None:
-    """Autodiff with its own choice = central difference of the reference with its choice held."""
+    """Compare autodiff with central differences of the reference, each with its own choice."""
     params, x = weights(seed, 4)
     random = np.random.default_rng(seed)
     point = {"logits": random.standard_normal(SHAPE), "params": params}
@@ -277,7 +277,7 @@ def test_gradient(backend, score):
 
 
 def check_groups(backend) -> None:
-    """Said by hand, and there and back again."""
+    """Compare groups with a hand-written example, and undo them."""
     x = np.arange(6 * 2 * 3).reshape(6, 2, 3)
     for module in (backend.routers.expert_choice, reference):
         groups = module.group_by_position(jnp.asarray(x) if module is not reference else x, 3)
@@ -292,7 +292,7 @@ def test_groups(backend):
 
 
 def outputs_of(x, z, params, module, by_position):
-    """Return [b, S, d]: expert choice over groups of one position of two sequences, or over whole sequences."""
+    """Return [b, S, d]: expert choice over groups of one position in two sequences, or over whole sequences."""
 
     def route(x, z):
         return module.expert_choice_ffn(params, x, module.expert_choice_router(z, 0.75))
@@ -306,7 +306,7 @@ def outputs_of(x, z, params, module, by_position):
 
 
 def change(backend, by_position: bool, module) -> np.ndarray:
-    """Return [b, S] bool, whose outputs change when position 3 of sequence 1 does, for 12 random batches together."""
+    """Return [b, S] bool, the outputs that change with position 3 of sequence 1, over 12 random batches."""
     changed = np.zeros((4, 5), bool)
     compute = functools.partial(outputs_of, module=module, by_position=by_position)
     if module is not reference:
@@ -322,7 +322,7 @@ def change(backend, by_position: bool, module) -> np.ndarray:
 
 
 def check_causality(backend) -> None:
-    """Groups of one position: nothing moves but that position, of the two sequences in the group."""
+    """With groups of one position, only this position changes, in the two sequences of the group."""
     wanted = np.zeros((4, 5), bool)
     wanted[:2, 3] = True
     for module in (backend.routers.expert_choice, reference):
@@ -346,7 +346,7 @@ def test_groups_of_one_position_are_causal(backend):
     "routers.expert_choice.ungroup_by_position",
 )
 def test_whole_sequences_leak_the_future(backend):
-    """What the docstring warns of: earlier positions of the sequence move, and no other sequence."""
+    """Earlier positions of the sequence change, as the docstring warns, and no other sequence."""
     for module in (backend.routers.expert_choice, reference):
         found = change(backend, False, module)
         assert found[1].all() and not found[[0, 2, 3]].any(), found

@@ -1,6 +1,6 @@
-"""An `expert_mask`: what the columns of the admitted experts alone give, with their numbers in the whole layer.
+"""`expert_mask`: the result equals that of the admitted columns alone, with expert numbers of the whole layer.
 
-The columns of masked experts hold what is no number, which reaches neither a result nor a gradient.
+The columns of masked experts hold NaN or infinity, which must reach no result and no gradient.
 """
 
 import functools
@@ -26,7 +26,7 @@ T, E, WIDTH = 7, 6, 3
 REAL = np.array([1, 1, 0, 1, 1, 0, 1], bool)
 BITS = np.array([1, 0, 1, 1, 0, 1], bool)
 BAD = np.array([np.nan, np.inf, -np.inf, np.nan, 1e38, -np.inf])
-"""What stands in the columns of masked experts."""
+"""The values in the columns of masked experts."""
 
 COLUMNS, ROWS = ("logits", "scores", "bias", "gumbel", "counts", "load", "router"), ("up", "down")
 """Arguments with a column for each expert, and with a row."""
@@ -38,7 +38,7 @@ NOT_UNIQUE = ("prices", "gap", "column_potential", "sweeps", "newton_steps", "co
 
 
 class Call(NamedTuple):
-    """One way to call a function: its path, the names of its arrays, its options, and whether it is asked quickly."""
+    """One way to call a function: its path, array names, options, and whether the quick profile runs it."""
 
     path: str
     arrays: tuple
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def calls() -> dict[str, Call]:
-    """Return every function of `MASKED` in each of its forms; those that are not named here, in one."""
+    """Return every function of `MASKED` in each of its forms; other functions in one form."""
     only, k, sweeps = ("logits",), {"k": 2}, {"num_sweeps": 20}
     found = {
         "plan": Call("routers.sinkhorn.sinkhorn_plan", only, sweeps, False),
@@ -113,20 +113,20 @@ LATER = (
     "routed_block.routed_block",
     "routed_block.decide",
 )
-"""Functions with an `expert_mask` that are asked for below."""
+"""Tested functions with an `expert_mask`."""
 
 MASKED = {path for path in public_functions() if "expert_mask" in options_of(path)}
 
 CALLS = calls()
 ASKED = [pytest.param(c.path, name, marks=() if c.quick else pytest.mark.slow) for name, c in CALLS.items()]
 masks = st.sampled_from([[1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 1], [0, 1, 1, 1, 1, 1]])
-"""Some are masked, none, all but k, the first alone."""
+"""Masks of some experts, of none, of all but k, and of the first."""
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 def values_of(seed: int, admitted: np.ndarray) -> dict:
-    """Return the arrays of a call by name, exact in float32; chosen experts are admitted ones."""
+    """Return the arrays of a call by name, exact in float32; chosen experts are admitted."""
     random = np.random.default_rng(seed)
     shapes = {"x": (T, WIDTH), "gate": (T, 2), "value": (T,), "reward": (T,), "bias": (E,), "gumbel": (T, E)}
     shapes |= {"logits": (T, E), "router": (WIDTH, E), "up": (E, WIDTH, 4), "down": (E, 4, WIDTH)}
@@ -140,7 +140,7 @@ def values_of(seed: int, admitted: np.ndarray) -> dict:
 
 
 def alone(name: str, value, admitted: np.ndarray):
-    """Return an argument of a layer of the admitted experts alone."""
+    """Return an argument for a layer of the admitted experts alone."""
     if isinstance(value, dict):
         return {part: alone(part, inside, admitted) for part, inside in value.items()}
     if name == "expert":
@@ -149,7 +149,7 @@ def alone(name: str, value, admitted: np.ndarray):
 
 
 def spoilt(name: str, value, bits: np.ndarray):
-    """Return an argument with what is no number at the masked experts; whole numbers as they are."""
+    """Return an argument with NaN or infinity at the masked experts; integers are unchanged."""
     if isinstance(value, dict):
         return {part: spoilt(part, inside, bits) for part, inside in value.items()}
     if name in ROWS:
@@ -164,7 +164,7 @@ def scattered(values, admitted: np.ndarray, rest=0):
 
 
 def in_the_whole_layer(path: str, found, admitted: np.ndarray, bias: np.ndarray):
-    """Return what a layer of the admitted experts gives with their numbers among all, and 0 for the others."""
+    """Return the result of a layer of the admitted experts, numbered as in the whole layer, 0 elsewhere."""
     if path.endswith("bias"):
         return np.where(np.isin(np.arange(E), admitted), scattered(found, admitted), bias)
     if path.endswith("log_policy"):
@@ -179,7 +179,7 @@ def in_the_whole_layer(path: str, found, admitted: np.ndarray, bias: np.ndarray)
 
 
 def is_clear(name: str, seed: int, bits: np.ndarray) -> bool:
-    """Return whether no rounding can change a choice of S-BASE."""
+    """Return whether rounding cannot change a choice of S-BASE."""
     if not name.startswith("sinkhorn, training True"):
         return True
     z = alone("logits", values_of(seed, np.flatnonzero(bits))["logits"], np.flatnonzero(bits))
@@ -188,7 +188,7 @@ def is_clear(name: str, seed: int, bits: np.ndarray) -> bool:
 
 
 def compare(found, wanted, precision: str, what: str) -> None:
-    """All that is unique: indices exactly, as where something is 0 or −∞; other numbers to their rounding."""
+    """Compare all unique values: indices, zeros and −∞ exactly; other numbers up to rounding."""
     for name, value in (wanted._asdict() if hasattr(wanted, "_fields") else {"": wanted}).items():
         if name in NOT_UNIQUE:
             continue
@@ -203,9 +203,9 @@ def compare(found, wanted, precision: str, what: str) -> None:
 
 
 def ask(backend, name: str, values: dict, precision: str, **more):
-    """Return what a backend makes of a call, compiled with the mask as an argument.
+    """Return the backend's result of a call, compiled with the mask as an argument.
 
-    The shape of an expert's choice depends on the mask, whose entries it has to know.
+    Expert choice needs a known mask, because the shape of its result depends on it.
     """
     call, options = CALLS[name], options_of(CALLS[name].path)
     arrays = [values[part] for part in call.arrays if part not in options]
@@ -215,14 +215,14 @@ def ask(backend, name: str, values: dict, precision: str, **more):
 
 
 def check_masked(backend, name: str, seed: int, bits: np.ndarray, padded: bool, precision: str) -> None:
-    """A choice of its own and, of a function that takes one, the same choice held."""
+    """Check the function's own choice and, if possible, the same choice held."""
     call, admitted = CALLS[name], np.flatnonzero(bits)
     values, options = values_of(seed, admitted), options_of(call.path)
     mask = {"mask": REAL} if padded and "mask" in options else {}
     own = {part: alone(part, values[part], admitted) for part in call.arrays}
     wanted = public_functions()[call.path](**own, **mask, **call.options)
     wanted = in_the_whole_layer(call.path, wanted, admitted, values["bias"])
-    kept = ("bias",) if call.path.endswith("bias") else ()  # that of a masked expert is given back
+    kept = ("bias",) if call.path.endswith("bias") else ()  # the bias of a masked expert is returned unchanged
     values |= {part: spoilt(part, values[part], bits) for part in call.arrays if part not in kept}
     what = f"{call.path}, {call.options}, admitted {admitted.tolist()}, padded {padded}, {precision}"
     found = ask(backend, name, values, precision, **mask, expert_mask=bits)
@@ -251,12 +251,11 @@ PADDED = [
     if "mask" in options_of(call.path)
     if not call.path.endswith(("expert_choice_router", "sequence_loss", "routed_ffn"))
 ]
-"""The calls that take a mask of tokens. What has a capacity has that of the whole group: `test_expert_choice.py` and
-`test_dispatch.py`."""
+"""Calls with a mask of tokens. Functions with a capacity are in `test_expert_choice.py` and `test_dispatch.py`."""
 
 
 def among_padding(found):
-    """Return what real tokens get with their places in the group; padding has the first experts and zeros."""
+    """Return the results of real tokens at their positions; padding has the first experts and zeros."""
     if hasattr(found, "_fields"):
         found = found._replace(**{name: among_padding(value) for name, value in found._asdict().items()})
         if hasattr(found, "expert"):
@@ -271,7 +270,7 @@ def among_padding(found):
 
 
 def check_padded(backend, name: str, seed: int, precision: str) -> None:
-    """Real tokens get what they get alone, whatever stands in the padding; with the choice held too."""
+    """Real tokens get the results without padding, for any padding; also with the choice held."""
     call, values = CALLS[name], values_of(seed, np.arange(E))
     alone = {part: values[part][REAL] if part in TOKENS else values[part] for part in call.arrays}
     wanted = among_padding(public_functions()[call.path](**alone, **call.options))
@@ -298,7 +297,7 @@ def test_padding_is_not_there(backend, path, name, seed):
 @pytest.mark.parametrize("name", ["step", *(f"bias, {recentre}" for recentre in reference.balance.RECENTRE)])
 @pytest.mark.parametrize("pruned", [-np.inf, np.nan])
 def test_the_bias_of_a_pruned_expert_moves_no_other(backend, name, pruned):
-    """It comes back as it was, and the others are those of a layer without the expert."""
+    """It is returned unchanged, and the others equal the bias of a layer without the expert."""
     call, admitted = CALLS[name], np.flatnonzero(BITS)
     values = values_of(2, admitted)
     own = {part: alone(part, values[part], admitted) for part in call.arrays}
@@ -312,7 +311,7 @@ def test_the_bias_of_a_pruned_expert_moves_no_other(backend, name, pruned):
 
 @pytest.mark.asks("routers.expert_choice.expert_choice_router")
 def test_masked_experts_choose_nothing(backend):
-    """One example of what is slow above, where each capacity is compiled anew."""
+    """One example of the slow tests above, which compile every capacity."""
     name = next(name for name, call in CALLS.items() if call.path.endswith("expert_choice_router"))
     check_masked(backend, name, 1, BITS, True, precisions_of(backend)[-1])
 
@@ -322,7 +321,7 @@ def test_masked_experts_choose_nothing(backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.3, 0.75, 1.5, float("inf")])
 def test_a_traced_mask_leaves_empty_places(backend, factor):
-    """As many as one expert alone would have; the first are those of a mask that is known."""
+    """There are as many slots as for one expert; the first slots equal those of a known mask."""
     z, choose = values_of(2, np.arange(E))["logits"], reference.routers.expert_choice.expert_choice_router
     wanted = choose(z, factor, mask=REAL, expert_mask=BITS)
     traced, path = {"mask": REAL, "expert_mask": BITS}, "routers.expert_choice.expert_choice_router"
@@ -349,17 +348,17 @@ GRADIENTS = {
     "mixture": "output",
     "top_k, softmax": "gate",
 }
-"""The fields whose gradients are compared, by call; all but the first two are slow."""
+"""The fields with compared gradients, by call; all except the first two are slow."""
 
 
 def weighed(point, weights, more, function, field, options):
-    """Return the sum of a field of what a function gives, by weights."""
+    """Return the weighted sum of a field of a function's result."""
     found = function(**point, **more, **dict(options))
     return ((getattr(found, field) if field else found) * weights).sum()
 
 
 def check_gradient(backend, name: str, seed: int) -> None:
-    """That of the columns alone, and 0 for masked experts."""
+    """Compare with the gradient of the admitted columns, and 0 for masked experts."""
     call, bits, function = CALLS[name], BITS, operator.attrgetter(CALLS[name].path)(backend)
     admitted, masked = np.flatnonzero(bits), np.flatnonzero(~bits)
     values, learnt = values_of(seed, admitted), "params" if "params" in call.arrays else "logits"
@@ -391,7 +390,7 @@ def test_no_gradient_reaches_masked_experts(backend, path, name):
 @pytest.mark.asks(because="its parameter names the function")
 @pytest.mark.parametrize("path", [path for path in LATER if "hash" in path])
 def test_a_masked_expert_of_a_hash_gives_way_to_the_next(backend, path):
-    """Of experts 0 to 5, 1 and 5 are masked: 1 gives way to 2, or to 3 beside 2; 5 to 0, or to 2 beside 0."""
+    """Of experts 0 to 5, 1 and 5 are masked. 2 replaces 1, or 3 if the token has 2; 0 replaces 5, or 2 if it has 0."""
     bits, name = np.array([1, 0, 1, 1, 1, 0], bool), path.rpartition(".")[2]
     table = np.array([[0, 1], [1, 2], [5, 0], [5, 1], [4, 3], [1, 5]])
     wanted = np.array([[0, 2], [3, 2], [2, 0], [0, 2], [4, 3], [2, 0]])
@@ -437,7 +436,7 @@ BLOCKS = {name: {"router": name} for name in ROUTERS if name != "dense"} | {
 @pytest.mark.twin
 @pytest.mark.parametrize("name", [n if n == "top_k" else pytest.param(n, marks=pytest.mark.slow) for n in BLOCKS])
 def test_a_block_is_one_of_the_admitted_experts(backend, name):
-    """Output, losses and bias are those of a block that has no others, in both twins."""
+    """Output, losses and bias equal those of a block without the masked experts, in both twins."""
     random, admitted = np.random.default_rng(5), np.flatnonzero(BITS)
     sizes = dict(blocks=1, vocab_size=13, d_model=8, heads=2, kqv_size=4, routing_frequency=1.0)
     config, less = (ModelConfig(**sizes, experts=number, **BLOCKS[name]) for number in (E, len(admitted)))

@@ -1,6 +1,6 @@
-"""Capacity, dispatch, experts, combine: slots exactly, values to rounding, gradients by differences.
+"""Capacity, dispatch, experts and combine: exact slots, values up to rounding, gradients by differences.
 
-Drop orders, padding and narrow experts are in `test_dispatch`.
+`test_dispatch` has drop orders, padding and narrow experts.
 """
 
 import math
@@ -55,7 +55,7 @@ def check_expert_capacity(backend, num_tokens, num_experts, k, factor) -> None:
 def test_expert_capacity(backend, num_tokens, num_experts, k, hundredths):
     check_expert_capacity(backend, num_tokens, num_experts, k, hundredths / 100)
     found = backend.experts.expert_capacity(num_tokens, num_experts, k, hundredths / 100)
-    exact = -(-hundredths * k * num_tokens // (100 * num_experts))  # the same in whole numbers
+    exact = -(-hundredths * k * num_tokens // (100 * num_experts))  # the same in integers
     assert found == min(num_tokens, exact)
     check_expert_capacity(backend, num_tokens, num_experts, k, math.inf)
 
@@ -81,7 +81,7 @@ def test_a_capacity_factor_of_nothing_is_named(backend, factor):
 
 
 def check_dispatch(backend, selection: Selection, capacity: int) -> None:
-    """Slots, kept and token, all integers: exact."""
+    """Slots, kept and token are integers and must be exact."""
     what = f"dispatch, {selection.expert.shape}, E {selection.num_experts}, C {capacity}, {selection.loads}"
     options = dict(num_experts=selection.num_experts, capacity=capacity)
     found = run(backend, "experts.dispatch", "float32", selection.expert, **options)
@@ -128,7 +128,7 @@ def test_expert_ffn(backend, selection, precision):
 
 
 def check_combine(backend, selection: Selection, capacity: int, precision: str) -> None:
-    """With the reference's placement, so that only the sum over choices can differ."""
+    """Use the reference's placement, so that only the sum over choices can differ."""
     capacity = min(capacity, len(selection.expert))
     gate = layer(selection, precision)["gate"]
     outputs = np.random.default_rng(selection.seed + 1).standard_normal((selection.num_experts, capacity, D))
@@ -150,7 +150,7 @@ def test_combine(backend, selection, capacity, precision):
 
 
 def ffn_scale(inputs: dict, expert: np.ndarray) -> np.ndarray:
-    """Return Σⱼ |gate| (|x| |U|) |D| of each token: one unit of rounding in a routed FFN is u times this."""
+    """Return Σⱼ |gate| (|x| |U|) |D| of each token; the rounding error of a routed FFN is u times this."""
     up, down = np.abs(inputs["params"]["up"])[expert], np.abs(inputs["params"]["down"])[expert]  # [T, k, d, f]
     return np.einsum("tk,td,tkdf,tkfe->te", np.abs(inputs["gate"]), np.abs(inputs["x"]), up, down)
 
@@ -179,7 +179,7 @@ def test_routed_ffn(backend, selection, factor, precision):
 @pytest.mark.parametrize("loads", ["one expert", "all but one expert", "balanced"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_dropless_whatever_the_loads(backend, loads, k):
-    """The path that sorts tokens into blocks, at the loads that need most and fewest blocks."""
+    """Test the path that sorts tokens into blocks, at loads with the most and fewest blocks."""
     num_tokens, num_experts = 16, 5
     base = np.arange(num_tokens)[:, None] * (loads != "one expert") + np.arange(k)
     expert = base % (num_experts - (loads == "all but one expert"))
@@ -187,13 +187,13 @@ def test_dropless_whatever_the_loads(backend, loads, k):
 
 
 def weighted_output(point, expert, weights, mask=None, *, routed_ffn, factor, order="choice"):
-    """Return Σ weights · output of a routed FFN, the scalar that is differentiated."""
+    """Return Σ weights · output of a routed FFN, a scalar to differentiate."""
     arrays = point["params"], point["x"], expert, point["gate"]
     return (routed_ffn(*arrays, factor, order=order, mask=mask).output * weights).sum()
 
 
 def check_gradient(backend, selection: Selection, factor: float) -> None:
-    """Autodiff of the backend against differences of the reference, one input at a time in a random direction."""
+    """Compare the backend's autodiff with differences of the reference, one input at a time in a random direction."""
     inputs = layer(selection)
     weights = np.random.default_rng(selection.seed + 2).standard_normal(inputs["x"].shape)
     options = dict(routed_ffn=backend.experts.routed_ffn, factor=factor)
@@ -253,7 +253,7 @@ def test_types(backend):
 @pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.twin
 def test_64_bits_without_a_warning(backend):
-    """JAX warns where numbers of 64 bits are written among those of 32, and says that it will raise one day."""
+    """JAX warns if 64-bit numbers are written among 32-bit numbers, and will raise in the future."""
     inputs = layer(Selection(np.array([[0], [1], [0]]), 2, "random", 1))
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -266,7 +266,7 @@ def test_64_bits_without_a_warning(backend):
 @pytest.mark.asks("experts.dispatch", "experts.routed_ffn")
 @pytest.mark.twin
 def test_an_expert_out_of_range(backend):
-    """An error in the reference; under jit it gets no slot, and takes none from the others."""
+    """The reference raises; under jit the assignment gets no slot and takes no slot from others."""
     with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
         reference.dispatch(np.array([[0], [2]]), 2, 2)
     inputs = layer(Selection(np.zeros((4, 1), int), 2, "one expert", 1), "float32")

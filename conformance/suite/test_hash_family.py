@@ -1,4 +1,4 @@
-"""The hash family: tables entry by entry, and what each of them promises said without the reference."""
+"""The hash family: exact tables, and checks of each table's promise without the reference."""
 
 from collections import Counter
 
@@ -25,13 +25,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 @st.composite
 def sizes(draw):
-    """V, E and k from 1 to E, at most 4."""
+    """Draw V, E and k from 1 to E, at most 4."""
     vocab_size, num_experts = draw(st.sampled_from(SIZES))
     return vocab_size, num_experts, draw(st.integers(1, min(num_experts, 4)))
 
 
 def check_table(found, wanted, num_experts: int, what: str) -> None:
-    """The same table from both twins, of the right type, with distinct experts in a row."""
+    """Both twins return the same table, of the right type, with distinct experts in each row."""
     for name, table in ((what, found), (f"reference, {what}", wanted)):
         assert isinstance(table, np.ndarray) and table.dtype == np.int32, f"{name}: {type(table)}"
         assert table.size == 0 or (0 <= table.min() and table.max() < num_experts), f"{name}: out of range"
@@ -40,7 +40,7 @@ def check_table(found, wanted, num_experts: int, what: str) -> None:
 
 
 def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """Remainders first; then, in every run of E ids, each choice is the first one turned round."""
+    """The first choice is the remainder; in each run of E ids, each choice is the first one shifted cyclically."""
     found = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_table(found, reference.modulo_table(vocab_size, num_experts, k), num_experts, what)
@@ -59,7 +59,7 @@ def test_modulo_table(backend, size):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_steps_by_hand(backend):
-    """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, as 2 · 4 leads back to 0."""
+    """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, because 2 · 4 = 0 modulo 8."""
     for module in (backend.routers.hash_layer, reference):
         for num_experts, k, steps in ((5, 2, [2, 3, 4, 1]), (8, 3, [2, 3, 5, 6, 7, 1]), (4, 4, [1, 3]), (2, 2, [1])):
             found = module.modulo_table(2 * num_experts * len(steps), num_experts, k)[::num_experts]
@@ -76,7 +76,7 @@ def test_every_pair_of_experts_has_a_token(backend):
 def check_random_table(backend, size, seed: int) -> None:
     vocab_size, num_experts, k = size
     uniforms = np.random.default_rng(seed).random((vocab_size, k))
-    uniforms[0] = 1 - 2.0**-53  # the largest that there is
+    uniforms[0] = 1 - 2.0**-53  # the largest float64 below 1
     found = backend.routers.hash_layer.random_table(uniforms, num_experts)
     check_table(found, reference.random_table(uniforms, num_experts), num_experts, f"random_table, {size}")
 
@@ -89,14 +89,14 @@ def test_random_table(backend, size, seed):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
 def test_evenly_spread_uniforms_give_every_choice_equally_often(backend):
-    """A grid of 4 x 3 midpoints: each of the 12 ordered pairs of four experts once."""
+    """Use a grid of 4 x 3 midpoints: each of the 12 ordered pairs of four experts occurs once."""
     grid = np.stack(np.meshgrid((np.arange(4) + 0.5) / 4, (np.arange(3) + 0.5) / 3), axis=-1).reshape(-1, 2)
     found = backend.routers.hash_layer.random_table(grid, 4)
     assert set(Counter(map(tuple, found.tolist())).values()) == {1} and len(found) == 12
 
 
 def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
-    """The table, and its promise: loads differ by the count of the most frequent token at most, twice that if k > 1."""
+    """Check the table and its promise: loads differ at most by the largest count, or twice it if k > 1."""
     found = backend.routers.hash_layer.balanced_table(counts, num_experts, k)
     what = f"balanced_table, counts {counts.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.balanced_table(counts, num_experts, k), num_experts, what)
@@ -104,7 +104,7 @@ def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
     np.add.at(load, found, np.broadcast_to(counts[:, None], found.shape))
     assert load.max() - load.min() <= counts.max() * min(k, 2), f"{what}: loads {load}"
     fewest, most = (f(np.bincount(found.ravel(), minlength=num_experts)) for f in (np.min, np.max))
-    if len(set(counts.tolist())) == 1:  # nothing to weigh: tokens are dealt out
+    if len(set(counts.tolist())) == 1:  # equal counts: the experts take tokens in turn
         assert most - fewest <= 1, f"{what}: tokens per expert from {fewest} to {most}"
 
 
@@ -118,7 +118,7 @@ def test_balanced_table(backend, size, seed, most):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 def test_balanced_table_by_hand(backend):
-    """9 to expert 0, 5 to 1, 4 to 1 (5 < 9), then a tie of 9 and 9 with fewer tokens in 0; unseen tokens spread."""
+    """9 goes to expert 0, 5 and 4 to 1 (5 < 9); at the tie of 9 and 9, 0 has fewer tokens; unseen tokens spread."""
     counts = np.array([0, 4, 9, 0, 5, 1])
     for module in (backend.routers.hash_layer, reference):
         assert module.balanced_table(counts, 2).ravel().tolist() == [1, 1, 0, 1, 1, 0]
@@ -127,9 +127,11 @@ def test_balanced_table_by_hand(backend):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 def test_two_balanced_choices_by_hand(backend):
-    """9 to experts 0 and 1. 6 starts from 2, a step of 3 leads to 1 and 0, which are too full, and to 3. 5 starts from
-    2 and steps to 3. 4 starts from 0, where 9 are; a step of 3 leads to 3, where 11 are, less than 4 more. 0 is less
-    than nobody's distance, so the two emptiest have it: 1 with 9, and 2 with 11."""
+    """9 goes to experts 0 and 1. 6 starts from 2; a step of 3 leads to 1 and 0, which are too full, and to 3.
+
+    5 starts from 2 and steps to 3. 4 starts from 0, with load 9; a step of 3 leads to 3, whose load 11 is less than 4
+    larger. The last count is 0: no expert is near enough, so the two emptiest take it, 1 with 9 and 2 with 11.
+    """
     for module in (backend.routers.hash_layer, reference):
         found = module.balanced_table(np.array([0, 9, 6, 5, 4]), 4, 2)
         assert found.tolist() == [[1, 2], [0, 1], [2, 3], [2, 3], [0, 3]]
@@ -139,7 +141,7 @@ def test_two_balanced_choices_by_hand(backend):
     "routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table", "routers.hash_layer.balanced_table"
 )
 def test_a_balanced_table_balances_what_the_remainder_does_not(backend):
-    """Zipf's law, less its first ten tokens, over 4000 tokens and 32 experts."""
+    """Use Zipf's law without its first ten tokens, for 4000 tokens and 32 experts."""
     counts = (1e7 / (10 + np.arange(4000))).astype(int)
     module = backend.routers.hash_layer
     worst = {}
@@ -150,7 +152,7 @@ def test_a_balanced_table_balances_what_the_remainder_does_not(backend):
 
 
 def blobs(seed: int):
-    """Return embeddings [40, 3] in four groups far apart, and an initial centre in each."""
+    """Return embeddings [40, 3] in four distant groups, and an initial centre in each."""
     random = np.random.default_rng(seed)
     group = random.permutation(np.arange(40) % 4)
     embeddings = random.standard_normal((40, 3)) + 30 * np.eye(4)[group][:, :3]
@@ -177,7 +179,7 @@ def check_clusters(backend, embeddings, centres, max_rounds: int) -> None:
 )
 @given(seed=seeds, max_rounds=st.sampled_from([0, 1, 100]))
 def test_clusters(backend, seed, max_rounds):
-    """From centres anywhere; random numbers have no ties."""
+    """Start from arbitrary centres; random numbers have no ties."""
     random = np.random.default_rng(seed)
     check_clusters(backend, random.standard_normal((30, 3)), random.standard_normal((4, 3)), max_rounds)
 
@@ -186,7 +188,7 @@ def test_clusters(backend, seed, max_rounds):
     "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
 )
 def test_clusters_are_found(backend):
-    """Groups far apart, one initial centre in each."""
+    """The groups are far apart, with one initial centre in each."""
     for seed in range(3):
         group, embeddings, centres = blobs(seed)
         check_clusters(backend, embeddings, centres, 100)
@@ -196,7 +198,7 @@ def test_clusters_are_found(backend):
 
 
 def check_cluster_ties(backend) -> None:
-    """Whole numbers, so distances are exact: the lower of two equal centres wins, the other stays where it is."""
+    """Integer distances are exact: the lower of two equal centres wins, and the other does not move."""
     embeddings, centres = np.array([[0.0, 0], [2, 0], [1, 0]]), np.array([[0.0, 0], [2, 0], [2, 0], [9, 9]])
     check_clusters(backend, embeddings, centres, 1)
     found = backend.routers.hash_layer.cluster_tokens(embeddings, centres, max_rounds=1)
@@ -211,7 +213,7 @@ def test_cluster_ties(backend):
 
 
 def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
-    """The table, and its promise: by each choice experts differ by one token of all at most, by two of a cluster."""
+    """Check the table; for each choice, counts of experts differ by at most one in all and two in a cluster."""
     found = backend.routers.hash_layer.dispersed_table(cluster, num_experts, k)
     what = f"dispersed_table, {cluster.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.dispersed_table(cluster, num_experts, k), num_experts, what)
@@ -231,7 +233,7 @@ def test_dispersed_table(backend, size, clusters, seed):
 
 
 def check_table_router(backend, precision: str, gate: str, k: int, seed: int) -> None:
-    """The table's rows, constant gates, and loads that count."""
+    """Check the table's rows, constant gates and exact loads."""
     random = np.random.default_rng(seed)
     ids, table = random.integers(0, 24, 12), reference.random_table(random.random((24, k)), 5)
     found = run_varied(backend, TABLE, precision, ids, table, num_experts=5, gate=gate)
@@ -256,21 +258,12 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
 @pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
 @given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_table_router(backend, precision, gate, seed):
-    """With k = 2; k = 1 is below."""
+    """Test k = 2; another test covers k = 1."""
     check_table_router(backend, precision, gate, 2, seed)
 
 
 def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
-    """A routing of a padded group is that of its real tokens, with experts 0 … k-1, gate 0 and no mass in the padding.
-
-    Args:
-        found: of the whole group.
-        alone: the reference's, of the real tokens.
-        mask: [T].
-        scale: of the error of a gate of a real token.
-        precision: of `found`.
-        what: the function under test.
-    """
+    """The routing of a padded group equals that of its real tokens; padding has gate 0 and no mass."""
     expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
     num_padded, k = np.sum(~mask), expert.shape[1]
     assert_same(expert[~mask], np.tile(np.arange(k), (num_padded, 1)), what=f"{what}: experts of padding")
@@ -286,7 +279,7 @@ def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
 
 
 def check_padding(backend, precision: str, gate: str, seed: int) -> None:
-    """Remainder, table and given experts of twelve tokens of which eight are real, with ids that are none beside."""
+    """Test remainder, table and given experts with eight real tokens of twelve, and invalid ids in the padding."""
     random = np.random.default_rng(seed)
     mask, table = random.permutation(12) < 8, reference.random_table(random.random((24, 2)), 5)
     ids = np.where(mask, random.integers(0, 24, 12), random.choice([-1, 999], 12))
@@ -328,7 +321,7 @@ def test_hash_layer_is_the_table_of_remainders(backend):
 
 
 def check_multi_hash(backend, precision: str, seed: int) -> None:
-    """k narrow experts out of a bank = GELU of the joined [B_h1 x, ..., B_hk x], then the joined [C_h1, ...]."""
+    """k narrow experts from a bank equal GELU of the joined [B_h1 x, ..., B_hk x], times the joined [C_h1, ...]."""
     num_experts, k, d, f = 3, 2, 4, 6
     random = np.random.default_rng(seed)
     up, down, x, ids = (
@@ -338,7 +331,7 @@ def check_multi_hash(backend, precision: str, seed: int) -> None:
         random.integers(0, 24, 8),
     )
     up, down, x = (part.astype(precision).astype(float) for part in (up, down, x))
-    table = random.integers(0, num_experts, (24, k)).astype(np.int32)  # columns agree in some rows
+    table = random.integers(0, num_experts, (24, k)).astype(np.int32)  # some rows repeat an expert
     found = backend.routers.hash_layer.multi_hash(table, num_experts)
     check_table(found, reference.multi_hash(table, num_experts), k * num_experts, "multi_hash")
 
@@ -389,7 +382,7 @@ def test_bigram(backend, seed):
 
 
 def check_neighbours(backend) -> None:
-    """Sequences do not see each other, and the hash of the previous token does not see the current one."""
+    """Sequences are independent, and the hash of the previous token ignores the current token."""
     ids = np.array([[3, 4, 5], [6, 7, 8]])
     for module in (backend.routers.hash_layer, reference):
         given_ids = ids if module is reference else jnp.asarray(ids)

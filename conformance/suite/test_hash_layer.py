@@ -1,4 +1,4 @@
-"""HASH: the remainder of the id, gate 1, and loads that count."""
+"""HASH: the remainder of the id, gate 1, and exact loads."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asks("routers.hash_layer.hash_layer")
 
 
 def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str) -> None:
-    """Selection and gate exactly; plan, load and residual to rounding, which grows with the T terms of a sum."""
+    """Compare selection and gate exactly; plan, load and residual up to rounding, which grows with T."""
     found = run(backend, "routers.hash_layer.hash_layer", precision, ids, num_experts=num_experts)
     wanted = reference.hash_layer(ids, num_experts)
     what = f"hash_layer, T {len(ids)}, E {num_experts}, {precision}"
@@ -38,7 +38,7 @@ def test_hash_layer(backend, ids, num_experts, precision):
 
 
 def test_neighbouring_ids_go_to_different_experts(backend):
-    """Said without the reference."""
+    """Check without the reference."""
     found = run(backend, "routers.hash_layer.hash_layer", "float32", np.arange(8), num_experts=4)
     assert np.asarray(found.expert).tolist() == [[0], [1], [2], [3]] * 2
     assert np.asarray(found.load).tolist() == [0.25] * 4 and float(found.residual) == 0

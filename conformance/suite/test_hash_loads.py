@@ -1,7 +1,6 @@
-"""How evenly hashes load the experts where a few tokens are most of the text: Zipf's law, without the reference.
+"""Loads of the hashes for Zipf's law, in which a few tokens are most of the text; without the reference.
 
-Shares, not draws: a table's loads are sums of the shares of tokens, so nothing here is left to chance but the uniforms
-of random tables, whose seeds are fixed.
+A table's loads are sums of token shares, so only the uniforms of random tables are random; their seeds are fixed.
 """
 
 import math
@@ -13,7 +12,7 @@ from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_same
 
 GRID = ((1024, 16, 1), (1024, 64, 4), (1024, 64, 8), (1000, 12, 4), (300, 16, 2), (300, 16, 9), (300, 5, 4), (40, 6, 6))
-"""(V, E, k): tokens, all experts of a block, choices of a token. In a model with granularity they are E G and k G."""
+"""(V, E, k): tokens, experts of a block, choices of a token. With granularity the last two are E G and k G."""
 
 
 def zipf(vocab_size: int) -> np.ndarray:
@@ -23,18 +22,18 @@ def zipf(vocab_size: int) -> np.ndarray:
 
 
 def loads_of(table, shares, num_experts: int) -> np.ndarray:
-    """Return the load of every expert by every choice, [k, E], 1 where it is the mean."""
+    """Return the load of every expert for every choice, [k, E], relative to the mean."""
     assert len(table) == len(shares)
     return np.array([np.bincount(column, shares, num_experts) for column in np.asarray(table).T]) * num_experts
 
 
 def least(shares, num_experts: int, k: int) -> float:
-    """Return the largest load over the mean that no table is below: somebody has to serve the most frequent token."""
+    """Return the lower bound of the largest load over the mean: some expert has the most frequent token."""
     return max(1.0, shares[0] * num_experts / k)
 
 
 def check_choices(table, num_experts: int, what: str) -> None:
-    """Experts that are there, and k different ones for every token."""
+    """Experts are in range, and each token has k different ones."""
     table = np.asarray(table)
     assert table.min() >= 0 and table.max() < num_experts, what
     assert (np.diff(np.sort(table, axis=1), axis=1) > 0).all(), f"{what}: an expert twice in a row"
@@ -45,7 +44,7 @@ def sets_of(table) -> set[frozenset]:
 
 
 def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """Every choice as even as the first, on Zipf's law and on equal tokens, and all k together more so."""
+    """Each choice is as even as the first, for Zipf's law and for equal tokens; all k together are more even."""
     table = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_choices(table, num_experts, what)
@@ -70,14 +69,14 @@ def test_every_choice_of_the_remainder_is_as_even_as_the_first(backend, size):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_no_expert_serves_every_token(backend):
-    """V = 1024, E = 16, G = 4: of 64 experts each has 64 of the 1024 tokens, and 14 % of the text at most."""
+    """V = 1024, E = 16, G = 4: each of 64 experts has 64 of the 1024 tokens, and at most 14 % of the text."""
     table = np.asarray(backend.routers.hash_layer.modulo_table(1024, 64, 4))
     assert np.bincount(table.ravel(), minlength=64).tolist() == [64] * 64
     assert (loads_of(table, zipf(1024), 64).sum(axis=0) / 64).max() < 1.4 * zipf(1024)[0]
 
 
 def check_sets(backend) -> None:
-    """As many different sets of experts as steps give; in the first run, of the most frequent tokens, one for each."""
+    """There are as many sets of experts as steps give, and one for each token of the first run."""
     for num_experts, k in ((5, 2), (12, 4), (16, 2), (9, 3)):
         table = backend.routers.hash_layer.modulo_table(num_experts**2, num_experts, k)
         circle = [
@@ -91,12 +90,12 @@ def check_sets(backend) -> None:
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_tokens_with_the_same_remainder_have_other_experts(backend):
-    """Or else cutting an expert into narrower ones, which is what granularity does, would change nothing."""
+    """Otherwise granularity would change nothing."""
     check_sets(backend)
 
 
 def check_balanced(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """As even as any table can be, and experts are not tied to each other."""
+    """The loads are as even as possible for any table, and experts do not form fixed groups."""
     shares = zipf(vocab_size)
     table = backend.routers.hash_layer.balanced_table(np.rint(1e7 * shares).astype(int), num_experts, k)
     what = f"balanced_table, V {vocab_size}, E {num_experts}, k {k}"
@@ -115,7 +114,7 @@ def test_a_balanced_table_is_as_even_as_can_be(backend, size):
 
 
 def check_drawn(loads, shares, num_experts: int, k: int, what: str) -> None:
-    """The largest load of all choices is no further above the mean than chance takes it."""
+    """The largest load exceeds the mean only as much as chance explains."""
     rest = shares[1:]
     deviation = math.sqrt((rest**2).sum() * (num_experts / k - 1))
     above = loads.mean(axis=0).max() - 1 - shares[0] * num_experts / k
@@ -135,7 +134,7 @@ def test_a_random_table_is_even_but_for_chance(backend, size):
 
 
 def check_dispersed(backend, size, clusters: int) -> None:
-    """Even in numbers by every choice; on Zipf's law as a random table is."""
+    """Numbers of ids are even for every choice; loads under Zipf's law are like those of a random table."""
     vocab_size, num_experts, k = size
     shares, what = zipf(vocab_size), f"dispersed_table {size}, {clusters} clusters"
     cluster = np.random.default_rng(clusters).integers(0, clusters, vocab_size)
