@@ -1,4 +1,4 @@
-"""The laws of accuracy, leverage and compute as records of the catalogue: one kind of fit, prediction and interval."""
+"""The laws of accuracy, leverage and compute as records of the catalogue: fits, predictions and intervals."""
 
 import math
 
@@ -36,28 +36,28 @@ LAWS = {
     "leverage": (leverage.PUBLISHED._replace(A_max=math.inf), tuple(GRID), ()),
     "compute": (compute.ComputeCoefficients(0.0, 60.0, 0.07), (FLOPS,), ()),
 }  # fmt: skip
-"""{law: (coefficients, its columns, what its fit takes beside)}."""
+"""{law: (coefficients, columns, further columns of its fit)}."""
 
 SLOW = {"ceiling", "ratio", "broken", "two-stage-logistic", "two-stage-ratio"}
-"""Laws that the reference searches from dozens of starts."""
+"""Laws that the reference fits from dozens of starts."""
 
 POSITIVE = ("leverage", "compute")
-"""Laws of what is no share; its errors are of its logarithm."""
+"""Laws of quantities that are not shares; their errors are in logarithms."""
 
 EXACT = ("direct", "repeated", "two-stage-linear", "leverage")
-"""Laws whose coefficients a table without noise gives back to the last digits; of others it gives the predictions."""
+"""Laws whose coefficients a noise-free table determines to the last digits; for others only the predictions."""
 
 GUESS = 0.25
 
 
 def law_of(laws, name: str):
-    """Return the record, with the guess rate of the tables of this file where it takes one."""
+    """Return the record, with the guess rate of this file if the law takes one."""
     law = laws.catalogue.LAWS[name]
     return law.with_options(guess_rate=GUESS) if "guess_rate" in law.options else law
 
 
 def exact(name: str) -> np.ndarray:
-    """Return what the law of LAWS gives, by the definitions of the reference."""
+    """Return the values of a law of LAWS, by the definitions of the reference."""
     coefficients, columns, _ = LAWS[name]
     if name == "leverage":
         return leverage.leverage(*columns, coefficients)
@@ -80,7 +80,7 @@ def exact(name: str) -> np.ndarray:
 )
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LAWS])
 def test_a_fit_gives_back_the_law(backend, name):
-    """Noise-free tables: both twins find the law, predict by it where no row is, and have the fields of every fit."""
+    """On noise-free tables both twins find the law, predict elsewhere, and have all fields of a fit."""
     coefficients, columns, beside = LAWS[name]
     assert np.all((exact(name) > 0.05) & (exact(name) < 1)) or name in POSITIVE, "the table is one of accuracies"
     for laws in (backend.laws, reference_laws):
@@ -91,7 +91,7 @@ def test_a_fit_gives_back_the_law(backend, name):
         assert fit.rows == exact(name).size
         predicted = law.predict(fit, *columns)
         check("laws.accuracy.exact", float(np.abs(law.miss(predicted, exact(name))).max()))
-        if beside:  # what only the fit needs is passed over
+        if beside:  # `predict` ignores columns that only the fit needs
             assert np.array_equal(law.predict(fit, *columns, *beside), predicted)
         if name in EXACT:
             known = [value for value in zip(fit.coefficients, coefficients, strict=True) if math.isfinite(value[1])]
@@ -101,9 +101,9 @@ def test_a_fit_gives_back_the_law(backend, name):
 @pytest.mark.asks("laws.accuracy.accuracy_ranges", "laws.accuracy.accuracy_prediction")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LAWS if name != "broken"]
-)  # the broken law has the jackknife of the two-stage ones, which takes the reference minutes
+)  # the broken law has the same jackknife as the two-stage laws; it takes the reference minutes
 def test_how_sure_a_law_is(backend, name):
-    """A noisy table: the law's interval lies in that of one more run, both in those of a higher level; twins agree."""
+    """On a noisy table the law's interval lies within that of one more run, and both within those of a higher level."""
     _, columns, beside = LAWS[name]
     noise = np.random.default_rng(3).normal(0, 0.004, exact(name).size)
     measured = exact(name) * np.exp(noise) if name in POSITIVE else exact(name) + noise
@@ -126,14 +126,14 @@ def test_how_sure_a_law_is(backend, name):
 
 @pytest.mark.asks("laws.accuracy.accuracy_ranges", "laws.accuracy.accuracy_prediction")
 def test_the_interval_of_a_line_is_students(backend):
-    """Three rows of the direct law, by hand: one degree of freedom, of which Student's t at 50 % is 1."""
+    """Three rows of the direct law leave one degree of freedom, for which Student's t at 50 % is 1."""
     flops, target = np.exp([0.0, 1.0, 2.0]), np.array([0.1, -0.5, -0.7])
     measured = np.exp(-np.exp(target))
     for laws in (backend.laws, reference_laws):
         law = laws.catalogue.LAWS["direct"]
         fit = law.fit(flops, measured)
         level, slope = law.intervals(fit, [flops], measured, 0.5)
-        # The line is 1/30 - 0.4 x, its misses are 1/15, -2/15, 1/15, and so the variance of the slope is 0.0267/2.
+        # The line is 1/30 - 0.4 x, its residuals are 1/15, -2/15, 1/15, so the variance of the slope is 0.0267/2.
         check("laws.accuracy.exact", abs(slope.value - 0.4))
         check("laws.accuracy.exact", abs(slope.high - slope.value - math.sqrt(2 / 75 / 2)))
         check("laws.accuracy.exact", abs(level.value - math.exp(1 / 30)))
@@ -142,7 +142,7 @@ def test_the_interval_of_a_line_is_students(backend):
 
 @pytest.mark.asks("laws.held_out.leave_one_out")
 def test_errors_of_accuracies_are_differences(backend):
-    """Two-stage rows on a line but one: without it, the line misses it by exactly as much as it was moved."""
+    """All two-stage rows but one lie on a line: the held-out error of this row is exactly its shift."""
     flops = np.array([1e18, 1e19, 1e20, 1e21])
     loss = 60.0 * flops**-0.07
     measured = 1.4 - 0.3 * loss + np.array([0.0, 0.0, 0.0, 0.02])
@@ -166,7 +166,7 @@ def test_options_are_those_of_the_law(backend):
 
 @pytest.mark.asks(because="printed coefficients are no function")
 def test_printed_coefficients_predict_and_are_attested(backend):
-    """Every printed record predicts at a point of its law, in both twins the same, and says how well it is attested."""
+    """Both twins predict the same loss with every printed record, and each record states its source."""
     of = {"num_experts": 8.0, "granularity": 4.0, "sparsity": 0.5, "activation": 0.1, "tian_granularity": 4.0}
     for name, law in backend.laws.catalogue.LAWS.items():
         theirs = reference_laws.catalogue.LAWS[name]

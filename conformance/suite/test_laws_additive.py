@@ -1,4 +1,4 @@
-"""The additive laws: their values, exact tables, the least sum of Huber terms, its edges, and what profiles allow."""
+"""The additive laws: values, exact tables, the minimum of Huber's sum, edges, and profile intervals."""
 
 import math
 from typing import NamedTuple
@@ -31,7 +31,7 @@ def loss_of(case, laws, coefficients, columns) -> np.ndarray:
 
 
 def exact(backend, name, law, repeat: int = 1):
-    """Hold the fits of both twins to a table that a law made."""
+    """Compare the fits of both twins to an exact table of a law."""
     case = CASES[name]
     columns = case.columns()
     loss = case.of(reference)[1](*columns, law)
@@ -53,7 +53,7 @@ def exact(backend, name, law, repeat: int = 1):
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_tables_give_their_law_back(backend, name):
-    """Noise-free: every coefficient comes back, whatever it is."""
+    """A noise-free table determines every coefficient."""
 
     @settings(max_examples=2)
     @given(law=CASES[name].laws)
@@ -75,7 +75,7 @@ def test_exact_tables_of_laws_far_from_the_printed_ones(backend, name):
 
 
 def least(case, laws, columns, loss, fit, delta, random) -> None:
-    """Fail if a nudge of the coefficients lowers the sum, or if what is reported is not what the coefficients have."""
+    """Fail if a small change of the coefficients lowers the sum, or if a reported value does not match them."""
     log_loss = np.log(loss)
 
     def total(coefficients) -> float:
@@ -129,7 +129,7 @@ LAW = hoffmann.HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
-    """The sum of Huber terms, never the mean: what a row counts for does not depend on the others."""
+    """The criterion is the sum of Huber terms, not their mean."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 5)
     fit = backend.laws.hoffmann.fit_hoffmann
     once, twice = fit(*columns, loss), fit(*(np.tile(v, 2) for v in columns), np.tile(loss, 2))
@@ -140,7 +140,7 @@ def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_another_unit_is_the_same_law(backend):
-    """Parameters in thousands and losses in bits: the starts do not depend on units, and so the fit does not."""
+    """Use parameters in thousands and losses in bits: starts and fit do not depend on units."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 6)
     fit = backend.laws.hoffmann.fit_hoffmann
     plain, other = fit(*columns, loss), fit(columns[0] / 1e3, columns[1], loss / math.log(2))
@@ -153,10 +153,10 @@ def test_another_unit_is_the_same_law(backend):
 
 @pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.hoffmann.fit_hoffmann")
 def test_a_law_without_a_floor_has_none(backend):
-    """c = 0 is the edge of the law: said as a status, and exactly 0."""
+    """c = 0 is an edge of the law: the status reports it, and c is exactly 0."""
     for laws in (backend.laws, reference):
         columns, loss = noisy(CASES["hoffmann"], LAW._replace(a=60.0, alpha=0.1, b=60.0, beta=0.1, c=0.0), 3, 1e-4)
-        fit = laws.hoffmann.fit_hoffmann(*columns, loss / 1.02 - 0.05)  # bent below any law with a floor
+        fit = laws.hoffmann.fit_hoffmann(*columns, loss / 1.02 - 0.05)  # lower than any law with a floor
         assert (fit.status, fit.coefficients.c) == ("c left the law", 0.0)
         assert np.isnan(fit.covariance[4]).all() and np.isfinite(fit.covariance[:4, :4]).all()
         residual = np.log(laws.hoffmann.predict_hoffmann(*columns, fit.coefficients) / (loss / 1.02 - 0.05))
@@ -166,7 +166,7 @@ def test_a_law_without_a_floor_has_none(backend):
 @pytest.mark.asks("laws.joint.predict_joint", "laws.joint.fit_joint")
 @pytest.mark.slow
 def test_experts_that_never_stop_counting(backend):
-    """E_max = ∞ is an edge too."""
+    """E_max = ∞ is an edge, too."""
     law = joint.JointCoefficients(36, -0.19, -0.23, 0.01, 36, -0.18, 0.55, -0.026, 2.0, math.inf, 1.36)
     for laws in (backend.laws, reference):
         columns, loss = noisy(CASES["joint"], law, 1, 0.0)
@@ -183,7 +183,7 @@ def test_one_wrong_row_moves_least_squares_and_not_huber(backend):
     for laws in (backend.laws, reference):
         square, huber = (laws.hoffmann.fit_hoffmann(*columns, wrong, delta) for delta in (None, 1e-4))
         assert abs(huber.coefficients.c / LAW.c - 1) < 0.01 < abs(square.coefficients.c / LAW.c - 1)
-        # Every row but one counts to the full: half the squares, or delta times what is beyond delta.
+        # Every row but one has half its square; that row counts linearly beyond delta.
         assert huber.objective < 1e-4 * math.log(1.2) * 1.01 and square.rmsle < huber.rmsle
 
 
@@ -199,7 +199,7 @@ def test_starts_of_one_s_own(backend):
 
 
 def profile_limit(fit, columns, loss, delta, level: float) -> float:
-    """Return what the sum may be, from the definition at the top of `_profile.py`."""
+    """Return the limit of the sum, from the definition at the top of `_profile.py`."""
     residual = np.log(hoffmann.predict_hoffmann(*columns, fit.coefficients) / loss)
     rows, unknowns = residual.size, 5
     inside = np.ones(rows) if delta is None else np.abs(residual) <= delta
@@ -213,7 +213,7 @@ def profile_limit(fit, columns, loss, delta, level: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 4e-3])
 def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(backend, delta):
-    """Held at the end, the other four coefficients cannot do better than the limit: searched by SciPy."""
+    """With one coefficient fixed at the end, SciPy's best sum over the other four is the limit."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 9, 4e-3)
     fit = reference.hoffmann.fit_hoffmann(*columns, loss, delta)
     limit = profile_limit(fit, columns, loss, delta, 0.9)
@@ -254,13 +254,13 @@ def test_intervals_agree(backend, delta):
             length = wanted.high - wanted.low
             for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
                 check("laws.additive.end", abs(ours - theirs), scale=length, message=f"{found} {wanted}")
-    assert found.low < found.value < found.high  # of a prediction
+    assert found.low < found.value < found.high  # a prediction
 
 
 @pytest.mark.asks("laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 def test_a_coefficient_that_the_rows_leave_open(backend):
-    """Noise that hides the floor: it may be 0, and the interval says so."""
+    """Noise hides the floor: its interval includes 0."""
     columns, loss = noisy(CASES["hoffmann"], LAW._replace(alpha=0.1, a=8.0, beta=0.1, b=10.0, c=0.5), 2, 2e-2)
     for laws in (backend.laws, reference):
         floor = laws.hoffmann.hoffmann_intervals(*columns, loss, None)[4]
@@ -271,7 +271,7 @@ def test_a_coefficient_that_the_rows_leave_open(backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
-    """Least squares and huber in log10 units, as every other law; intervals in the catalogue's words."""
+    """Compare least squares and Huber fits in log10 units, and intervals with verdicts."""
     case = CASES[name]
     law = {
         "hoffmann": LAW,
@@ -296,7 +296,7 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
         assert found.run[0] < found.law[0] < found.value < found.law[1] < found.run[1]
         scatter = math.log(10) * fit.rmsle * math.sqrt(loss.size / (loss.size - len(law)))
         reach = stats.t.ppf(0.975, loss.size - len(law)) * scatter
-        for run, own in zip(found.run, found.law, strict=True):  # both halves are at right angles
+        for run, own in zip(found.run, found.law, strict=True):  # the two errors add in squares
             wanted = math.hypot(math.log(own / found.value), reach)
             check("laws.additive.end", abs(abs(math.log(run / found.value)) - wanted))
     ranges = record.intervals(fit, columns, loss)
@@ -305,7 +305,7 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
 
 
 class Tokens(NamedTuple):
-    """Of a law of one's own."""
+    """Coefficients of a user's own law."""
 
     b: float
     beta: float

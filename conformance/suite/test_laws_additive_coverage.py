@@ -1,7 +1,7 @@
-"""How often the intervals of the laws that add terms hold the truth, on noisy tables of stated laws with stated seeds.
+"""Coverage of the intervals of the additive laws, on noisy tables of stated laws with stated seeds.
 
-An interval that is open on a side is counted apart. A coefficient of which most intervals are open is not identified by
-such a table, and its closed intervals are those of the tables in which chance closed them: nothing is asked of these.
+Intervals that are open on a side are counted separately. A coefficient with mostly open intervals is not identified by
+such a table, so its few closed intervals are not tested.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from routelaws.reference.laws import fine_grained, hoffmann, joint, sparsity
 
 TABLES = 200
 NOISE = 3e-3
-"""Of ln L: the error of a run of the released points."""
+"""Error of ln L, as in the released points."""
 
 
 class Design(NamedTuple):
-    """A law of the catalogue, a table in the manner of its paper, and two points: inside the table and beyond it."""
+    """A law of the catalogue, a table like its paper's, and two points: inside the table and beyond it."""
 
     axes: tuple
     truth: NamedTuple
@@ -29,7 +29,7 @@ class Design(NamedTuple):
     beyond: tuple
     error: float  # of ln L
     open_ones: tuple  # the coefficients that such a table does not identify
-    tables: int = TABLES  # fewer where one table takes seconds; `held` allows for chance
+    tables: int = TABLES  # fewer if one table takes seconds; `held` allows for chance
 
 
 DESIGNS = {
@@ -52,7 +52,7 @@ DESIGNS = {
         fine_grained.predict_fine_grained,
         (1e9, 3e10, 4.0),
         (5e10, 5e11, 16.0),
-        1e-3,  # with twice that c is open downward in two tables of five
+        1e-3,  # with twice this, c has no lower end in two of five tables
         (),
     ),
     "joint": Design(
@@ -86,12 +86,11 @@ DESIGNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_intervals_of_later_laws_hold_the_truth_as_often_as_they_say(backend, name):
-    """Nominal 95 %. What a table does not identify is open in many of them, and hardly anything else is.
+    """The nominal coverage is 95 %. Intervals of unidentified coefficients are often open, others hardly ever.
 
-    Measured, with the seeds from 0 on: Kaplan's law 0.915 to 0.955, fine-grained 0.945 to 0.975, joint 0.950 to 0.980
-    of 200 tables, sparsity 0.933 to 0.983 of 60. Predictions of the fine-grained law are as wide as Student's t with
-    the true error makes them, 0.0041 of ln L beyond the table; the intervals of the first 70 seeds all hold the truth
-    there, and those of 195 of 200 do.
+    Measured coverage with the seeds from 0 on: Kaplan's law 0.915 to 0.955, fine-grained 0.945 to 0.975, joint 0.950 to
+    0.980 of 200 tables, sparsity 0.933 to 0.983 of 60. Predictions of the fine-grained law beyond the table are as wide
+    as Student's t with the true error, 0.0041 of ln L: 195 of 200 intervals contain the truth.
     """
     design, law = DESIGNS[name], backend.laws.catalogue.LAWS[name]
     columns = [axis.ravel() for axis in np.meshgrid(*design.axes)]

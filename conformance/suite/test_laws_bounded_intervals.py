@@ -1,5 +1,7 @@
-"""Intervals of the bounded laws through their records: in (F, B) in the units of that law, where errors are so small
-that every law is linear; and against the profile intervals that they are made of."""
+"""Intervals of the bounded laws through their records.
+
+Errors are so small that every law is linear. The tests also compare with the profile intervals.
+"""
 
 import math
 
@@ -21,9 +23,9 @@ NAMED = {
 
 
 def quiet(name: str, quantity, log_loss: np.ndarray, more: float = 0.0) -> tuple:
-    """Return the interval of a quantity, a function of the law, in rows of `noisy`."""
+    """Return the interval of a quantity, a function of the law, for the rows of `noisy`."""
     truth, cells = TRUTHS[name]
-    rest = truth[6:]  # B_min, which is given
+    rest = truth[6:]  # B_min is not fitted
     return quiet_interval(
         lambda t: [type(truth)(*t, *rest).log_loss(*cell) for cell in cells],
         lambda t: quantity(type(truth)(*t, *rest)),
@@ -66,7 +68,7 @@ def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> No
 @pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_of_quiet_rows(backend, name):
-    """Student's with n - 6 degrees of freedom, for all that `Law.intervals` and `Law.predict_interval` say."""
+    """Compare everything in `Law.intervals` and `Law.predict_interval` with Student's t, n - 6 degrees of freedom."""
     check_law(backend.laws.catalogue.LAWS[name], name)
 
 
@@ -78,7 +80,7 @@ def test_intervals_of_quiet_rows_by_the_reference(name):
 
 @pytest.mark.asks("laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
 def test_what_a_size_is_worth_and_by_size(backend):
-    """The two numbers that only the law in (N, E) has; none at E = 1, and none by size with two sizes."""
+    """Only the law in (N, E) has these numbers: None at E = 1, and None by size for two sizes."""
     first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
     law, loss = backend.laws.catalogue.LAWS["routed-bounded"], 10**log_loss
     fit = law.fit(first, second, loss)

@@ -1,4 +1,4 @@
-"""The catalogue: one record a law, the same in both twins, whose fit and predict do what the record says."""
+"""The catalogue: one record for each law, equal in both twins; fit and predict match the record."""
 
 import importlib
 import math
@@ -16,7 +16,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 NAMES = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
 LATER = ("compute", "sparsity")
-"""Laws that are not of log10 L by its mean square: `test_laws_accuracy.py` and `test_laws_sparsity.py`."""
+"""Laws that are not fitted by the mean square of log10 L: see `test_laws_accuracy.py` and `test_laws_sparsity.py`."""
 
 ADDITIVE = {
     "kaplan": ("dense_parameters", "tokens"),
@@ -24,10 +24,10 @@ ADDITIVE = {
     "fine-grained": ("total_parameters", "tokens", "granularity"),
     "joint": ("active_parameters", "tokens", "num_experts"),
 }
-"""The laws of the sum of terms, and their columns; `test_laws_additive.py` goes over these."""
+"""The additive laws and their columns; `test_laws_additive.py` tests these."""
 MEASURED = ("direct", "ratio", "ceiling", "repeated", "broken", "two-stage-linear", "two-stage-logistic",
             "two-stage-ratio", "leverage")  # fmt: skip
-"""Laws of accuracy, and that of leverage; `test_laws_accuracy.py` goes over these."""
+"""The laws of accuracy and of leverage; `test_laws_accuracy.py` tests these."""
 ROUTED = ("dense_parameters", "num_experts")
 COLUMNS = dict(zip(NAMES, [("dense_parameters",), *[ROUTED] * 4, ("teraflops", "utilisation")], strict=True))
 SEARCHED = {"routed-bounded": {"E_start", "E_max"}, "routed-utilisation": {"B_start", "B_max"}}
@@ -35,7 +35,7 @@ GIVEN = {"per-size": {"sizes"}, "routed-utilisation": {"B_min"}}
 
 
 def columns_of(law, count: int = 6) -> list[np.ndarray]:
-    """Return data columns that the law can be fitted to."""
+    """Return data columns that determine the law."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:count]))
     every = {"dense_parameters": size, "num_experts": experts, "teraflops": size / 1e8, "utilisation": 0.2 * experts}
     return [every[name] for name in law.columns]
@@ -89,7 +89,7 @@ def test_fit_and_predict_do_what_the_record_says(backend, name, seed):
 @pytest.mark.asks("*.predict_loss")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_linear_part_is_linear(backend, name):
-    """Where every parameter is linear, the log10 prediction is a linear map of the log10 losses; else it is not."""
+    """If every parameter is linear, log10 predictions are a linear map of log10 losses; otherwise they are not."""
     law = backend.laws.catalogue.LAWS[name]
     names = {parameter.name for parameter in law.parameters} - GIVEN.get(name, set())
     linear = {part.split(" log10 ")[-1] for part in law.linear}
@@ -124,7 +124,7 @@ def test_per_size_is_silent_where_it_has_no_line(backend):
 )
 @given(seed=st.integers(0, 2**32 - 1), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_every_law_says_how_sure_it_is(backend, name, seed, level):
-    """Each interval holds its value and lies in that of a higher level; the law's lies in that of one more run."""
+    """Intervals contain their value and lie within those of a higher level and of one more run."""
     law, loss = backend.laws.catalogue.LAWS[name], loss_of(seed)
     columns = columns_of(law)
     fit, at = law.fit(*columns, loss), [float(column[-2]) for column in columns]
@@ -140,7 +140,7 @@ def test_every_law_says_how_sure_it_is(backend, name, seed, level):
         if math.isfinite(value):
             check("laws.uncertainty.value", abs(math.log10(own.value / value)))
         else:
-            assert not own.value < value  # in the linear limit there may be a ratio without b and c
+            assert not own.value < value  # in the linear limit the ratio of b and c may exist without b and c
     predicted = float(law.predict(fit, *(np.array([value]) for value in at))[0])
     check("laws.fitting.prediction", abs(math.log10(found.value / predicted)))
     for law_ends, run_ends in ((found.law, found.run), (wider.law, wider.run)):
@@ -151,7 +151,7 @@ def test_every_law_says_how_sure_it_is(backend, name, seed, level):
 
 
 def held_in(outer, inner, what: str) -> None:
-    """Fail unless an interval lies in another, up to the accuracy of a search for ends; NaN says nothing."""
+    """Fail unless an interval lies within another, up to the accuracy of the search; NaN passes."""
     size = max([abs(end) for end in inner if math.isfinite(end)], default=1.0)
     for sign, one, other in ((1, inner[0], outer[0]), (-1, inner[1], outer[1])):
         if math.isfinite(one) and math.isfinite(other):
@@ -169,7 +169,7 @@ def test_every_parameter_is_explained():
 
 @pytest.mark.asks("laws.held_out.compare_forms")
 def test_a_law_of_one_s_own_is_a_record(backend):
-    """Held-out errors take it as any other, and what a table gives stays the same in every fold: here the largest N."""
+    """Held-out errors accept a user's own law, and `given` is the same in every fold: here the largest N."""
     size, tops = np.array([1e7, 1e8, 1e9, 1e10]), []
     loss = 10 ** (0.3 + 0.1 * np.log10(1e10 / size))
     for twin in (backend.laws, reference_laws):
@@ -195,4 +195,4 @@ def test_a_law_of_one_s_own_is_a_record(backend):
             for score in scores:
                 check("laws.held_out.closed", score.held_out.rmsle)
                 assert score.held_out.predicted == score.held_out.folds == 4
-    assert set(tops) == {1e10}  # how often a law is fitted is the backend's affair
+    assert set(tops) == {1e10}  # the number of fits depends on the backend

@@ -1,4 +1,4 @@
-"""Choosing a model: the best size equals that of a fine grid whatever the budget is, and shares count what they say."""
+"""Choosing a model: the best size equals the best of a fine grid for every budget, and shares are exact."""
 
 import math
 
@@ -17,7 +17,7 @@ HOFFMANN = hoffmann.PUBLISHED["besiroglu"].coefficients
 JOINT = joint.PUBLISHED["joint"].coefficients
 FINE_GRAINED = fine_grained.PUBLISHED["E=64"].coefficients
 KNOTS = np.array([1.5e7, 5.5e7, 1.3e8, 1.3e9])
-"""Sizes of a table whose costs are known there alone."""
+"""Sizes of a table with known costs."""
 
 
 def nothing(size):
@@ -25,7 +25,7 @@ def nothing(size):
 
 
 def by_size(law=HOFFMANN) -> choosing.Option:
-    """Return Hoffmann's law: 6 N FLOPs of training and 2 N of inference a token, no cache."""
+    """Return Hoffmann's law with 6 N FLOPs of training and 2 N of inference for each token, and no cache."""
     return choosing.Option(
         lambda N, D: hoffmann.predict_hoffmann(N, D, law),
         lambda N: 6 * N, lambda N: 2 * N, lambda N: N, nothing, 1e6, 1e13,
@@ -33,7 +33,7 @@ def by_size(law=HOFFMANN) -> choosing.Option:
 
 
 def by_width(experts: float) -> choosing.Option:
-    """Return the joint law, counted by the width."""
+    """Return the joint law as a function of the width."""
     return choosing.Option(
         lambda d, D: joint.predict_joint(joint.joint_active(d), D, experts, JOINT),
         lambda d: 6 * joint.joint_active(d),
@@ -62,7 +62,7 @@ def by_granularity(granularity: float) -> choosing.Option:
 
 
 def of_a_table(experts: float) -> choosing.Option:
-    """Return a law without D, whose costs are lines between the sizes of a table."""
+    """Return a law without D, with costs interpolated between the sizes of a table."""
 
     def between(values):
         return lambda N: np.exp(np.interp(np.log(N), np.log(KNOTS), np.log(values)))
@@ -111,7 +111,7 @@ def test_best_choice_is_that_of_a_fine_grid(backend, name, budget, tokens):
     if best is None:
         return
     check("laws.choosing.loss", abs(found.loss / best.loss - 1))
-    # What is recommended costs what it says, and no more than is allowed.
+    # The recommended model has the stated costs, within the budget.
     size = np.array([found.size])
     flops = option.train(size) * found.tokens + option.serve(size) * budget.inference_tokens
     held = option.held(size) + budget.cached_tokens * option.cache(size)
@@ -137,16 +137,16 @@ def test_best_choice_is_the_optimum_of_one_law(flops, experts, memory):
 @pytest.mark.asks("laws.choosing.best_choice", "laws.hoffmann.predict_hoffmann")
 def test_best_choice_by_hand(backend):
     best_choice, Budget = backend.laws.choosing.best_choice, planning.Budget
-    # 2 bytes a parameter: 4e9 bytes hold 2e9 parameters, fewer than the 1e22 FLOPs would want.
+    # With 2 bytes for each parameter, 4e9 bytes hold 2e9 parameters, fewer than the optimum for 1e22 FLOPs.
     found = best_choice(by_size(), Budget(1e22, memory=4e9))
     assert f"{found.size:.6g} {found.tokens:.6g} {found.memory:.6g}" == "2e+09 8.33333e+11 4e+09"
-    # With D given, the largest model that the FLOPs pay for: 6 · N · 1e10 = 6e19.
+    # For a given D, the largest model within the FLOPs: 6 · N · 1e10 = 6e19.
     found = best_choice(by_size(), Budget(6e19), 1e10)
     assert f"{found.size:.6g} {found.flops:.6g}" == "1e+09 6e+19"
-    # Three tokens of inference cost as much as one of training: 6 · N · 1e10 + 2 · N · 3e10 = 6e19.
+    # Three tokens of inference cost as much as one token of training: 6 · N · 1e10 + 2 · N · 3e10 = 6e19.
     found = best_choice(by_size(), Budget(6e19, inference_tokens=3e10), 1e10)
     assert f"{found.size:.6g} {found.flops:.6g}" == "5e+08 6e+19"
-    # Twenty tokens a parameter: 6 · N · 20 N = 1.2e20.
+    # Twenty tokens for each parameter: 6 · N · 20 N = 1.2e20.
     found = best_choice(by_size(), Budget(1.2e20), lambda N: 20 * N)
     assert f"{found.size:.6g} {found.tokens:.6g}" == "1e+09 2e+10"
 
@@ -171,7 +171,7 @@ def test_resampled_losses_are_those_of_the_drawn_rows(backend, name, seed):
     loss = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
     loss = loss * 10 ** random.normal(0, 2e-3, size.size)
     weights = reference.bootstrap_weights(random.random((4, size.size)))
-    weights[0] = np.where(size == SIZES[0], 3.0, 0.0)  # one size alone determines nothing
+    weights[0] = np.where(size == SIZES[0], 3.0, 0.0)  # one size does not determine the law
     points = {"dense_parameters": np.array([1e8, 2e9]), "num_experts": np.array([4.0, 30.0])}
     found = []
     for laws in (backend.laws, reference):

@@ -1,4 +1,4 @@
-"""Loss from compute above a floor: six published runs, the registered prediction and its score, and the fit."""
+"""Loss from compute above a floor: six published runs, the registered prediction, and the fit."""
 
 import math
 
@@ -18,7 +18,7 @@ BUDGETS = np.array([1e18, 3e18, 1e19, 3e19, 1e20, 3e20])
 
 @pytest.mark.asks("laws.compute.fit_compute")
 def test_the_refit_of_the_published_runs(backend):
-    """The floor at 1.6 gives 96.71 and 0.0944; the published line is within 2 per cent of that."""
+    """A floor of 1.6 gives 96.71 and 0.0944, within 2 per cent of the published line."""
     for module in (backend.laws.compute, reference):
         fit = module.fit_compute(*np.array(module.RUNS).T, floor=1.6)
         assert (f"{fit.coefficients.A:.2f}", f"{fit.coefficients.alpha:.4f}") == ("96.71", "0.0944")
@@ -28,11 +28,11 @@ def test_the_refit_of_the_published_runs(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.compute.fit_compute", "*.predict_interval")
 def test_the_registered_prediction_is_scored(backend):
-    """Both measured losses are below the prediction, by 0.3 and 0.85 per cent; the interval holds the nearer one only.
+    """Both measured losses are below the prediction, by 0.3 and 0.85 per cent; only the nearer is in the interval.
 
-    The interval takes the floor as known. Where that is wrong, the error grows with the distance from the six runs: at
-    1e23, 330 times the largest, the measured 2.233 is just outside. With a floor of 1.5, which fits the six runs
-    better, it would be inside.
+    The interval assumes that the floor is right. Otherwise the error grows with the distance from the six runs: at
+    1e23, 330 times the largest budget, the measured 2.233 is just outside. It would be inside with a floor of 1.5,
+    which fits the six runs better.
     """
     for module in (backend.laws.compute, reference):
         fits = {floor: module.fit_compute(*np.array(module.RUNS).T, floor=floor) for floor in (1.5, 1.6)}
@@ -86,7 +86,7 @@ def test_the_interval_of_a_prediction_is_students(backend, observation):
 
 @pytest.mark.asks("laws.compute.fit_compute", "laws.compute.compute_intervals")
 def test_the_interval_of_A_is_that_of_the_value_at_one_flop(backend):
-    """The error of a line is least at the mean of ln C; at ln C = 0, far from all runs, it is twenty times that."""
+    """The error of the line is smallest at the mean of ln C, and twenty times larger at ln C = 0."""
     x, y = np.log(np.array(reference.RUNS)).T
     offset = x - x.mean()
     slope = offset @ y / (offset @ offset)
@@ -102,7 +102,7 @@ def test_the_interval_of_A_is_that_of_the_value_at_one_flop(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.compute.speedup")
 def test_a_speed_up_does_not_depend_on_the_budget(backend):
-    """Two recipes of one floor and one exponent, A apart by 3 per cent."""
+    """Two recipes have the same floor and exponent; A differs by 3 per cent."""
     for module in (backend.laws.compute, reference):
         worse, better = module.ComputeCoefficients(1.6, 98.0, 0.094), module.ComputeCoefficients(1.6, 95.0, 0.094)
         found = module.speedup(module.predict_loss(BUDGETS, worse), module.predict_loss(BUDGETS, better), better)

@@ -1,9 +1,8 @@
-"""Intervals and covariances of the laws, held to the textbook's and to how often they hold the truth.
+"""Intervals and covariances of the laws against textbook formulas, and their coverage.
 
-Truth is known here: `plain_laws.py` makes the rows, and says what the interval of a law is where errors are so small
-that every law is linear. Tables have few rows for their coefficients, so that a variance that forgets the degrees of
-freedom shows: at a level of 80 % its interval then holds the truth in 55 to 70 % of the tables, and `held` makes sure
-that the number of tables tells these apart.
+The truth is known: `plain.laws` makes the rows, and gives the interval of a law for errors so small that every law is
+linear. Tables have few rows, so a variance with the wrong degrees of freedom shows: its nominal 80 % interval contains
+the truth in 55 to 70 % of the tables. `held` checks that the number of tables can distinguish these.
 """
 
 import math
@@ -19,13 +18,13 @@ from routelaws.reference.laws import dense, fitting, log_linear, uncertainty, ut
 
 LEVEL = 0.8
 QUIET = 1e-6
-"""Scatter of log10 L at which the second order of every quantity below is a thousandth of its interval."""
+"""Scatter of log10 L; second-order terms are then a thousandth of each interval."""
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 CELLS = [(size, experts) for size in (2e7, 3e8) for experts in (1.0, 4.0, 16.0, 64.0, 256.0)]
 PLACE = (1e9, 100.0)
 
-# B_min and with it the unit of B, a tenth of it, are far from 1, as is F: what keeps the wrong unit is far off.
+# B_min, the unit of B and F are far from 1, so a value in the wrong unit is far off.
 COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
 USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0, 1600.0, 6000.0)]
 
@@ -45,7 +44,7 @@ QUANTITIES = {
     "observation": (lambda t: Bounded(*t).log_loss(*PLACE), math.log10),
     "effective_parameters": (lambda t: math.log10(Bounded(*t).worth(*PLACE)), math.log10),
 }
-"""Of the law in (N, E), by the names of `uncertainty.py`: the quantity, and on which scale it is linear."""
+"""Quantities of the law in (N, E), by the names of `uncertainty.py`, with the scale on which they are linear."""
 
 
 def close(found, wanted, what: str) -> None:
@@ -73,7 +72,7 @@ def check_profile(module, names) -> None:
 
 @pytest.mark.asks("laws.uncertainty.profile_intervals")
 def test_profile_intervals_of_quiet_rows(backend):
-    """Student's with n - 6 degrees of freedom, for everything that can be asked for."""
+    """Compare every quantity with Student's t, n - 6 degrees of freedom."""
     check_profile(backend.laws.uncertainty, QUANTITIES)
 
 
@@ -90,7 +89,7 @@ def test_all_profile_intervals_of_quiet_rows_by_the_reference():
 @pytest.mark.asks("laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
 @pytest.mark.parametrize("file", ["fitting", "utilisation"])
 def test_covariances_of_quiet_rows(backend, file):
-    """Each coefficient ± Student's quantile times its standard error, in its own unit."""
+    """Compare each coefficient ± Student's quantile times its standard error, in its own unit."""
     law, cells, fit = (LAW, CELLS, "fit_routed") if file == "fitting" else (COMPUTE, USES, "fit_utilisation")
     first, second, log_loss = noisy(law, cells, QUIET, 4)
     rest, quantile = law[6:], plain_laws.stats.t.ppf((1 + LEVEL) / 2, len(cells) - 6)
@@ -110,16 +109,16 @@ def test_covariances_of_quiet_rows(backend, file):
 
 
 def linear_design(name: str, size: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """Return [n, p]: what multiplies each coefficient of a linear law, in their order."""
+    """Return [n, p], the columns of a linear law, in the order of its coefficients."""
     x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
-    if name == "per-size":  # slope and level of the smaller size, then of the larger
+    if name == "per-size":  # slope and level of the smaller size, then of the larger size
         small, large = (size == size.min()) * one, (size == size.max()) * one
         return np.stack([small * e, small, large * e, large], axis=1)
     return np.stack({"dense": [-x, one], "separable": [x, e, one], "bilinear": [x, e, x * e, one]}[name], axis=1)
 
 
 LINEAR = {
-    # name: size, experts, coefficients; of dense alpha and alpha log10 N_c
+    # name: size, experts, coefficients; for dense: alpha and alpha log10 N_c
     "dense": (np.array([1e7, 3e7, 1e8, 1e9]), np.ones(4), [0.08, 0.08 * 13]),
     "per-size": (np.repeat([1e7, 1e9], 4), np.tile([1.0, 4.0, 32.0, 256.0], 2), [-0.05, 0.5, -0.03, 0.3]),
     "separable": (np.array([1e7, 1e7, 1e8, 1e8, 1e9, 1e9]), np.array([1.0, 8, 2, 64, 4, 512]), [-0.08, -0.03, 1.1]),
@@ -141,7 +140,7 @@ REFERENCE = {
 )
 @pytest.mark.parametrize("name", LINEAR)
 def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
-    """Their intervals, and how often these hold the truth, are in `test_laws_linear_intervals.py`."""
+    """`test_laws_linear_intervals.py` tests their intervals and coverage."""
     size, experts, truth = LINEAR[name]
     design = linear_design(name, size, experts)
     log_loss = design @ truth + np.random.default_rng(7).normal(0, 1e-3, len(design))
@@ -151,7 +150,7 @@ def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
     for fit in (getattr(getattr(backend.laws, file), function), REFERENCE[name]):
         covariance = fit(*columns, 10**log_loss).covariance
         found = np.diagonal(covariance, 0, 1, 2).ravel() if name == "per-size" else np.diag(covariance)
-        kept = slice(0, 1) if name == "dense" else slice(None)  # N_c is no linear function; see the next test
+        kept = slice(0, 1) if name == "dense" else slice(None)  # N_c is not linear; see the next test
         check("laws.coverage.covariance", float(np.abs(found / wanted - 1)[kept].max()), message=name)
 
 
@@ -173,22 +172,21 @@ def test_the_interval_of_N_c_where_errors_are_small(backend):
             close((value, value - reach, value + reach), wanted, f"dense {i}")
 
 
-# Intervals by resampling are not exact, and the profile's only where the law is straight. The shares below were
-# measured once, in 4,500 tables of the small design and 1,300 of the large one; such ranges are what
-# `reference/laws/resampling.py` prints.
+# Intervals by resampling are not exact; profile intervals are exact only for a linear law. The shares below were
+# measured in 4,500 tables of the small design and 1,300 of the large one, as in `reference/laws/resampling.py`.
 
 
 LARGE = [(size, experts) for size in SIZES for experts in EXPERTS]
 LARGE_PLACE = (SIZES[4], 64.0)
 LARGE_SHARES = {
-    # a scatter of 0.003, nominal 95 %: the least and the most over all quantities, and predictions by themselves where
-    # they are apart; with an error that all runs of a size share besides, and without
+    # scatter 0.003, nominal 95 %: the lowest and highest share over all quantities, with separate numbers for
+    # predictions if they differ; with and without an error that all runs of a size share
     0.0: {"profile": (0.944, 0.965), "rows": (0.945, 0.958), "size": (0.867, 0.925), "jackknife": (0.939, 0.966)},
     2e-3: {"profile": (0.923, 0.982), "rows": (0.917, 0.977), "size": (0.867, 0.918), "jackknife": (0.935, 0.965)},
 }
 PREDICTIONS = {"profile": 0.822, "rows": 0.810}
 UNSURE = 0.01
-"""How far a share that was measured in 1,300 tables may be off: one and a half standard errors or more."""
+"""Allowed error of a share measured in 1,300 tables: at least one and a half standard errors."""
 
 
 @pytest.mark.asks(
@@ -202,7 +200,7 @@ UNSURE = 0.01
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", LARGE_SHARES)
 def test_intervals_of_the_released_design_hold_the_truth_as_often_as_measured(backend, shared):
-    """Six sizes of ten counts, 400 tables, every quantity; E_max is unbounded above in few of them."""
+    """Use six sizes, ten counts, 400 tables and every quantity; E_max is rarely unbounded."""
     modules, random, tables = backend.laws, np.random.default_rng(20220402), 400
     names = [name for name in QUANTITIES if name != "observation"]
     asked = [modules.uncertainty.Quantity(name, *LARGE_PLACE) for name in names]

@@ -1,4 +1,4 @@
-"""The dense power law: its values, its fit, and the figures of the released runs."""
+"""The dense power law: values, fit, and the numbers of the released runs."""
 
 import math
 
@@ -17,7 +17,7 @@ LAWS = st.builds(reference.DenseCoefficients, st.floats(0.03, 0.15), st.sampled_
 
 @st.composite
 def tables(draw) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes, some repeated, and losses of a law with noise; sometimes an outlier or losses that follow no law."""
+    """Draw sizes, some repeated, and losses of a law with noise; sometimes an outlier, or losses that follow no law."""
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=2, max_size=6, unique=True))
     size = np.array(sizes + sizes[:1] * draw(st.integers(1, 3)))
     kind = draw(st.sampled_from(["quiet", "loud", "outlier", "lawless"]))
@@ -31,7 +31,7 @@ def tables(draw) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.asks("laws.dense.fit_dense")
 def test_a_critical_size_below_one(backend):
-    """Losses far below 1 nat, as of a compressor: N_c = 1/4, and its variance is a number."""
+    """Losses far below 1 nat, as of a compressor, give N_c = 1/4 with a finite variance."""
     size = 10.0 ** np.array([6.0, 7.0, 8.0, 9.0])
     loss = reference.predict_loss(size, reference.DenseCoefficients(0.1, 0.25)) * [1.001, 0.999, 1.0, 1.001]
     found, wanted = backend.laws.dense.fit_dense(size, loss), reference.fit_dense(size, loss)
@@ -54,9 +54,9 @@ def test_fits_agree_with_the_reference(backend, table):
         assert np.all(np.isnan(found.covariance)) and np.all(np.isnan(found.coefficients))
         return
     error = np.sqrt(wanted.covariance[0, 0])
-    rounding = max(1.0, 1e-3 / wanted.rmsle)  # of the residuals that the variance is made of
+    rounding = max(1.0, 1e-3 / wanted.rmsle)  # rounding of the residuals in the variance
     check("laws.dense.covariance", abs(found.covariance[0, 0] - error**2), scale=rounding * error**2)
-    if 1e-100 < wanted.coefficients.N_c < 1e100:  # beyond, its variance is not a number of float64
+    if 1e-100 < wanted.coefficients.N_c < 1e100:  # otherwise float64 cannot represent its variance
         log_critical = math.log10(found.coefficients.N_c)
         assert_close_bounded(
             "laws.dense.prediction",
@@ -85,7 +85,7 @@ def test_a_loss_that_does_not_fall_is_no_law(backend, losses):
 @pytest.mark.asks("laws.dense.fit_dense", "laws.dense.predict_line")
 @pytest.mark.parametrize(("level", "wanted"), [(2.0, math.inf), (0.5, 0.0)])
 def test_a_loss_that_hardly_falls(backend, level, wanted):
-    """By 2e-7 a decade: N_c is then no number of float64, and the line still predicts."""
+    """A fall of 2e-7 for each decade puts N_c out of the range of float64; the line still predicts."""
     size = np.array([1e7, 1e8, 1e9, 1e10])
     loss = level * 10 ** np.array([2e-7, 0, -1e-7, -4e-7])
     for module in (backend.laws.dense, reference):

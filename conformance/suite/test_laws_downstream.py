@@ -22,14 +22,14 @@ SEEDS = st.integers(0, 99)
 
 @st.composite
 def direct_laws(draw) -> reference.DirectCoefficients:
-    """Surprises of 0.3 to 0.9 in the middle of the budgets."""
+    """Draw laws with a surprise of 0.3 to 0.9 in the middle of the budgets."""
     alpha = draw(st.floats(0.08, 0.3))
     return reference.DirectCoefficients(draw(st.floats(0.3, 0.9)) * 10 ** (19.5 * alpha), alpha)
 
 
 @st.composite
 def ratio_laws(draw) -> reference.RatioCoefficients:
-    """Two terms of comparable size in the middle of the sizes and tokens."""
+    """Draw laws with two terms of comparable size in the middle of the sizes and tokens."""
     alpha, beta = draw(st.floats(0.15, 0.5)), draw(st.floats(0.15, 0.5))
     first, second = draw(st.floats(0.15, 0.5)), draw(st.floats(0.15, 0.5))
     return reference.RatioCoefficients(first * 5e8**alpha, alpha, second * 2e10**beta, beta)
@@ -60,7 +60,7 @@ def in_logs(coefficients) -> np.ndarray:
 @given(law=direct_laws(), guess_rate=GUESSES, noise=st.sampled_from([0.0, 0.02]), seed=SEEDS)
 @settings(max_examples=4)
 def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise, seed):
-    """Without noise E is 0 and the law is the direct one; with noise the sum is never above that of the direct law."""
+    """Without noise E is 0 and the law is the direct one; with noise the sum is at most that of the direct law."""
     accuracy = noisy(reference.predict_accuracy(law, FLOPS, guess_rate=guess_rate), guess_rate, noise, seed)
     direct = reference.fit_direct(FLOPS, accuracy, guess_rate, 0.0)
     for sums in (backend.laws.downstream_sums, reference_sums):
@@ -79,7 +79,7 @@ def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise
 
 @pytest.mark.asks("laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ratio")
 def test_hubers_sum_is_not_pulled_by_one_row(backend):
-    """One of 16 rows is wrong by 0.2; Huber's sum leaves the law alone, least squares does not."""
+    """One of 16 rows is wrong by 0.2: it changes the least-squares fit but not Huber's."""
     law = reference.RatioCoefficients(200.0, 0.3, 1000.0, 0.35)
     accuracy = reference.predict_accuracy(law, SIZES, TOKENS)
     accuracy[5] -= 0.2
@@ -115,7 +115,7 @@ def test_rows_at_the_guess_rate_are_left_out(backend):
 @pytest.mark.asks("*.predict_interval", "laws.downstream.fit_direct", "laws.downstream.fit_repeated")
 @pytest.mark.parametrize("name, guess_rate, at", [("direct", 0.25, (1e22,)), ("repeated", 0.0, (1e22, 20.0))])
 def test_intervals_of_lines_are_students(backend, name, guess_rate, at):
-    """ln(-ln Q') is a line in ln C; of pass@k it is linear in ln C, ln k and their product."""
+    """ln(-ln Q') is a line in ln C; for pass@k it is linear in ln C, ln k and their product."""
     random, attempts = np.random.default_rng(1), np.tile([1.0, 4.0, 16.0], 4)
     columns = [FLOPS] if name == "direct" else [FLOPS, attempts]
 

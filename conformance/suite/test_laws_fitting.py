@@ -1,4 +1,4 @@
-"""The fit: the same optimum as the reference, proof that it is the optimum, and honest words at the edges."""
+"""The fit: the same optimum as the reference, proof of optimality, and statuses at the edges."""
 
 import math
 import warnings
@@ -20,18 +20,18 @@ RELEASED = {
     "RL-R": (59, 1.042800091e-05, 97.1e9),
     "Hash": (56, 8.890275660e-06, 89.3e9),
 }
-"""Rows, least mean squared difference of log10 losses (found by four methods), N_cutoff at that optimum."""
+"""Rows, least mean squared difference of log10 losses (confirmed by four methods), N_cutoff at this optimum."""
 
 
 def prediction_error(found, wanted, runs: Runs, module) -> float:
-    """Return the largest difference of the two fits' log10 predictions at the rows."""
+    """Return the largest difference between the log10 predictions of two fits at the rows."""
     ours = np.log10(module.predict_curve(found.curve, runs.dense_parameters, runs.num_experts))
     theirs = np.log10(reference.predict_curve(wanted.curve, runs.dense_parameters, runs.num_experts))
     return float(np.abs(ours - theirs).max())
 
 
 def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
-    """Return the least mean squared difference at one (E_start, E_max), straight from the law and the equation of Ê."""
+    """Return the least mean squared difference at one (E_start, E_max), from the law and the equation of Ê."""
     log_size = np.log10(runs.dense_parameters / 1e8)
     log_experts = np.log10(routed.effective_experts(runs.num_experts, E_start, E_max))
     log_experts = (log_experts - log_experts.mean()) / log_experts.std()
@@ -95,7 +95,7 @@ def test_curve_and_coefficients_are_one_law(backend, runs):
     if found.status == "linear limit":
         assert np.all(np.isnan(found.coefficients)) and np.all(np.isnan(found.covariance))
         assert found.curve.rise == found.curve.bend == 0
-    elif found.coefficients.E_start < 1e4:  # beyond, the coefficients cancel to what the curve says
+    elif found.coefficients.E_start < 1e4:  # for larger values the coefficients nearly cancel
         direct = routed.predict_loss(runs.dense_parameters, runs.num_experts, found.coefficients)
         check(
             "laws.fitting.same_law",
@@ -111,15 +111,18 @@ TWO_LOW_POINTS = np.array([
     7032, 6590, 5857, 6537, 5932, 5243, 6351, 5675, 4950, 5960, 5391, 4602,
 ])  # fmt: skip
 """10,000 log10 L at four sizes and nine E, every third of them twice. The least value over E_max, as a function of
-E_start, has two low points close together; a scan in steps of 1/32 finds only the higher, by two parts in a million.
+E_start, has two close minima; a scan in steps of 1/32 finds only the higher one, by two parts in a million.
 """
 
 
 @pytest.mark.parametrize("seed", [289, 924, 2972])
 @pytest.mark.asks("laws.routed.effective_experts")
 def test_noise_that_outweighs_the_shape(backend, seed):
-    """Gauss-Newton steps end above the optimum, by up to 6e-9 of it, since they leave out how residuals bend: found
-    among 2,159 random tables. With seed 289 E_max is unbounded at the optimum, and 3e17 where such steps end.
+    """Gauss-Newton steps end up to 6e-9 (relative) above the optimum, because they ignore the curvature of the
+    residuals.
+
+    These are cases among 2,159 random tables. With seed 289 E_max is unbounded at the optimum, but 3e17 where
+    Gauss-Newton steps end.
     """
     random = np.random.default_rng(seed)
     sizes = 10 ** np.sort(random.uniform(6, 10, random.integers(2, 6)))
@@ -184,7 +187,7 @@ def check_covariance(found, wanted):
 def test_covariance_agrees_on_every_face(backend, law):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
     loss = routed.predict_loss(size, experts, routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, *law))
-    # Noise that the law cannot follow at all, so that the optimum stays where it is and the residual does not vanish.
+    # Noise orthogonal to the law, so the optimum does not move and the residual does not vanish.
     log_size = np.log10(size)
     loss = loss * 10 ** (1e-5 * (log_size - 8.0) * (log_size - log_size.mean()) ** 2)
     found, wanted = backend.laws.fitting.fit_routed(size, experts, loss), reference.fit_routed(size, experts, loss)

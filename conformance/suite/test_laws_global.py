@@ -1,7 +1,7 @@
-"""The optimum is the global one: every loss column and router of the released table against a dense scan.
+"""Compare the fits of every loss column and router of the released table with a dense scan, to show that they are
+global optima.
 
-The scan is written out here from the law and the equation of Ê in `reference/laws/routed.py`, in other coordinates than
-either twin searches in and with another solver, so that it shares nothing with what it judges.
+The scan is independent: it uses the law and the equation of Ê, other coordinates than both twins, and another solver.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def mean_square(runs: Runs, log_start: np.ndarray, log_span: np.ndarray) -> np.n
 
 
 def least(runs: Runs, points: int) -> float:
-    """Return the least value over the domain by a scan and, around its lowest points, finer and finer ones."""
+    """Return the least value over the domain by a scan, repeated more finely around its lowest points."""
     starts, spans = np.linspace(0, np.log(3000.0), points), np.linspace(-9, 14, points)
     lowest = mean_square(runs, starts, np.full(points, np.inf)).min()  # E_max unbounded
     values = np.stack([mean_square(runs, np.full(points, start), spans) for start in starts])
@@ -60,7 +60,7 @@ def test_released_fit_is_the_global_optimum(backend, loss, router):
     runs = released_runs(router, loss)
     found = backend.laws.fitting.fit_routed(*runs)
     wanted = least(runs, 41)
-    # Both ways: nothing in the scan is lower, and what was found is really there.
+    # No point of the scan is lower than the fit, and the fit's value is confirmed.
     check("laws.fitting.released_objective", max(found.objective / wanted - 1, 0.0), message=f"{loss} {router}")
     if found.status == "interior":
         check("laws.fitting.released_objective", max(wanted / found.objective - 1, 0.0), message=f"{loss} {router}")
@@ -77,6 +77,6 @@ def test_released_fit_against_a_denser_scan(backend, router):
 
 @pytest.mark.released
 def test_where_the_data_do_not_determine_the_law_the_status_says_so(backend):
-    """HASH on the Curation Corpus: no finite law is best."""
+    """For HASH on the Curation Corpus, no finite law is best."""
     found = backend.laws.fitting.fit_routed(*released_runs("Hash", "loss_curation_corpus"))
     assert found.status != "interior", found

@@ -1,6 +1,6 @@
-"""Hoffmann's law on the points that Besiroglu et al. read from its authors' figure.
+"""Hoffmann's law on the points that Besiroglu et al. read from the authors' figure.
 
-What is held: the objective, how many starts reach it, the printed fits beside it, and the intervals.
+The tests check the objective, the number of starts that reach it, the printed fits, and the intervals.
 """
 
 import csv
@@ -15,19 +15,19 @@ from routelaws.conformance.suite.strategies_additive import huber_sum
 from routelaws.reference.laws import hoffmann
 
 LEAST = 1.0182740178006e-3
-"""The least sum of Huber terms, delta = 1e-3 in ln L, of 240 points: found by both twins from every start of their own,
-and by L-BFGS-B from the published starts."""
+"""The least sum of Huber terms, delta = 1e-3 in ln L, of 240 points. Both twins reach it from their own starts, and
+L-BFGS-B from the published starts."""
 
 FIT = hoffmann.HoffmannCoefficients(477.826, 0.34731, 2143.42, 0.36717, 1.81722)
 
 PRINTED = {"hoffmann": 1.2353e-3, "besiroglu": 1.0228e-3}
-"""The same sum of printed coefficients."""
+"""The same sum for the printed coefficients."""
 
 
 def points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return N, D = FLOPs / 6N and loss of 240 points: all but the five largest losses.
+    """Return N, D = FLOPs / 6N and loss of 240 points: all except the five largest losses.
 
-    Read with the standard library, so that this does not depend on the reader under test.
+    The standard library reads the file, so this does not depend on the reader under test.
     """
     with open(released_file("chinchilla_points.csv"), newline="") as lines:
         rows = [[float(row[name]) for name in ("params", "training_flops", "loss")] for row in csv.DictReader(lines)]
@@ -38,7 +38,7 @@ def points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 @pytest.mark.released
 def test_the_fit_of_the_released_points(backend):
-    """All of our starts but those without a floor, three quarters of them, reach the least sum."""
+    """All starts with a floor, three quarters of them, reach the minimum."""
     for module in (backend.laws.hoffmann, hoffmann):
         fit = module.fit_hoffmann(*points())
         assert (fit.rows, fit.status) == (240, "interior") and fit.objective <= 1.0183e-3
@@ -61,7 +61,7 @@ def test_the_printed_fits_are_worse(backend):
 @pytest.mark.slow
 @pytest.mark.released
 def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
-    """Of 300 that are drawn from the 4,500 of Hoffmann et al. all but a few do; those end where a term has left."""
+    """Nearly all of 300 starts, drawn from the 4,500 of Hoffmann et al., reach it; the others lose a term."""
     starts = hoffmann.published_starts()
     assert starts.shape == (4500, 5) and np.array_equal(starts, backend.laws.hoffmann.published_starts())
     drawn = starts[np.random.default_rng(0).choice(4500, 300, replace=False)]
@@ -74,7 +74,7 @@ def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
 @pytest.mark.slow
 @pytest.mark.released
 def test_intervals_of_the_released_points(backend):
-    """95 %. The printed exponents of Hoffmann et al. lie outside for the tokens and inside for the parameters."""
+    """At 95 %, the printed exponent of Hoffmann et al. is outside for the tokens and inside for the parameters."""
     found = {each.name: each for each in backend.laws.hoffmann.hoffmann_intervals(*points())}
     for name, low, high in (
         ("a", 305.68, 714.48),

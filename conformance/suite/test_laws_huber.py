@@ -1,4 +1,4 @@
-"""The fit under Huber's criterion: the same least sum in both twins, proof that it is the least, and robustness."""
+"""The fit by Huber's criterion: the same minimum in both twins, proof of optimality, and robustness."""
 
 import math
 
@@ -15,14 +15,14 @@ from routelaws.reference.laws import routed
 pytestmark = [pytest.mark.asks("laws.fitting.fit_routed"), pytest.mark.long]
 
 SHARES = st.sampled_from([0.1, 0.3, 1.0, 30.0])
-"""delta over the rmsle of the least-squares fit: from nearly every row beyond delta to none."""
+"""delta divided by the rmsle of the least-squares fit: from nearly all rows beyond delta to none."""
 
 RELEASED = {
     "S-Base": (58, 1.2597242588e-04),
     "RL-R": (59, 1.3223891715e-04),
     "Hash": (56, 1.1269309466e-04),
 }
-"""Rows, and the least sum of Huber terms at delta = 1e-3, found by both twins and by a scan of 96 x 96 shapes with
+"""Rows, and the least sum of Huber terms at delta = 1e-3, from both twins and from a scan of 96 x 96 shapes with
 searches from its 60 lowest points."""
 
 LAW = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
@@ -33,7 +33,7 @@ def delta_of(runs: Runs, share: float, backend) -> float:
 
 
 def terms(residual: np.ndarray, delta: float) -> np.ndarray:
-    """Return Huber's terms, written another way than in the twins."""
+    """Return Huber's terms by another formula than the twins."""
     inner = np.minimum(np.abs(residual), delta)
     return inner * (np.abs(residual) - inner / 2)
 
@@ -45,7 +45,8 @@ def residuals(fit, runs: Runs, module) -> np.ndarray:
 def design(runs: Runs, E_start: np.ndarray, beyond: np.ndarray) -> np.ndarray:
     """Return the four orthonormal columns of equation (1) at each E_start and E_max = E_start (1 + beyond).
 
-    The column is log Ê - log E_start, in one logarithm: the two alone agree to four digits where beyond is 1e-4.
+    The column is log Ê - log E_start, computed as one logarithm; their difference would lose four digits where beyond
+    is 1e-4.
     """
     log_size = np.log10(runs.dense_parameters / 1e8)
     extra, over = runs.num_experts - 1, 1 / beyond[:, None]
@@ -56,7 +57,7 @@ def design(runs: Runs, E_start: np.ndarray, beyond: np.ndarray) -> np.ndarray:
 
 
 def reweighted(runs: Runs, delta: float, unit: np.ndarray, rounds: int = 60) -> np.ndarray:
-    """Return a sum of Huber terms that the law reaches at each design [pairs, n, 4], by reweighted least squares."""
+    """Return a sum of Huber terms that the law attains at each design [pairs, n, 4], by reweighted least squares."""
     target, residual = np.log10(runs.loss), np.zeros(unit.shape[:2])
     for _ in range(rounds):
         weighted = unit * np.minimum(1.0, delta / np.maximum(np.abs(residual), delta))[..., None]
@@ -67,10 +68,10 @@ def reweighted(runs: Runs, delta: float, unit: np.ndarray, rounds: int = 60) -> 
 
 
 def lower_bound(fit, runs: Runs, delta: float, module) -> float:
-    """Return a number that no sum of Huber terms at the fit's shape is below, by duality.
+    """Return a lower bound on every sum of Huber terms at the fit's shape, by duality.
 
     For any u with |u| <= delta that is orthogonal to the columns, and any residual r of target y, Huber's term is at
-    least u r - u²/2, and u · r = u · y. The best u is the residual cut off at delta, where the fit is the best one.
+    least u r - u²/2, and u · r = u · y. For the best fit, the best u is the residual clipped at delta.
     """
     extra, log_size = runs.num_experts - 1, np.log10(runs.dense_parameters / 1e8)
     rise, bend = fit.curve.rise, fit.curve.bend
@@ -99,7 +100,7 @@ def check_same(found, wanted, runs: Runs, backend):
     check("laws.huber.covariance", float(error))
 
 
-# A quarter of the examples: the reference takes seconds for each.
+# Use a quarter of the examples, because the reference takes seconds for each.
 @pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 4)
@@ -156,7 +157,7 @@ def test_above_every_residual_it_is_least_squares(backend, runs):
 
 @given(runs=noisy_tables(), share=SHARES)
 def test_rows_given_twice_count_twice_and_units_cancel(backend, runs, share):
-    """The criterion is a sum; and with log10 losses and delta both doubled every term is four times as large."""
+    """The criterion is a sum. Doubling log10 losses and delta multiplies every term by four."""
     fit, delta = backend.laws.fitting.fit_routed, delta_of(runs, share, backend)
     once, twice = fit(*runs, delta), fit(*(np.repeat(column, 2) for column in runs), delta)
     check("laws.huber.objective", abs(twice.objective / once.objective / 2 - 1))
@@ -189,7 +190,7 @@ def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
         if huber is None:
             assert np.abs(far).max() > 3 * np.abs(near).max() and np.abs(far).max() > 0.005
             continue
-        # Ten times as wrong and not one digit different, while least squares follows.
+        # An error ten times as large changes no digit of Huber's fit, but it changes least squares.
         check("laws.huber.prediction", float(np.abs(far - near).max()), scale=1e-3)
         assert np.abs(far).max() < 1e-3
 
@@ -209,7 +210,7 @@ def test_linear_limit_is_a_status(backend):
 @pytest.mark.asks("*.predict_loss")
 @pytest.mark.slow
 def test_no_error_is_stated_where_no_row_is_within_delta(backend):
-    """Two values at each point and delta far below their distance: every law that passes between is as good."""
+    """With two values at each point and delta far below their distance, every law between them is equally good."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
     loss, delta = routed.predict_loss(size, experts, LAW), 1e-9
     runs = Runs(np.tile(size, 2), np.tile(experts, 2), np.append(loss * 1.01, loss / 1.01))

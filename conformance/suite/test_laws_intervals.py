@@ -1,4 +1,4 @@
-"""The fall-back of laws without intervals of their own: leave one size out at a time, for any law with a fit."""
+"""The jackknife for laws without their own intervals: leave one size out at a time, for any law with a fit."""
 
 import math
 from typing import NamedTuple
@@ -17,12 +17,12 @@ PLANE = np.array([-0.08, -0.03, 1.1])
 
 
 def bare(laws, name: str):
-    """Return a law without intervals of its own."""
+    """Return a law without its own intervals."""
     return laws.catalogue.LAWS[name]._replace(own_intervals=None, own_prediction=None)
 
 
 def pseudo_interval(value: float, folds: np.ndarray, level: float) -> tuple[float, float, float]:
-    """Return Tukey's interval: the standard error of the mean of the pseudo-values m v - (m - 1) v_i, about v."""
+    """Return Tukey's interval about v, from the standard error of the pseudo-values m v - (m - 1) v_i."""
     groups = folds.size
     pseudo = groups * value - (groups - 1) * folds
     reach = stats.t.ppf((1 + level) / 2, groups - 1) * np.std(pseudo, ddof=1) / math.sqrt(groups)
@@ -38,7 +38,7 @@ def solved(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> np.ndarra
 @pytest.mark.asks("*.predict_interval", "laws.smooth_intervals.words")
 @given(table=noisy_tables(), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_the_jackknife_is_that_of_pseudo_values(backend, table, level):
-    """Of the separable law, refitted here by NumPy without each size: coefficients, the law, and one more run."""
+    """Compare with refits of the separable law by NumPy: coefficients, the law, and one more run."""
     size, experts, loss = table
     sizes, at = np.unique(size), (3e8, 20.0)
     point = np.array([math.log10(at[0]), math.log10(at[1]), 1.0])
@@ -84,7 +84,7 @@ def test_a_law_that_cannot_be_fitted_without_a_size_has_no_ends(backend):
 
 @pytest.mark.asks("laws.intervals.jackknife_ends")
 def test_ends_by_hand(backend):
-    """Three folds 1, 2 and 3 about 2: the standard error is the root of 2/3 times 2, and q is 4.3027 at 95 %."""
+    """Three folds 1, 2 and 3 about 2: the standard error is √(2/3 · 2), and q is 4.3027 at 95 %."""
     for laws in (backend.laws, reference_laws):
         low, high = laws.intervals.jackknife_ends(2.0, np.array([1.0, 2.0, 3.0]), 0.95)
         check("laws.intervals.hand", abs(high - 2.0 - 4.302652729911275 * math.sqrt(4 / 3)))
@@ -94,7 +94,7 @@ def test_ends_by_hand(backend):
 
 
 class Own(NamedTuple):
-    """The coefficients of a law of one's own: one is a list, which has no interval."""
+    """The coefficients of a user's own law; one is a list, which has no interval."""
 
     slope: float
     sizes: np.ndarray
@@ -102,7 +102,7 @@ class Own(NamedTuple):
 
 @pytest.mark.asks("laws.catalogue.fitted")
 def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
-    """Folds are fitted with what the whole table gives (`Law.given`); coefficients that are lists are passed over."""
+    """Folds use the whole table's `Law.given`; coefficients that are lists have no interval."""
     tops = []
 
     def mean(laws):
@@ -119,8 +119,8 @@ def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
         )  # fmt: skip
         size, loss = np.array([1e7, 1e8, 1e9]), 10.0 ** np.array([0.1, 0.2, 0.3])
         [item] = law.intervals(law.fit(size, loss, top=1e9), [size], loss)
-        # without each of three the mean is 0.25, 0.2 and 0.15
+        # without each of three rows the mean is 0.25, 0.2 and 0.15
         reach = 4.302652729911275 * math.sqrt(2 / 3 * 0.005)
         assert item.name == "slope"
         check("laws.intervals.hand", abs(item.high - (0.2 + reach)))
-    assert set(tops) == {1e9} and len(tops) >= 2 * 4  # more where a backend is called twice
+    assert set(tops) == {1e9} and len(tops) >= 2 * 4  # more if a backend is called twice

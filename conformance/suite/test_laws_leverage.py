@@ -1,4 +1,4 @@
-"""Efficiency leverage: the paper's values to their digits, the ways to count A, and the fit."""
+"""Efficiency leverage: the paper's values, the counts of A, and the fit."""
 
 import math
 
@@ -26,11 +26,11 @@ VALUES = {
     (1, 12, 1e22): "0.990",
     (0.031, 12, 1e22): "7.24",
 }
-"""EL at (A, G, C), recomputed from the printed coefficients; the last is the paper's "over 7"."""
+"""EL at (A, G, C), recomputed from the printed coefficients; the last row is the paper's "over 7"."""
 
 
 STUDENT_43 = 2.0166921992278248
-"""95 % of Student's t with 43 degrees of freedom lie between minus and plus this."""
+"""Two-sided 95 % quantile of Student's t with 43 degrees of freedom."""
 
 GRID = [v.ravel() for v in np.meshgrid([0.008, 1 / 32, 0.1, 0.25], [2.0, 4.0, 8.0, 16.0], [1e18, 1e19, 3e20])]
 
@@ -44,7 +44,7 @@ def test_the_papers_values(backend):
 
 @pytest.mark.asks("laws.leverage.activation_ratio")
 def test_what_the_claim_of_seven_rests_on(backend):
-    """With one shared expert beside 8 of 256, only E_a/E gives over 7: the definition gives a twentieth less."""
+    """With one shared expert besides 8 of 256, only E_a/E gives over 7; the definition gives 5 % less."""
     for module in (backend.laws.leverage, reference):
         ways = ("definition", "routed", "mixed")
         found = {way: module.leverage(module.activation_ratio(256, 8, 1, way), 12, 1e22) for way in ways}
@@ -81,7 +81,7 @@ def log_leverage(theta: np.ndarray, activation, granularity, flops) -> np.ndarra
 @pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
 @pytest.mark.parametrize("observation", [False, True])
 def test_intervals_are_those_of_derivatives_by_differences(backend, observation):
-    """s² (JᵀJ)⁻¹ with s² of n - 5 degrees of freedom, and a prediction whose variance is gᵀ s² (JᵀJ)⁻¹ g."""
+    """The covariance is s² (JᵀJ)⁻¹ with n - 5 degrees of freedom, and a prediction has the variance gᵀ s² (JᵀJ)⁻¹ g."""
     law = reference.PUBLISHED._replace(A_max=math.inf)
     measured = reference.leverage(*GRID, law) * np.exp(0.01 * np.random.default_rng(3).normal(size=48))
     place = 1 / 128, 12.0, 1e22

@@ -1,5 +1,8 @@
-"""Intervals of the linear laws: the twins against each other, against Student's t in its plainest form, and by what
-Fieller's interval is: the numbers that a test at the level does not reject."""
+"""Intervals of the linear laws: twin against twin, against Student's t, and against the definition of Fieller's
+interval.
+
+Fieller's interval contains the numbers that a test at the level does not reject.
+"""
 
 import math
 
@@ -20,12 +23,14 @@ NAMES = ("dense", "per-size", "separable", "bilinear")
 LEVELS = st.sampled_from([0.5, 0.8, 0.95, 0.999])
 LAW = RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478)
 CROSSINGS = {"dense": ("N_c", [0, 1], [1, 0], 1.0), "bilinear": ("N_cutoff", [0, 1, 0, 0], [0, 0, 1, 0], -1.0)}
-"""Of a law: its ratio, and y, x and the sign in log10 of it = sign y·β / x·β, for the columns of `design_of`."""
+"""By law: the name of its ratio, then y, x and the sign in log10 ratio = sign y·β / x·β, for the columns of
+`design_of`.
+"""
 
 
 @st.composite
 def tables(draw) -> tuple:
-    """Columns and losses, from far less scatter than the law's own bend to so much that no slope is left."""
+    """Draw columns and losses, with scatter from far below the law's slope to far above it."""
     size, experts = draw(grids())
     noise = draw(st.sampled_from([1e-4, 3e-3, 3e-2, 0.3]))
     scatter = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(0, noise, size.size)
@@ -33,7 +38,7 @@ def tables(draw) -> tuple:
 
 
 def design_of(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return [n, p], what multiplies each coefficient; of per-size lines b of every size, and then d of every size."""
+    """Return [n, p], the columns of the law; for per-size lines b of every size, then d of every size."""
     x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
     if name == "per-size":
         here = size[:, None] == sizes
@@ -42,7 +47,7 @@ def design_of(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarra
 
 
 def numbers(ranges) -> np.ndarray:
-    """Return value, low and high of each range, [m, 3]; of N_c and N_cutoff their log10."""
+    """Return value, low and high of each range, [m, 3]; log10 of them for N_c and N_cutoff."""
     found = np.array([item[2:5] for item in ranges], dtype=np.float64)
     logs = np.array([item.name.startswith("N_") for item in ranges])
     with np.errstate(divide="ignore"):
@@ -51,7 +56,7 @@ def numbers(ranges) -> np.ndarray:
 
 
 def near(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
-    """Compare value, low and high, [m, 3], in units of half the interval; of an open one, of the number itself."""
+    """Compare value, low and high, [m, 3], in units of half the interval, or of the number if an end is open."""
     assert np.array_equal(np.isfinite(found), np.isfinite(wanted)), what
     for i, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
         known = np.isfinite(theirs)
@@ -65,7 +70,7 @@ def near(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @given(table=tables(), level=LEVELS, place=st.integers(0, 100))
 def test_intervals_are_students_in_both_twins(backend, name, table, level, place):
-    """Every coefficient, and the loss at a point, of the law and of one more run; for planes beyond the data."""
+    """Check every coefficient, and the loss at a point for the law and for one more run."""
     size, experts, loss = table
     at = [float(size[place % size.size]) if name == "per-size" else 3e9, 1.0 + place][: 1 if name == "dense" else 2]
     sizes = np.unique(size)
@@ -78,7 +83,7 @@ def test_intervals_are_students_in_both_twins(backend, name, table, level, place
         columns = [size, experts][: len(at)]
         fit = law.fit(*columns, loss)
         ranges = [item for item in law.intervals(fit, columns, loss, level) if not item.name.startswith("N_")]
-        kept = len(ranges)  # of the dense law alpha alone
+        kept = len(ranges)  # for the dense law: alpha alone
         if name == "dense" and fit.status != "interior":
             coefficients[:] = math.nan
         near(numbers(ranges), coefficients[:kept], f"{name} coefficients")
@@ -92,7 +97,7 @@ def test_intervals_are_students_in_both_twins(backend, name, table, level, place
 @pytest.mark.parametrize("name", CROSSINGS)
 @given(table=tables(), level=LEVELS)
 def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, level):
-    """The twins agree, and at every end that is there Student's t of y - r x is the quantile."""
+    """The twins agree, and at every finite end Student's t of y - r x is the quantile."""
     size, experts, loss = table
     what, y, x, sign = CROSSINGS[name]
     student = Student(design_of(name, size, experts, np.unique(size)), np.log10(loss), level)
@@ -128,7 +133,7 @@ def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, 
 
 @pytest.mark.asks("*.predict_loss", "*.predict_interval")
 def test_lines_leave_out_sizes_without_one(backend):
-    """A size with one E has no line: its rows widen nothing, and there is nothing to say there."""
+    """A size with one E has no line: its rows do not change other intervals, and it has no prediction."""
     size, experts = np.repeat([1e7, 1e8, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 3)
     loss = predict_loss(size, experts, LAW) * 10 ** np.random.default_rng(3).normal(0, 3e-3, size.size)
     experts[4:8] = 1.0
@@ -156,7 +161,7 @@ def test_rows_of_the_law_itself_leave_no_doubt(backend, name):
         columns = [size, experts][: len(law.columns)]
         fit = law.fit(*columns, loss)
         for item in law.intervals(fit, columns, loss):
-            # The value is another computation than the ends, which may all be one number: rounding decides their order.
+            # The value and the ends are computed differently and may be equal, so rounding may change their order.
             ends = item.low, item.value, item.high
             apart = math.log10(max(ends) / min(ends)) if item.value > 1 else max(ends) - min(ends)
             check("laws.intervals.exact", apart)
@@ -175,7 +180,7 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             fit = catalogue.LAWS[name].fit(*columns, loss)
             wanted = design_of(name, size, experts, np.unique(size))
             if name == "per-size":
-                wanted = wanted.reshape(-1, 2, 3).swapaxes(1, 2).reshape(-1, 6)  # size by size, b and then d
+                wanted = wanted.reshape(-1, 2, 3).swapaxes(1, 2).reshape(-1, 6)  # for each size, b and then d
             found = getattr(module, f"{name.replace('-', '_')}_design")(fit, *columns)
             assert found.shape == wanted.shape
             check("laws.intervals.design", float(np.abs(found - wanted).max()))

@@ -1,4 +1,4 @@
-"""Per-size, separable and bilinear: values, inverses, fits, and the slopes and held-out errors of the released runs."""
+"""Per-size, separable and bilinear laws: values, inverses, fits, and slopes and errors of the released runs."""
 
 import math
 
@@ -17,7 +17,7 @@ KINDS = ("PerSize", "Separable", "Bilinear")
 
 @pytest.mark.asks("*.predict_loss", "*.size_for_loss", "*.experts_for_loss", "*.cutoff")
 def test_what_no_number_of_experts_reaches(backend):
-    """Beyond the cutoff, at 1e12, experts do not help: any loss below the dense one is out of reach."""
+    """At 1e12, above the cutoff, experts do not help: no loss below the dense loss is reachable."""
     for module in (backend.laws.log_linear, reference):
         law = module.BilinearCoefficients(-0.08, -0.12, 0.01, 1.1)
         check("laws.log_linear.cutoff", abs(module.cutoff(law) / 1e12 - 1))
@@ -39,11 +39,11 @@ def test_fits_agree_with_the_reference(backend, runs, kind):
     name = {"PerSize": "fit_per_size", "Separable": "fit_separable", "Bilinear": "fit_bilinear"}[kind]
     found, wanted = getattr(backend.laws.log_linear, name)(*runs), getattr(reference, name)(*runs)
     assert (found.status, found.rows, found.criterion) == (wanted.status, wanted.rows, wanted.criterion)
-    rounding = max(1.0, 1e-3 / wanted.rmsle)  # of the residuals that the objective is made of
+    rounding = max(1.0, 1e-3 / wanted.rmsle)  # rounding of the residuals in the objective
     check("laws.log_linear.objective", abs(found.objective / wanted.objective - 1), scale=rounding)
     check("laws.rmsle", abs(found.rmsle - math.sqrt(found.objective)), scale=found.rmsle)
     error = np.sqrt(np.diagonal(wanted.covariance, axis1=-2, axis2=-1))
-    # A coefficient's rounding is its standard error per unit of residual, times that of a log10 loss.
+    # The rounding of a coefficient is its standard error per unit of residual, times the rounding of a log10 loss.
     unit = (error / wanted.rmsle).T
     for ours, theirs, each in zip(
         found.coefficients[kind == "PerSize" :], wanted.coefficients[kind == "PerSize" :], unit, strict=True
@@ -86,7 +86,7 @@ ALL_SEEDS = ("1", "2", "3", "42")
 
 
 def leave_one_out(module, fit, runs: Runs) -> float:
-    """Return the root mean square of log10 predicted - log10 measured, each row predicted without it."""
+    """Return the root mean square of log10 predicted - log10 measured for held-out rows."""
     errors = []
     for i in range(runs.loss.size):
         kept = Runs(*(np.delete(column, i) for column in runs))
@@ -117,7 +117,9 @@ def test_released_runs(backend, router):
 
 
 LEAST = {"fit_bilinear": 5, "fit_separable": 4, "fit_per_size": 5}
-"""Rows that are enough: one more than there are coefficients; two sizes with two E each, and one of them twice."""
+"""The least number of rows: one more than the coefficients; for per-size lines, two sizes with two E each and one row
+twice.
+"""
 
 
 @pytest.mark.asks(because="each case names its function by a parameter")
@@ -137,7 +139,7 @@ def test_the_least_number_of_rows_is_enough(backend, name):
 @pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("name", ["fit_bilinear", "fit_separable", "fit_per_size"])
 def test_two_sizes_that_nearly_agree_are_two(backend, name):
-    """The length of a column does not count: 3e-8 apart, and as independent as a decade apart."""
+    """Sizes that differ by 3e-8 are as independent as sizes a decade apart."""
     size, experts = np.repeat([1e8, 1e8 * (1 + 3e-8)], 3), np.tile([1.0, 4.0, 16.0], 2)
     for module in (backend.laws.log_linear, reference):
         found = getattr(module, name)(size, experts, 10 ** (0.5 - 0.02 * np.log10(experts)))

@@ -1,4 +1,4 @@
-"""The next run: every candidate added, refitted and measured; Student's interval says what has to come out."""
+"""The next run: add every candidate, refit and measure; Student's interval gives the expected result."""
 
 import math
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def test_the_twins_agree_on_the_bounded_law(backend):
 
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_width_is_that_of_student_with_the_row_added(backend, seed):
-    """The separable law is linear: width = 2 t(n + 1 - p) s' √(g (X'ᵀX')⁻¹ g), s'² = SSE/(n + 1 - p), SSE as it was."""
+    """The separable law is linear: width = 2 t(n + 1 - p) s' √(g (X'ᵀX')⁻¹ g), s'² = SSE/(n + 1 - p), old SSE."""
     loss, at = losses(seed), (2e9, 64.0)
     law = backend.laws.catalogue.LAWS["separable"]
     found = backend.laws.next_run.next_runs(
@@ -99,7 +99,7 @@ def test_far_runs_narrow_more_than_near_ones(backend):
     [(name, 2.0) for name in ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")] + [("b", 99.0)],
 )
 def test_what_is_known_to_a_factor_is_as_wide_as_its_logarithm(backend, name, width):
-    """From 1 to 100: two decades for a size or a count, 99 for a slope; endless where an end is open."""
+    """From 1 to 100 is two decades for a size or a count, and 99 for a slope; the width is infinite for an open end."""
     for module in (backend.laws.next_run, reference.next_run):
         for low, wanted in ((1.0, width), (0.0, 100.0 if name == "b" else math.inf), (math.nan, math.inf)):
             law = SimpleNamespace(intervals=lambda *_, low=low: [Range(name, None, 10.0, low, 100.0, "")])

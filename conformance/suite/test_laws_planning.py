@@ -1,4 +1,4 @@
-"""The best model for a budget: the tables of the papers, what each formula means, and what no budget buys."""
+"""The best model for a budget: the tables of the papers, the formulas, and budgets that are too small."""
 
 import math
 
@@ -15,8 +15,8 @@ FINE_GRAINED = fine_grained.PUBLISHED["E=64"].coefficients
 JOINT = joint.PUBLISHED["joint"].coefficients
 
 COMPUTE_OPTIMAL = (
-    # Krajewski et al. 2024, table 2, E = 64: active parameters, D, G, FLOPs, loss; and our own from their coefficients,
-    # which are rounded: D, FLOPs and loss to the digits that are given.
+    # Krajewski et al. 2024, table 2, E = 64: active parameters, D, G, FLOPs, loss; then our D, FLOPs and loss from
+    # their rounded coefficients.
     (100e6, 4.37e9, 8, 2.95e18, 3.133, "4.18e+09", "2.82e+18", "3.119"),
     (1e9, 28.94e9, 16, 1.93e20, 2.491, "2.78e+10", "1.86e+20", "2.479"),
     (3e9, 72.90e9, 16, 1.41e21, 2.245, "7.03e+10", "1.37e+21", "2.233"),
@@ -27,7 +27,7 @@ COMPUTE_OPTIMAL = (
 )
 
 OPTIMA = {
-    # Ludziejewski et al. 2025, table 1: N and D in billions, E = 1, 2, 4, 8, 16, 32; and our own losses there.
+    # Ludziejewski et al. 2025, table 1: N and D in billions, E = 1, 2, 4, 8, 16, 32; then our losses.
     1e20: ([1.7, 1.5, 1.2, 0.99, 0.81, 0.669], [9.7, 11.4, 13.9, 17, 20.7, 24.9]),
     1e21: ([5.7, 5, 4.4, 3.8, 3.3, 2.85], [29.3, 33, 38, 44.3, 51.2, 58.4]),
     1e22: ([18.8, 17.4, 15.8, 14.4, 13.2, 12.2], [88.6, 96, 105.4, 115.8, 126.5, 136.9]),
@@ -60,7 +60,7 @@ BEST_EXPERTS = {
 @pytest.mark.asks("laws.planning.fine_grained_for_active")
 @pytest.mark.parametrize("row", COMPUTE_OPTIMAL, ids=[f"{row[0]:.0e}" for row in COMPUTE_OPTIMAL])
 def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
-    """G is that of the table; D, FLOPs and loss are off by what the rounding of the printed coefficients explains."""
+    """G equals the table's; D, FLOPs and loss differ within the rounding of the printed coefficients."""
     active, tokens, granularity, flops, loss, *ours = row
     for module in (backend.laws.planning, planning):
         best = module.fine_grained_for_active(active, 64, FINE_GRAINED)
@@ -99,7 +99,7 @@ def test_the_joint_law_at_one_number_of_experts(backend, experts):
 
 @pytest.mark.asks("laws.planning.joint_optima")
 def test_the_best_number_of_experts(backend):
-    """Within one doubling of the table; and where it is another one, the loss is nearly that of the table's."""
+    """E is within a factor of two of the table's, and the loss of the table's E is nearly the same."""
     same = 0
     for module in (backend.laws.planning, planning):
         for flops, row in BEST_EXPERTS.items():
@@ -122,7 +122,7 @@ def test_the_best_number_of_experts(backend):
     "laws.planning.printed_joint_optimum",
 )
 def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
-    """ERRATUM: the printed G spends the same FLOPs on a model of another size, whose loss is far higher."""
+    """ERRATUM: the printed G uses the same FLOPs for a model of another size, with a far higher loss."""
     for module in (backend.laws.planning, planning):
         for flops, (sizes, _) in OPTIMA.items():
             for experts, size in zip(module.EXPERT_COUNTS, sizes, strict=True):
@@ -131,7 +131,7 @@ def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
                 check("laws.planning.spent", abs(6 * printed_size * printed_tokens / flops - 1))
                 assert printed_size > 25 * size * 1e9
                 assert joint.predict_joint(printed_size, printed_tokens, experts, JOINT) > best.loss + 0.1
-                # With (flops/6)^(nu/(mu + nu)) between them the two G are each other's inverse.
+                # Up to (flops/6)^(nu/(mu + nu)), each G is the inverse of the other.
                 law = joint.at_experts(experts, JOINT)
                 middle = (flops / 6) ** (law.nu / (law.mu + law.nu))
                 check("laws.planning.inverse", abs(printed_size * best.active_parameters / middle**2 - 1))
@@ -140,7 +140,7 @@ def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
 @pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.planning.hoffmann_optimum")
 @given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
 def test_hoffmann_s_optimum(backend, law, flops):
-    """Both twins agree, all FLOPs are spent, and a tenth more or fewer parameters are worse."""
+    """Both twins agree, use all FLOPs, and 10 % more or fewer parameters are worse."""
     found, wanted = (module.hoffmann_optimum(flops, law) for module in (backend.laws.planning, planning))
     check("laws.planning.location", abs(math.log(found.parameters / wanted.parameters)))
     check("laws.additive.value", abs(found.loss / wanted.loss - 1))
@@ -164,7 +164,7 @@ def test_fine_grained_optima_agree(backend, data):
     assert found.granularity == wanted.granularity
     check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
     check("laws.additive.value", abs(found.loss / wanted.loss - 1))
-    # No model on a grid of its own is better; its own parts fit together.
+    # No model of a separate grid is better, and the fields of the optimum are consistent.
     d = np.geomspace(64, flops ** (1 / 3), 500)[:, None]
     every = np.array(planning.GRANULARITIES)
     tokens = flops / fine_grained.fine_grained_flops(d, 64, every)
@@ -188,7 +188,7 @@ BUDGETS = st.builds(
 @pytest.mark.asks("laws.joint.predict_joint", "laws.planning.joint_optimum")
 @given(law=CASES["joint"].laws, budget=BUDGETS, experts=st.sampled_from([1, 4, 32]))
 def test_joint_optima_agree_and_nothing_on_a_grid_is_better(backend, law, budget, experts):
-    """Alone and together: FLOPs, memory, memory with a cache, inference tokens."""
+    """Test FLOPs, memory, memory with a cache, and inference tokens, separately and together."""
     found, wanted = (module.joint_optimum(budget, experts, law) for module in (backend.laws.planning, planning))
     check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
     check("laws.additive.value", abs(found.loss / wanted.loss - 1))

@@ -1,4 +1,4 @@
-"""Bootstrap and jackknife: the weights, the same intervals as the reference's refits, and what they cover."""
+"""Bootstrap and jackknife: weights, the same intervals as refits by the reference, and coverage."""
 
 import math
 
@@ -34,13 +34,13 @@ def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2], law=LAW, s
 
 
 def agree(found, wanted, spread: float) -> None:
-    """Compare two intervals: value and ends in units of the scatter of what was resampled."""
+    """Compare value and ends of two intervals in units of the scatter of the resamples."""
     assert found.quantity[0] == wanted.quantity[0] and found[4:] == wanted[4:], (found, wanted)
     name = wanted.quantity.name
     for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
         if not (math.isfinite(theirs) and theirs != 0):
             assert ours == theirs or math.isnan(ours) and math.isnan(theirs), (found, wanted)
-        elif name in ("E_start", "E_max"):  # what the rows see is the reciprocal
+        elif name in ("E_start", "E_max"):  # the rows depend on the reciprocal
             check("laws.resampling.value", abs(1 / ours - 1 / theirs), spread, message=f"{found} {wanted}")
         elif name in LOGARITHMIC:
             check("laws.resampling.value", abs(math.log10(ours / theirs)), spread, message=f"{found} {wanted}")
@@ -49,9 +49,9 @@ def agree(found, wanted, spread: float) -> None:
 
 
 def spread_of(interval) -> float:
-    """Return the length of an interval on the scale of `agree`, and a share of the value, which may be at an edge.
+    """Return the length of an interval on the scale of `agree`, plus a share of the value, which may be at an edge.
 
-    Where the value is infinite, as the slopes are in the linear limit, the share is that of the ends that are not.
+    The share is that of the finite ends if the value is infinite, as slopes are in the linear limit.
     """
     name, value, low, high = interval.quantity.name, *interval[1:4]
     if name in ("E_start", "E_max"):
@@ -139,7 +139,7 @@ def test_jackknife_agrees_with_the_reference(backend, runs, level):
     "laws.resampling.bootstrap",
 )
 def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
-    """The definition, with the backend's own fit of each resample: 41 resamples, the second from either end."""
+    """Check the definition with the backend's own fits: 41 resamples, the second from each end."""
     runs, module = table(), backend.laws.resampling
     weights = module.bootstrap_weights(np.random.default_rng(4).random((41, runs.loss.size)))
     ours, _ = asked(backend, ("prediction",))
@@ -156,9 +156,9 @@ def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "*.slope_in_experts", "laws.resampling.jackknife")
 def test_jackknife_is_that_of_pseudo_values(backend):
-    """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand.
+    """Compute mean and standard error from m v - (m - 1) v_g of the backend's own fits, with Student's t by hand.
 
-    N_cutoff, as every size, is taken as its logarithm. So is E_max, and an end of it that is below 1 is put at 1.
+    N_cutoff and E_max enter as logarithms. An end of E_max below 1 is set to 1.
     """
     runs, module = table(1e-3), backend.laws.resampling
     ours, _ = asked(backend, ("slope", "N_cutoff"), (1e8, 64.0))
@@ -183,7 +183,7 @@ def test_jackknife_is_that_of_pseudo_values(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
 def test_values_are_those_of_the_profile(backend):
-    """The last table's optimum is at an edge that a search of the inside comes near to, and a quick one leaves out."""
+    """The optimum of the last table is at an edge that a quick inner search approaches but misses."""
     ours, _ = asked(backend)
     laws = [(LAW, 8), (LAW._replace(c=-0.004), 8), (LAW._replace(E_start=1.0), 8), (LAW._replace(E_max=math.inf), 8)]
     for law, seed in (*laws, (LAW._replace(E_start=1.5, E_max=math.inf), 34)):
@@ -204,7 +204,7 @@ def near_linear(noise: float) -> Runs:
 @pytest.mark.asks("laws.resampling.bootstrap", "laws.resampling.jackknife")
 @pytest.mark.slow
 def test_what_has_no_value_is_counted(backend):
-    """In the linear limit: E_start and E_max undefined, slopes infinite, predictions as ever."""
+    """In the linear limit E_start and E_max are undefined, slopes are infinite, and predictions are finite."""
     runs, names = near_linear(1e-4), ("E_start", "E_max", "slope", "prediction")
     ours, theirs = asked(backend, names)
     weights = np.ones((3, runs.loss.size))
@@ -227,7 +227,7 @@ def test_what_has_no_value_is_counted(backend):
     "*.predict_loss", "laws.resampling.bootstrap_weights", "laws.resampling.bootstrap", "laws.uncertainty.verdict"
 )
 def test_infinite_values_are_ranked(backend):
-    """With E_max unbounded in the law, many resamples say inf: the upper end is inf, the lower end is not."""
+    """E_max is inf in many resamples, so the upper end is inf and the lower end is finite."""
     runs = table(3e-3, SIZES[:4], EXPERTS, LAW._replace(E_max=math.inf))
     weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(1).random((200, runs.loss.size)))
     ours, _ = asked(backend, ("E_max", "E_start"))
@@ -242,7 +242,7 @@ def test_infinite_values_are_ranked(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife")
 def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
-    """Without the first size there is one size left."""
+    """Without the first size there is only one size."""
     runs = table(sizes=SIZES[:2], experts=EXPERTS)
     ours, theirs = asked(backend, ("prediction",))
     for module, quantities in ((backend.laws.resampling, ours), (reference, theirs)):
@@ -261,7 +261,7 @@ def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
 @pytest.mark.released
 @pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
 def test_released_intervals(backend, router):
-    """All methods hold the fit's own slope at the largest size and call it known, within a factor of their lengths."""
+    """All methods contain the fit's own slope at the largest size, with lengths within a factor of each other."""
     runs, module = released_runs(router), backend.laws.resampling
     quantity = backend.laws.uncertainty.Quantity("slope", runs.dense_parameters.max())
     random = np.random.default_rng(0)

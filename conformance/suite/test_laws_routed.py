@@ -1,4 +1,4 @@
-"""The law itself: its values, its derivatives, and the figures of the paper."""
+"""The bounded law: values, derivatives, and the numbers of the paper."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_cutoff_where_there_is_none(backend, b, c, wanted):
 @pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.experts_for_loss")
 @given(law=laws(), size=st.floats(1e6, 1e9), share=st.floats(-0.5, 1.5))
 def test_which_losses_experts_reach(backend, law, size, share):
-    """1 above the dense loss, infinite below the loss of E_max, between them a number that grows as the loss falls."""
+    """E is 1 above the dense loss, infinite below the loss of E_max, and rises as the loss falls between them."""
     law = law._replace(E_max=min(law.E_max, 1e4), c=min(law.c, 0.005))
     dense = math.log10(float(reference.predict_loss(size, 1.0, law)))
     slope = float(reference.slope_in_experts(size, law))
@@ -79,14 +79,14 @@ def test_inverses_by_hand(backend):
         dense = float(module.predict_loss(1e8, 1.0, hurt))
         assert module.experts_for_loss(1e8, [dense * 1.01, dense * 0.99], hurt).tolist() == [1.0, math.inf]
         law = module.RoutedCoefficients(-0.1, -0.2, 0.01, 1.12, 2.0, math.inf)
-        assert module.size_for_loss(9, 1e-300, law) == math.inf  # beyond float64, and said so
+        assert module.size_for_loss(9, 1e-300, law) == math.inf  # beyond float64
         check("laws.routed.size", abs(float(module.size_for_loss(9, 10**0.2, law)) / 1e8 - 1), 10.0)
 
 
 @pytest.mark.asks("laws.routed.predict_loss")
 @pytest.mark.twin
 def test_the_printed_laws_are_those_of_the_paper(backend):
-    """Table 3, one number beside the other."""
+    """Compare with every number of Table 3."""
     printed = {
         "S-Base": (-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
         "RL-R": (-0.083, -0.126, 0.012, 1.111, 1.880, 469.982),

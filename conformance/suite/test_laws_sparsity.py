@@ -1,4 +1,4 @@
-"""The sparsity law: the published optima, what they rest on, and the fit."""
+"""The sparsity law: the published optima, their assumptions, and the fit."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ LAWS = st.builds(
 )  # fmt: skip
 
 STUDENT_50 = 2.008559112100761
-"""95 % of Student's t with 50 degrees of freedom lie between minus and plus this."""
+"""Two-sided 95 % quantile of Student's t with 50 degrees of freedom."""
 
 GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95])]
 
@@ -60,7 +60,7 @@ def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active", "laws.sparsity.sparsity_optimum")
 @given(law=LAWS, flops=st.floats(1e18, 1e23), sparsity=st.floats(0.0, 0.97), always_active=st.sampled_from([0.0, 0.05]))
 def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active):
-    """The reference scans, the twin finds a root; both beat their neighbours."""
+    """The reference scans and the twin finds a root; both are better than their neighbours."""
     ours = backend.laws.sparsity.SparsityCoefficients(*law)
     found = backend.laws.sparsity.sparsity_optimum(flops, sparsity, ours, always_active)
     wanted = reference.sparsity_optimum(flops, sparsity, law, always_active)
@@ -75,7 +75,7 @@ def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active
 @pytest.mark.asks("laws.sparsity.sparsity_prediction")
 @pytest.mark.slow
 def test_one_more_run_scatters_as_the_rows_do(backend):
-    """Beyond what the law allows comes the scatter of a row, the sum of squares over n - 10, at right angles."""
+    """The variance of a row, the sum of squares over n - 10, adds to the variance of the law."""
     module = backend.laws.sparsity
     loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(4).normal(0, 2e-3, GRID[0].size))
     fit = module.fit_sparsity(*GRID, loss, None)
@@ -111,7 +111,7 @@ def test_fits_agree_on_a_noisy_table(backend, huber):
 @pytest.mark.asks("laws.sparsity.fit_sparsity", "laws.sparsity.sparsity_intervals", "laws.sparsity.sparsity_prediction")
 @pytest.mark.slow
 def test_profiles_agree(backend):
-    """On a table whose floor is 0 in the best fit, where the law may still be that of a floor of 1."""
+    """In this table the floor is 0 in the best fit, although a floor of 1 is still allowed."""
     loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(2).normal(0, 2e-3, 60))
     found, wanted = (
         module.sparsity_prediction(module.fit_sparsity(*GRID, loss, None), GRID, loss, (3e10, 3e11, 0.97))
@@ -127,7 +127,7 @@ def test_profiles_agree(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
 def test_a_table_that_does_not_determine_the_law_says_so(backend):
-    """Two sizes and two numbers of tokens: a term of two coefficients and the floor have but two numbers to go by."""
+    """Two sizes and two numbers of tokens cannot separate the floor from a term with two coefficients."""
     size, tokens, idle = (v.ravel() for v in np.meshgrid([1e9, 1e10], [1e10, 1e11], [0.0, 0.5, 0.75, 0.9]))
     loss = reference.predict_loss(size, tokens, idle)
     for module in (backend.laws.sparsity, reference):

@@ -1,4 +1,4 @@
-"""What the direct law of accuracy is compared with: two stages through a loss, and a broken power law."""
+"""The baselines for the direct law of accuracy: two stages through a loss, and a broken power law."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def mirrored(module, record):
 
 @pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.predict_two_stage")
 def test_the_chained_error_is_that_of_both_stages(backend):
-    """At the losses that the first stage predicts, where the other error is at those that were measured."""
+    """The chained error uses the losses that stage 1 predicts; the other error uses measured losses."""
     random = np.random.default_rng(0)
     loss = 3.2 * (FLOPS / 3e19) ** -0.05 * np.exp(0.02 * random.normal(size=14))
     accuracy = 1.5 - 0.3 * loss

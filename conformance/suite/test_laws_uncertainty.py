@@ -1,7 +1,6 @@
-"""The intervals: the same ends as the reference, ends that are attained, and infinite ones where nothing binds.
+"""The intervals: the same ends as the reference, ends that are attained, and infinite ends if no row binds.
 
-What a law says is computed here straight from the law and the equation of Ê in `routed.py`, not from the form that the
-search works in.
+Values of a law are computed here from the law and the equation of Ê in `routed.py`, not from the form of the search.
 """
 
 import math
@@ -45,7 +44,7 @@ def compare(found, wanted):
 
 
 def near_linear(noise: float) -> Runs:
-    """Rows that grow linearly in E, so that the data cannot say how long the axis of Ê is."""
+    """Draw rows that are linear in E, so that the data do not determine the scale of Ê."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
     log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
@@ -66,16 +65,16 @@ def test_student_quantile_against_printed_tables(backend, degrees, wanted):
 
 
 def asked(module, size: float, experts: float) -> list:
-    """Return every quantity, those that need a place at (size, experts)."""
+    """Return every quantity, at (size, experts) if it needs a place."""
     placed = [module.Quantity(name, size, experts) for name in PLACED]
     return [module.Quantity(name) for name in COEFFICIENTS] + placed
 
 
 def compare_intervals(found, wanted):
-    """Compare two intervals of one quantity, on the scale on which the search has its accuracy."""
+    """Compare two intervals of a quantity on the scale of the search's accuracy."""
     name = wanted.quantity.name
     assert tuple(found.quantity[:1]) == (name,) and found.extrapolated == wanted.extrapolated, (found, wanted)
-    if name in ("E_start", "E_max"):  # what the rows see is the reciprocal
+    if name in ("E_start", "E_max"):  # the rows depend on the reciprocal
         found, wanted = (
             item._replace(value=1 / item.value, low=1 / item.high, high=1 / item.low) for item in (found, wanted)
         )
@@ -83,7 +82,7 @@ def compare_intervals(found, wanted):
     for ours, theirs, kind in zip(found[1:4], wanted[1:4], ("value", "end", "end"), strict=True):
         if not (math.isfinite(theirs) and theirs != 0):
             assert ours == theirs or math.isnan(ours) and math.isnan(theirs), (found, wanted)
-        elif name in ("E_start", "E_max"):  # they end where the search does, not where a parabola has its foot
+        elif name in ("E_start", "E_max"):  # their ends have the accuracy of the search, not of a parabola
             place = "edge" if kind == "end" else kind
             unit = length + theirs if kind == "end" else length
             check(f"laws.uncertainty.{place}", abs(ours - theirs), scale=unit, message=f"{found} {wanted}")
@@ -96,7 +95,7 @@ def compare_intervals(found, wanted):
 
 
 def law_says(name: str, place: tuple[float, float], law: np.ndarray) -> np.ndarray:
-    """Return log10 of a quantity (or itself, where it has a sign) of laws [6, ...], from equations (1) and (2)."""
+    """Return log10 of a quantity (or the quantity, if it has a sign) of laws [6, ...], from equations (1) and (2)."""
     a, b, c, d, E_start, E_max = law
     size, experts = math.log10(place[0]), place[1]
 
@@ -121,7 +120,7 @@ def law_says(name: str, place: tuple[float, float], law: np.ndarray) -> np.ndarr
 
 
 class Allowed:
-    """The laws that a table allows at given E_start and E_max: centre, covariance and room, by least squares."""
+    """The laws that a table allows at given E_start and E_max: centre, covariance and limit, by least squares."""
 
     def __init__(self, backend, runs: Runs, level: float = 0.95):
         self.runs, self.target = runs, np.log10(runs.loss)
@@ -131,7 +130,7 @@ class Allowed:
         self.limit = backend.laws.fitting.fit_routed(*runs).objective * count * (1 + q**2 / (count - 6))
 
     def at(self, E_start: float, E_max: float):
-        """Return (d + 8a, a, b + 8c, c), a root of their covariance [4, 4], and the room for their residual sum."""
+        """Return (d + 8a, a, b + 8c, c), a root of their covariance [4, 4], and the room for the residual sum."""
         experts = np.log10(routed.effective_experts(self.runs.num_experts, E_start, E_max))
         design = np.stack([np.ones(experts.size), self.offset, experts, experts * self.offset], axis=1)
         unit, triangle = np.linalg.qr(design)
@@ -145,7 +144,7 @@ class Allowed:
         return np.stack([a, slope - 8 * c, c, level - 8 * a, np.full(a.shape, E_start), np.full(a.shape, E_max)])
 
 
-# Fewer examples: the reference takes seconds for each.
+# Use fewer examples, because the reference takes seconds for each.
 @pytest.mark.slow
 @pytest.mark.asks("laws.uncertainty.profile_intervals", "laws.uncertainty.verdict")
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
@@ -179,7 +178,7 @@ def test_the_intervals_of_slope_and_gain_agree(backend, kind):
 @settings(phases=NO_SHRINKING)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_allowed_law_lies_outside(backend, runs, seed):
-    """Random shapes, and on the edge of what each allows random laws and the extreme ones of every quantity."""
+    """At random shapes, no random law and no extreme law on the edge of the allowed set is outside the interval."""
     random = np.random.default_rng(seed)
     place = (float(runs.dense_parameters.min()), 24.0)
     module, allowed = backend.laws.uncertainty, Allowed(backend, runs)
@@ -192,11 +191,11 @@ def test_no_allowed_law_lies_outside(backend, runs, seed):
             continue
         directions = random.normal(size=(100, 4))
         for name in found:
-            # Where the quantity is linear this is its extreme; a ratio is a little beyond its tangent.
+            # This is the extreme of a linear quantity; a ratio is slightly beyond its tangent.
             value = name if name != "observation" else "prediction"
             near = law_says(value, place, allowed.laws(solution[:, None] + 1e-6 * root, E_start, E_max))
             here = law_says(value, place, allowed.laws(solution, E_start, E_max))
-            # N_cutoff may be infinite here or near here: then any direction will do.
+            # N_cutoff may be infinite at or near this point; then any direction works.
             ends = near - here if np.all(np.isfinite(near)) and np.isfinite(here) else np.ones(4)
             ends = ends if np.any(ends) else np.ones(4)
             units = np.concatenate([directions, [ends, -ends]])
@@ -226,10 +225,10 @@ def attained_table(noise: float) -> Runs:
 @pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])
 def test_ends_are_attained(backend, noise):
-    """At an end, the least residual sum among all laws that have that value is the limit itself: brute force.
+    """At an end, the least residual sum of all laws with that value equals the limit, by brute force.
 
-    A value v of a quantity is one linear condition g·β = t on the four linear unknowns, also for a ratio, so that at a
-    shape the least residual sum with that value is the unconstrained one plus (g·β - t)² / (g'Cg).
+    A value v of a quantity (or ratio) is one linear condition g·β = t on the four linear unknowns. At a shape the least
+    residual sum with this value is the unconstrained sum plus (g·β - t)² / (g'Cg).
     """
     runs, place, module = attained_table(noise), (1e8, 24.0), backend.laws.uncertainty
     allowed = Allowed(backend, runs)
@@ -283,7 +282,7 @@ def test_ends_are_attained(backend, noise):
 @pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])
 def test_ends_of_the_shape_are_attained(backend, noise):
-    """E_start and E_max: the least residual sum over the other one is the limit."""
+    """For E_start and E_max, the least residual sum over the other one equals the limit."""
     runs, module = attained_table(noise), backend.laws.uncertainty
     allowed = Allowed(backend, runs)
     start, top = module.profile_intervals(*runs, [module.Quantity("E_start"), module.Quantity("E_max")])
@@ -301,7 +300,7 @@ def test_ends_of_the_shape_are_attained(backend, noise):
         [end for end in (top.low, top.high) if math.isfinite(end)],
         lambda end: [(E_start, end) for E_start in starts if E_start < end],
     )
-    # An end at the edge of the domain: the edge itself is allowed.
+    # The end is at the edge of the domain, which is allowed.
     if start.low == 1:
         assert least([(1.0, ratio) for ratio in ratios]) <= allowed.limit
     if math.isinf(top.high):
@@ -318,17 +317,17 @@ def test_a_higher_level_is_a_wider_interval(backend):
 
 
 OPEN = {
-    # what grows linearly in E: the linear limit is allowed
+    # losses linear in E: the linear limit is allowed
     "linear": {"a": "not identified", "b": "bounded from above only, extrapolated", "E_start": "not identified",
                "E_max": "not identified", "slope": "bounded from above only", "gain": "pinned down",
                "prediction": "pinned down", "observation": "pinned down", "effective_parameters": "pinned down"},
-    # nothing is gained: no end anywhere but for what is measured
+    # no gain: only measured quantities have ends
     "flat": {"a": "not identified", "c": "not identified", "E_start": "not identified", "E_max": "not identified",
              "N_cutoff": "not identified", "slope": "not identified", "gain": "soft, sign open",
              "prediction": "pinned down", "effective_parameters": "not identified"},
-    # size changes nothing: no dense model is worth what a routed one is
+    # no effect of size: no dense model equals a routed model
     "sizeless": {"gain": "pinned down", "prediction": "pinned down", "effective_parameters": "not identified"},
-    # the law with unbounded E_max, quiet
+    # the law with unbounded E_max and little noise
     "unbounded": {"a": "pinned down", "E_start": "pinned down", "E_max": "bounded from below only, extrapolated",
                   "c": "pinned down", "slope": "pinned down", "N_cutoff": "pinned down, extrapolated"},
     # routing helps more as N grows: no cut-off
@@ -370,7 +369,7 @@ def test_what_cannot_be_known_is_said(backend, kind):
         assert found["N_cutoff"][2:4] == found["effective_parameters"][2:4] == (0.0, math.inf)
     if kind == "sizeless":
         assert found["effective_parameters"][2:4] == (0.0, math.inf)
-    if kind in ("linear", "flat"):  # the reference too says so
+    if kind in ("linear", "flat"):  # the reference agrees
         name = {"linear": "E_max", "flat": "N_cutoff"}[kind]
         [item] = reference.profile_intervals(*runs, [reference.Quantity(name, SIZES[0], 64.0)])
         compare_intervals(found[name], item)
@@ -379,7 +378,7 @@ def test_what_cannot_be_known_is_said(backend, kind):
 @pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 def test_where_only_the_linear_limit_fits(backend):
-    """Rows without noise: no other shape is allowed, and the search finds none."""
+    """For noise-free rows the search finds no other allowed shape."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 2.0, 4.0, 16.0, 64.0, 256.0]))
     runs = Runs(size, experts, 10 ** (0.78 - 0.06 * np.log10(size) - 5e-4 * (experts - 1)))
     for module in (backend.laws.uncertainty, reference):

@@ -1,4 +1,4 @@
-"""The bounded law in (F, B): values, inverses, the fit and its change of units, the released runs of every k and R."""
+"""The bounded law in (F, B): values, inverses, the fit and its change of unit, and the released runs."""
 
 import math
 
@@ -20,7 +20,7 @@ USES = (0.2, 0.24, 0.3, 0.5, 0.9, 1.7, 3.5, 7.0, 14.0, 30.0)
 
 @st.composite
 def laws(draw) -> UtilisationCoefficients:
-    """Coefficients around those of the released runs, edges of the domain included; B_min is 0.2."""
+    """Draw coefficients around those of the released runs, edges of the domain included; B_min is 0.2."""
     B_start, B_max = draw(st.sampled_from([0.02, 0.1, 0.32])), draw(st.sampled_from([3.0, 18.0, 300.0, math.inf]))
     a, b, c = draw(st.floats(-0.12, -0.06)), draw(st.floats(-0.08, -0.03)), draw(st.floats(-0.005, 0.016))
     return UtilisationCoefficients(a, b, c, draw(st.floats(0.3, 0.5)), B_start, B_max, 0.2)
@@ -28,7 +28,7 @@ def laws(draw) -> UtilisationCoefficients:
 
 @st.composite
 def tables(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(F, B, loss) of a law with noise: a grid, one with repeated rows, or B different in every row; an outlier."""
+    """Draw (F, B, loss) of a law with noise: a grid, repeated rows, or B different in every row; and an outlier."""
     flops = draw(st.sampled_from([FLOPS, FLOPS[::2], FLOPS[:2]]))
     F, B = (v.ravel() for v in np.meshgrid(flops, draw(st.sampled_from([USES, USES[::2]]))))
     kind = draw(st.sampled_from(["grid", "repeats", "scattered", "outlier"]))
@@ -76,7 +76,7 @@ def test_linear_limit_is_a_status(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
 def test_B_min_below_every_row(backend):
-    """The law is found again whatever B_min made it, if it is said; the default would be the least B, 0.3."""
+    """The fit recovers the law if B_min is an argument; the default would be the least B, 0.3."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (v.ravel() for v in np.meshgrid(FLOPS, USES[2:]))
     loss = reference.predict_loss(F, B, law)
@@ -91,7 +91,7 @@ def test_B_min_below_every_row(backend):
 @pytest.mark.long
 @pytest.mark.parametrize("by_reference", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
-    """One loss written down 12 % too high: least squares follows it, the sum of Huber terms does not."""
+    """One loss is 12 % too high: least squares follows it, the sum of Huber terms does not."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (v.ravel() for v in np.meshgrid(FLOPS[::2], USES[::2]))
     loss = reference.predict_loss(F, B, law) * np.where(np.arange(F.size) == 7, 1.12, 1.0)
@@ -106,7 +106,7 @@ def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
 
 @pytest.mark.asks("accounting.count", "laws.utilisation.compute_columns")
 def test_columns_are_those_of_the_accounting(backend):
-    """F and B from the columns of a results table, against the parameters and FLOPs that the accounting counts."""
+    """Compare F and B from a results table with the parameters and FLOPs of the accounting."""
     for label, router, experts, k in (("15M", "Dense", 1, 1), ("370M", "S-Base", 64, 2)):
         counted = accounting.count(*accounting.SIZES[label][:4], router, experts, k)
         flops, total = counted.flops_per_token, counted.total_parameters
@@ -121,10 +121,10 @@ RELEASED = {
     "RL-R": (65, (-0.0795, -0.0362, 0.0127, 0.4007, 0.133, 21.3, 0.1944), 0.0035),
     "Hash": (80, (-0.0857, -0.0357, 0.0158, 0.4113, 0.322, 31.1, 0.1944), 0.0037),
 }
-"""Rows, coefficients and RMSLE of a fit by another hand, as printed."""
+"""Rows, coefficients and RMSLE of an independent printed fit."""
 
 MISLABELLED = ("54", "55", "56", "57", "66", "67")
-ONE_DENSE_130M = "9"  # hyper_id; of its three seeds, none of which is 42, the first
+ONE_DENSE_130M = "9"  # hyper_id of the first of three seeds; none is 42
 
 
 @pytest.mark.asks("laws.utilisation.compute_columns", "laws.utilisation.fit_utilisation")

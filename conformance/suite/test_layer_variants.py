@@ -1,4 +1,4 @@
-"""Layers beside `routed_ffn`: gates after drops, gates on the input, experts that do nothing."""
+"""Variants of `routed_ffn`: gates after drops, gates on the input, null experts."""
 
 import math
 
@@ -22,7 +22,7 @@ precisions = st.sampled_from(PRECISIONS)
 @pytest.mark.asks("experts.kept_gates")
 @given(selection=selections(), precision=precisions, renormalise=st.booleans())
 def test_kept_gates(backend, selection, precision, renormalise):
-    """After a dispatch: as it was or 0, and with a sum of 1 wherever something is kept."""
+    """After a dispatch, gates are unchanged or 0, and sum to 1 for tokens with a kept gate if renormalised."""
     placement = reference.dispatch(selection.expert, selection.num_experts, 2)
     gate = np.abs(layer(selection, precision)["gate"])
     found = run(backend, KEPT, precision, gate, placement.kept, renormalise=renormalise)
@@ -41,7 +41,7 @@ def test_kept_gates(backend, selection, precision, renormalise):
 @pytest.mark.asks("layer_variants.input_gated_ffn")
 @given(selection=selections(), precision=precisions)
 def test_input_gated_ffn(backend, selection, precision):
-    """Each choice by itself, with a gate of 1, on the input times its gate; signs of gates matter, GELU is not odd."""
+    """Test each choice separately, with gate 1 on the input times its gate; signs matter, because GELU is not odd."""
     inputs, expert = layer(selection, precision), selection.expert
     wanted = np.zeros(inputs["x"].shape)
     for choice in range(expert.shape[1]):
@@ -57,7 +57,7 @@ def test_input_gated_ffn(backend, selection, precision):
 @pytest.mark.asks("layer_variants.null_expert_ffn")
 @given(selection=selections(), precision=precisions, identity=st.booleans(), limited=st.booleans())
 def test_null_experts(backend, selection, precision, identity, limited):
-    """The upper half of the experts is null: what is left is a layer whose mask leaves their assignments out."""
+    """The upper half of the experts is null: the result is a layer with a mask on their assignments."""
     inputs, expert, factor = layer(selection, precision), selection.expert, 1.0 if limited else math.inf
     real = max(1, selection.num_experts // 2)
     params, null = {name: matrix[:real] for name, matrix in inputs["params"].items()}, expert >= real

@@ -1,4 +1,4 @@
-"""Mixture of Tokens: weights and outputs by formula, gradients by differences, what it reduces to, who sees whom."""
+"""Mixture of Tokens: weights and outputs by formula, gradients by differences, special cases, and causality."""
 
 import functools
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ from routelaws.reference.routers import mixture_of_tokens as reference
 
 WEIGHTS, LAYER = (f"routers.mixture_of_tokens.{name}" for name in ("mixing_weights", "mixture_of_tokens"))
 SHAPE = (7, 4)
-"""g and E: more tokens than experts, and no multiple of them."""
+"""g and E: more tokens than experts; E does not divide g."""
 
 D, F = 3, 5
 """d and f of every expert here."""
@@ -62,13 +62,13 @@ def weights_by_formula(z: np.ndarray, temperature: float, one_hot: bool = False)
 
 
 def unit_of(z: np.ndarray, temperature: float, precision: str) -> np.ndarray:
-    """Return [g, E], the relative error of the weights: u per unit of what stands in the exponent."""
+    """Return [g, E], the relative error of the weights: u per unit of the exponent."""
     divided = z / temperature
     return UNIT[precision] * (4 + np.abs(divided - divided.max(axis=0)) + np.abs(divided).max(axis=0))
 
 
 def check_weights(backend, drawn: Logits, temperature: float, precision: str, masked: bool) -> None:
-    """Both twins against the formula, over the real tokens; logits of padded tokens are garbage."""
+    """Compare both twins with the formula over the real tokens; logits of padded tokens are random."""
     z = drawn.values
     mask = PADDING if masked else np.ones(len(z), bool)
     what = f"mixing_weights, {drawn.family} {z.shape}, temperature {temperature}, masked {masked}, {precision}"
@@ -98,7 +98,7 @@ def test_weights_of_other_shapes(backend, num_tokens, num_experts):
 
 
 def check_one_hot(backend, z: np.ndarray, precision: str, masked: bool) -> None:
-    """Weight 1 for the first of the largest: exact, ties and zeros of both signs included."""
+    """The first largest token has weight 1, exactly, for ties and both signs of zero."""
     mask = PADDING if masked else np.ones(len(z), bool)
     wanted = np.zeros(z.shape)
     wanted[mask] = weights_by_formula(z[mask], 1.0, one_hot=True)
@@ -117,7 +117,7 @@ def test_one_hot(backend, drawn, precision, masked):
 
 
 def check_ties(backend) -> None:
-    """And a group of one token, which is the largest of each expert."""
+    """Test ties, and a group of one token, which is the largest for each expert."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     wanted = np.zeros(SHAPE)
@@ -134,7 +134,7 @@ def test_ties_go_to_the_lower_token(backend):
 
 
 def check_extreme(backend) -> None:
-    """Gaps of 1e4 and more, in the logits or by the temperature: exactly one-hot, nothing overflows."""
+    """For gaps of 1e4 and more the weights are exactly one-hot, without overflow."""
     random = np.random.default_rng(0)
     order = np.stack([random.permutation(7) for _ in range(4)], axis=1).astype(float) - 3
     wanted = (order == 3).astype(float)
@@ -157,7 +157,7 @@ def check_infinite_temperature(backend) -> None:
         assert_close_bounded("mixture.weights", found, wanted, UNIT["float64"], what="weights at temperature infinity")
     params, x = layer(1)
     found = run(backend, LAYER, "float64", params, x, np.inf).output
-    # Every token gets the mean token's experts, added up and divided by g.
+    # Every token gets the sum of the experts' outputs for the mean token, divided by g.
     one = sum(expert_ffn(up, down, x.mean(axis=0)) for up, down in zip(params["up"], params["down"], strict=True)) / 7
     scale = size_of(params, x, np.inf, "float64", wanted)
     assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
@@ -165,11 +165,13 @@ def check_infinite_temperature(backend) -> None:
 
 @pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 def test_giving_back_by_hand(backend):
-    """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1, so the tokens 4 and 8
-    mix to 5 and 6. The experts multiply that by 1 and by 10: 5 and 60. Given back over experts: 3/4 and 1/4 of these to
-    token 0, halves to token 1. At the temperature 1/2 of giving back token 0 gets 9/10 and 1/10. One temperature of 1/2
-    for both makes 9/10 and 1/10 of the mixture of expert 0, too, which is 4.4. Given back by the weights of mixing, at
-    a temperature of its own of 1/2: 9/10 and 1/10 of 5, and half of 60."""
+    """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1.
+
+    So the tokens 4 and 8 mix to 5 and 6. The experts multiply these by 1 and 10: 5 and 60. With weights over experts,
+    token 0 gets 3/4 and 1/4 of these, token 1 halves. At an emit temperature of 1/2 token 0 gets 9/10 and 1/10. One
+    temperature of 1/2 for both gives 9/10 and 1/10 of the mixture of expert 0 too, which is 4.4. With mixing weights
+    and an emit temperature of 1/2: 9/10 and 1/10 of 5, and half of 60.
+    """
     params = {"router": np.array([[0.25 * np.log(3), 0.0], [-0.125 * np.log(3), 0.0]])}
     x = np.array([[4.0, 0.0], [8.0, 16.0]])
     params |= {"up": np.array([[[1.0], [0.0]], [[10.0], [0.0]]]), "down": np.array([[[1.0, 0.0]], [[1.0, 0.0]]])}
@@ -195,7 +197,7 @@ def test_giving_back_by_hand(backend):
 )
 @given(seed=seeds, precision=precisions, temperature=temperatures, masked=st.booleans())
 def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
-    """Rows of real tokens add up to 1 over the experts, padding gets nothing; as weights of mixing they are those."""
+    """Rows of real tokens sum to 1 over the experts, and padding gets 0; mixing weights are unchanged."""
     z = rounded(np.random.default_rng(seed).standard_normal(SHAPE) * 3, precision)
     traced, real = ({"mask": PADDING}, PADDING) if masked else ({}, np.ones(len(z), bool))
     path, unit = "routers.mixture_of_tokens.emit_weights", UNIT[precision] * (4 + 2 * np.abs(z).max() / temperature)
@@ -219,7 +221,7 @@ def test_infinite_temperature_mixes_uniformly(backend):
 
 
 def layer(seed: int, precision: str = "float64", shape=SHAPE, lattice: bool = False):
-    """Return weights and x [g, d], exact in the precision; on a lattice the logits are exact too, ties included."""
+    """Return weights and x [g, d], exact in the precision; on a lattice the logits are exact too, with ties."""
     random = np.random.default_rng(seed)
     g, num_experts = shape
     router, x = random.standard_normal((D, num_experts)), random.standard_normal((g, D))
@@ -230,7 +232,7 @@ def layer(seed: int, precision: str = "float64", shape=SHAPE, lattice: bool = Fa
 
 
 def output_by_formula(params, x, temperature, activation, one_hot):
-    """Return the weights and the output for one group, in three products."""
+    """Return the weights and the output for one group, as three products."""
     weights = weights_by_formula(x @ params["router"], temperature, one_hot)
     hidden = np.einsum("ge,gd,edf->ef", weights, x, params["up"])
     hidden = gelu(hidden) if activation == "gelu" else hidden * (hidden > 0)
@@ -238,7 +240,7 @@ def output_by_formula(params, x, temperature, activation, one_hot):
 
 
 def size_of(params, x, temperature, precision, weights):
-    """Return [g, 1], the error of an output: u times its absolute terms, and once more for what the exponents hold."""
+    """Return [g, 1], the error of an output: u times its absolute terms, and times the size of the exponents."""
     z = np.abs(x) @ np.abs(params["router"]) / temperature
     mixed = np.einsum("ge,gd->ed", weights, np.abs(x))
     terms = np.einsum("ge,ed,edf,efc->gc", weights, mixed, np.abs(params["up"]), np.abs(params["down"]))
@@ -248,7 +250,7 @@ def size_of(params, x, temperature, precision, weights):
 def check_layer(
     backend, seed: int, precision: str, temperature: float, activation: str, one_hot: bool, masked: bool
 ) -> None:
-    """Both twins against three products; what stands in the padding is garbage and changes nothing."""
+    """Compare both twins with three products; padding holds random numbers and changes nothing."""
     params, x = layer(seed, precision, lattice=one_hot)
     mask = PADDING if masked else np.ones(len(x), bool)
     options = dict(one_hot=one_hot, activation=activation)
@@ -278,13 +280,13 @@ def test_layer(backend, seed, precision, temperature, form, masked):
 
 
 def weighted_output(point, outward, mask, function, **options):
-    """Return the sum of outward * output as a function of weights, tokens and temperature."""
+    """Return Σ outward · output as a function of weights, tokens and temperature."""
     output = function(point["params"], point["x"], point["temperature"], mask=mask, **options).output
     return (output * outward).sum()
 
 
 def check_gradient(backend, seed: int, activation: str, one_hot: bool, precision: str = "float64") -> None:
-    """Autodiff = central difference of the reference, in every parameter, with padded tokens among the real ones."""
+    """Compare autodiff with central differences of the reference, for every parameter, with padding."""
     params, x = layer(seed, precision)
     random = np.random.default_rng(seed)
     point = {"params": params, "x": x, "temperature": np.array(0.75)}
@@ -325,7 +327,7 @@ def test_gradient_in_32_bits(backend):
 @pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.twin
 def test_a_group_without_a_real_token(backend):
-    """Nothing to mix: an error where one can be raised, 0 with a gradient of 0 where it cannot."""
+    """The reference raises; under jit the output is 0 with gradient 0."""
     params, x = layer(0)
     nobody = np.zeros(7, bool)
     for arguments in ((reference.mixture_of_tokens, params, x), (reference.mixing_weights, x)):
@@ -341,13 +343,13 @@ def test_a_group_without_a_real_token(backend):
 
 
 def weighted_weights(point, outward, mask, function):
-    """Return the sum of outward * weights as a function of logits and temperature."""
+    """Return Σ outward · weights as a function of logits and temperature."""
     return (function(point["logits"], point["temperature"], mask=mask) * outward).sum()
 
 
 @pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_padding_has_no_gradient(backend):
-    """What stands in the padding is not looked at by the derivative either: here it would be NaN."""
+    """The derivative ignores NaN in the padding, too."""
     z, outward = np.random.default_rng(2).standard_normal((2, *SHAPE))
     function = backend.routers.mixture_of_tokens.mixing_weights
     found = [
@@ -365,11 +367,11 @@ def test_padding_has_no_gradient(backend):
     assert_same(found[0]["logits"][~PADDING], np.zeros((3, 4)), what="gradient of padded logits")
 
 
-# What it reduces to.
+# Special cases.
 
 
 def check_group_of_one(backend, num_experts: int) -> None:
-    """One token alone: all weights are 1, the output is the sum over all experts; one expert is the dense layer."""
+    """One token alone has weights 1 and the sum over all experts; one expert is the dense layer."""
     params, x = layer(3, "float32", (1, num_experts))
     for found in (reference.mixture_of_tokens(params, x), run(backend, LAYER, "float32", params, x)):
         assert_same(found.weights, np.ones((1, num_experts)), what="weights of a group of one")
@@ -384,11 +386,11 @@ def test_a_group_of_one(backend, num_experts):
     check_group_of_one(backend, num_experts)
 
 
-# Who sees whom.
+# Causality.
 
 
 def output_of_batch(params, x, routers, grouping: str, group_size: int):
-    """Return [b, S, d], the layer over groups of one position of several sequences, or of one sequence."""
+    """Return [b, S, d], the layer over groups of one position in several sequences, or over one sequence."""
     group, ungroup = routers.mixture_of_tokens.group_within_sequence, routers.mixture_of_tokens.ungroup_within_sequence
     if grouping == "position":
         group, ungroup = routers.expert_choice.group_by_position, routers.expert_choice.ungroup_by_position
@@ -402,7 +404,7 @@ def output_of_batch(params, x, routers, grouping: str, group_size: int):
 
 
 def change(routers, grouping: str, group_size: int, position: int, compiled: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return [b, S] bool, whose outputs change when sequence 1 does at one position, and the outputs before."""
+    """Return [b, S] bool, the outputs that change with one position of sequence 1, and the old outputs."""
     params, x = layer(6, "float32", (16, 4))
     x = x.reshape(4, 4, D)
     moved = x.copy()
@@ -416,7 +418,7 @@ def change(routers, grouping: str, group_size: int, position: int, compiled: boo
 
 
 def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) -> None:
-    """Exactly the group of what was changed moves, and groups under vmap give what a loop over them gives."""
+    """Exactly the group of the changed token changes; groups under vmap equal a loop over them."""
     wanted = np.zeros((4, 4), bool)
     if grouping == "position":
         start = 1 // group_size * group_size
@@ -444,7 +446,7 @@ def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) 
     "routers.mixture_of_tokens.ungroup_within_sequence",
 )
 def test_groups_of_one_position_are_causal(backend):
-    """Position 2 of the two sequences that share the group moves, and no other position of any sequence."""
+    """Only position 2 of the two sequences in the group changes."""
     check_who_sees_whom(backend, "position", 2, 2)
 
 
@@ -456,7 +458,7 @@ def test_groups_of_one_position_are_causal(backend):
     "routers.mixture_of_tokens.ungroup_within_sequence",
 )
 def test_groups_within_a_sequence_leak_the_future(backend):
-    """What the docstring warns of: position 3 changes, and position 2 moves."""
+    """A change of position 3 changes position 2, as the docstring warns."""
     check_who_sees_whom(backend, "sequence", 2, 3)
 
 
@@ -472,7 +474,7 @@ def test_groups_of_one_do_not_depend_on_the_batch(backend):
 
 
 def check_groups(backend) -> None:
-    """Said by hand, and there and back again."""
+    """Compare groups with a hand-written example, and undo them."""
     x = np.arange(2 * 6 * 3).reshape(2, 6, 3)
     for module in (backend.routers.mixture_of_tokens, reference):
         groups = module.group_within_sequence(jnp.asarray(x) if module is not reference else x, 3)
@@ -490,10 +492,10 @@ def test_groups(backend):
 
 
 def check_low_precision(backend) -> None:
-    """Tokens of 16 bits: controller and weights are those of 32 bits, the output comes back in 16."""
+    """For 16-bit tokens, controller and weights compute in 32 bits, and the output is in 16 bits."""
     params, x = layer(9, "bfloat16")
     params["router"] *= 4
-    found = run(backend, LAYER, "bfloat16", params, x, jit=False)  # compiled, a rounding to 16 bits may be left out
+    found = run(backend, LAYER, "bfloat16", params, x, jit=False)  # a compiled function may omit a rounding to 16 bits
     wanted = reference.mixture_of_tokens(params, x)
     assert found.output.dtype == jnp.bfloat16 and found.weights.dtype == jnp.float32
     size = 4 + np.abs(x) @ np.abs(params["router"])

@@ -1,7 +1,7 @@
-"""Every router inside the whole model: loss, gradient, what leaks and what does not, and what one expert must equal.
+"""Every router inside the whole model: loss, gradient, causality, and equality with the dense model for one expert.
 
-Each router, hash and option has a small model. In float64 the backend decides for itself; weights at random put no
-token on an edge.
+Each router, hash and option has a small model. In float64 the backend routes for itself; random weights put no token on
+an edge.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ MODEL_FUNCTIONS = (
     "transformer.parameter_shapes",
     "transformer.draw_noise",
 )
-"""What every test of a whole model asks for, beside its own functions."""
+"""The functions that every test of a whole model needs."""
 
 SMALL = strategies.SMALL | dict(blocks=2)
 
@@ -84,26 +84,26 @@ QUICK = (
     "hash of the token before, k = 2, G = 2", "quantile, drops", "top_k with a bias, token order", "DeepSeek-V3",
     "reinforce with everything", "expert_choice", "mixture in the upper blocks", *MISSING,
 )  # fmt: skip
-"""Those that the quick models of `test_plain_model.py` have least of; the rest is slow."""
+"""Models that the quick tests of `test_plain_model.py` cover least; the others are slow."""
 
 SEEING = (
     "sinkhorn, k = 3, sigmoid, drops", "top_k, k = 2, sigmoid, drops",
     "hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "expert_choice in sequences",
     "mixture",
 )  # fmt: skip
-"""Those that look at other tokens, or at what others left."""
+"""Models whose routers depend on other tokens."""
 
 
 def each_of(quick, names=MODELS):
-    """Return a mark that runs a test for every name, those outside `quick` in `make test-all` alone."""
+    """Return a mark that runs a test for every name; names outside `quick` run only in `make test-all`."""
     some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("name", some)
 
 
 def build(module, name: str, **changes):
-    """Return the configuration of a model, as the module's own type."""
+    """Return the configuration of a model in the module's type."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # groups within sequences are meant here
+        warnings.simplefilter("ignore", UserWarning)  # groups within sequences are intended here
         return module.ModelConfig(**(SMALL | MODELS.get(name, {}) | changes))
 
 
@@ -111,7 +111,7 @@ def draw(config, seed: int):
     """Return (weights, tokens [b, S + 1], noise, table)."""
     random = np.random.default_rng(seed)
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
-    # Equal tokens after equal ones, or after none, are equal to a router, and rounding decides between them.
+    # A router cannot distinguish equal tokens with equal predecessors, and rounding would decide between them.
     tokens[:, 0] = np.arange(BATCH)
     tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
     noise, table = reference.draw_noise(random, config, BATCH, LENGTH), None
@@ -127,7 +127,7 @@ def total_loss(params, tokens, noise, table, more, loss, config, training=True):
 
 
 def assert_tree(name: str, found, wanted, unit: float, *, what: str) -> None:
-    """Compare two records field by field: whole numbers exactly, others to the bound in units of the largest entry."""
+    """Compare two records field by field: integers exactly, floats to the bound in units of the largest entry."""
     for field in wanted._fields:
         ours, theirs = getattr(found, field), getattr(wanted, field)
         if theirs is None:
@@ -142,7 +142,7 @@ def assert_tree(name: str, found, wanted, unit: float, *, what: str) -> None:
 
 
 def check_model(backend, name: str, seed: int, *, hidden=None, mask=None, **changes) -> None:
-    """Loss and everything in it, by the backend's own routing; gradient against differences with all of it held."""
+    """Compare the loss for the backend's own routing, and its gradient with differences at a held routing."""
     config = build(reference, name, **changes)
     params, tokens, noise, table = draw(config, seed)
     tokens = tokens[:, :-1] if config.objective == "masked" else tokens
@@ -150,7 +150,7 @@ def check_model(backend, name: str, seed: int, *, hidden=None, mask=None, **chan
     options = dict(loss=backend.transformer.loss, config=build(backend.transformer, name, **changes))
     found, gradient = value_and_gradient(total_loss, params, tokens, noise, table, more, **options)
     wanted = reference.loss(params, tokens, config, noise=noise, table=table, **more)
-    if mask is not None:  # what stands in the padding may differ
+    if mask is not None:  # values in the padding may differ
         found, wanted = (without_padding(one, mask) for one in (found, wanted))
     assert_tree("transformer.model", found, wanted, UNIT["float64"], what=f"loss of {name}, seed {seed}")
 
@@ -188,8 +188,10 @@ def without_padding(found, mask):
 
 
 def only_baseline(direction: dict) -> dict:
-    """Return a direction in the weights of RL-R's baselines: its error has no gradient in what the baseline reads, so
-    along the others differences see more than the gradient."""
+    """Return a direction in the weights of RL-R's baselines.
+
+    The baseline's error has no gradient in its input, but differences along other weights would include it.
+    """
     still = jax.tree.map(np.zeros_like, direction)
     return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
 
@@ -208,7 +210,7 @@ def test_model_with_other_weights(backend, name):
 
 
 def check_float32(backend, name: str) -> None:
-    """What was selected is held: loss and logits in training."""
+    """Compare loss and logits in training with a held selection."""
     config = build(reference, name)
     params, tokens, noise, table = rounded(draw(config, 4), "float32")
     wanted = reference.loss(params, tokens, config, training=True, noise=noise, table=table)
@@ -251,7 +253,7 @@ def test_float32(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
 def test_types_in_bfloat16(backend, name, training):
-    """By shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
+    """Check shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
     drawn = cast(draw(build(reference, name), 1), "float32")
     params, *rest = drawn
 
@@ -285,14 +287,14 @@ def logits_of(backend, name, params, tokens, training=False, noise=None, table=N
 
 
 def later_changed(tokens: np.ndarray, t: int) -> np.ndarray:
-    """Return tokens [b, S] with every token after position t another one, in every sequence."""
+    """Return tokens [b, S] with other tokens after position t, in every sequence."""
     changed = tokens.copy()
     changed[:, t + 1 :] = (changed[:, t + 1 :] + 1 + np.arange(tokens.shape[1] - t - 1)) % SMALL["vocab_size"]
     return changed
 
 
 def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) -> None:
-    """Whether tokens after t change an output up to t."""
+    """Check whether tokens after t change an output up to t."""
     config = build(reference, name, **changes)
     params, tokens, noise, table = draw(config, 5)
     tokens, t = tokens[:, :-1], 2
@@ -329,7 +331,7 @@ LEAKS = {
     "expert_choice": False,
     "mixture": False,
 }
-"""Whether a training step shows a token what comes later, apart from who finds a slot: nothing is dropped here."""
+"""Whether later tokens change earlier outputs in training, without drops."""
 
 
 @pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
@@ -341,7 +343,7 @@ def test_what_leaks_in_training(backend, name):
 
 
 def check_batch(backend, name: str, independent: bool, **changes) -> None:
-    """Whether the evaluation of a sequence depends on the other sequences."""
+    """Check whether the evaluation of a sequence depends on the other sequences."""
     config = build(reference, name, **changes)
     params, tokens, _, table = draw(config, 6)
     tokens = tokens[:, :-1]
@@ -368,7 +370,7 @@ def test_what_depends_on_the_batch(backend, name):
 
 @pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 def test_a_mixture_alone_and_after_the_transition_does_not(backend):
-    """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
+    """Test a group of one, and the same weights under token choice, as after transition tuning."""
     check_batch(backend, "mixture", True, group_size=1)
     mixture, choice = (build(reference, "mixture", **changes) for changes in ({}, TUNED))
     assert reference.parameter_shapes(mixture) == reference.parameter_shapes(choice)
@@ -376,7 +378,7 @@ def test_a_mixture_alone_and_after_the_transition_does_not(backend):
 
 
 TUNED = dict(router="top_k", temperature=1.0)
-"""What makes token choice of the mixture of the menu."""
+"""Options that turn the mixture of the menu into token choice."""
 
 ONE_EXPERT = {
     "hash": dict(router="hash"),
@@ -391,7 +393,7 @@ ONE_EXPERT = {
 
 
 def check_one_expert(backend, name: str) -> None:
-    """With one expert the routed model is the dense one; with a sigmoid gate, gate times the dense FFN."""
+    """With one expert the routed model is the dense model; with a sigmoid gate, gate times the dense FFN."""
     config = build(reference, "", **ONE_EXPERT[name])
     params, tokens, _, _ = draw(config, 7)
     tokens = tokens[:, :-1]
@@ -416,7 +418,7 @@ def test_one_expert_is_the_dense_model(backend, name):
 
 
 def check_bias(backend, name: str) -> None:
-    """Carried over, the bias is what the next batch is routed by; without a bias the weights stay as they are."""
+    """The carried bias routes the next batch; without a bias the weights do not change."""
     config = build(backend.transformer, name)
     params, tokens, noise, table = draw(build(reference, name), 8)
     found = reference.loss(params, tokens, build(reference, name), noise=noise, table=table).output
@@ -441,16 +443,19 @@ def test_bias(backend, name):
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
-    """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
+    """Compare shapes and deviations exactly for every model of the menu, and for wider models without a size of 1."""
     for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 12)):  # R L is whole
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
 
 def check_slots_of_gshard(backend) -> None:
-    """Second experts that the draw leaves out take no slot: of 30 tokens half want experts 0 and 1 and half 1 and 0,
-    with gates of 0.88 and 0.12, and either has 20 slots. With uniforms of 0.5 no second expert is kept and all first
-    ones find a slot; with 0 all are kept, and 10 of 30 for either expert find none."""
+    """Dropped second experts take no slot.
+
+    Of 30 tokens, half choose experts 0 and 1 and half 1 and 0, with gates 0.88 and 0.12; each expert has 20 slots. With
+    uniforms of 0.5 no second expert is kept and all first choices find a slot. With 0 all are kept, and 10 of 30 find
+    none at each expert.
+    """
     config = build(configuration, "GShard", experts=3, blocks=1, capacity_factor=1.0, routing_frequency=1.0)
     shapes = reference.parameter_shapes(config)["routed_ffn"]
     params = {name: np.ones(shape[1:]) for name, (shape, _) in shapes.items()}
@@ -481,18 +486,19 @@ def test_second_experts_that_are_left_out_take_no_slot(backend):
 
 
 DEVIATIONS = {
-    # d = 16, so 1/√d = 1/4; eight blocks, so that output projections are divided by √16 = 4 on top.
+    # d = 16, so 1/√d = 1/4. There are eight blocks, so output projections are also divided by √16 = 4.
     "dense": (dict(), {"embedding": 1 / 4, "query": 1 / 4, "key": 1 / 4, "value": 1 / 4, "relative_key": 1 / 4,
                        "output": 1 / 4 / 4, "dense_ffn/up": 1 / 4, "dense_ffn/down": 1 / 8 / 4, "scale": 0,
                        "offset": 0}),  # a hidden width of 64
     "wide": (dict(flop_increase=4), {"wide_ffn/up": 1 / 4, "wide_ffn/down": 1 / 16 / 4, "dense_ffn/down": 1 / 8 / 4}),
-    # Experts of width 64/4: gated ones are experts of that width, of others four are parts of one of width 64.
+    # Experts have width 64/4. Gated experts use this width as fan-in; four experts without gates are parts of one of
+    # width 64.
     "gated": (dict(router="quantile", experts=2, granularity=4, router_scale=3.0),
               {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 3 / 4, "bias": 0}),
     "ungated": (dict(router="reinforce", experts=2, granularity=4),
                 {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5,
                  "router": 16 / 4}),
-    # SwiGLU has a width of 3d = 48, which 3 experts cut into 16 each.
+    # SwiGLU has width 3d = 48, so each of 3 narrow experts has 16.
     "swiglu": (dict(router="top_k", experts=2, granularity=3, activation="swiglu", output_norm=True),
                {"routed_ffn/up": 1 / 4, "routed_ffn/linear": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4,
                 "dense_ffn/linear": 1 / 4, "dense_ffn/down": 48**-0.5 / 4, "output_norm/scale": 0}),
@@ -515,8 +521,11 @@ def test_deviations_by_hand(backend, name):
 
 
 def check_added_losses(backend) -> None:
-    """What top_k adds to the loss, in loops: twice the balance loss and a quarter of the z-loss, as it is told to; and
-    its bias, which moves by a half towards those of both choices that have fewer than 3.5 of the 14 assignments."""
+    """Compute the additions of top_k to the loss in loops.
+
+    The loss has twice the balance loss and a quarter of the z-loss. The bias moves by a half towards experts whose
+    choices have fewer than 3.5 of the 14 assignments.
+    """
     config = build(
         configuration, "top_k", router="top_k", experts=4, k=2, balance_weight=2.0, z_weight=0.25, bias_rate=0.5
     )
@@ -546,7 +555,7 @@ def test_added_losses(backend):
 @pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
 @pytest.mark.parametrize("router", ["hash", "reinforce"])
 def test_parts_are_added_and_experts_averaged(backend, router):
-    """Two experts of three parts each: the gate of every part is 1/2."""
+    """For two experts of three parts each, the gate of every part is 1/2."""
     config = build(configuration, router, router=router, experts=4, k=2, granularity=3, d_model=12)
     params = {"router": np.eye(12), "baseline": {"hidden": np.ones((12, 1)), "out": np.ones(1)}}
     arrays = params, np.arange(60.0).reshape(5, 12), np.arange(5)[None]
@@ -559,8 +568,10 @@ def test_parts_are_added_and_experts_averaged(backend, router):
 @pytest.mark.asks("transformer.draw_noise")
 @pytest.mark.twin
 def test_noise(backend):
-    """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two
-    routed blocks, each token and each expert has its own; of so many float32 numbers few are equal by chance."""
+    """Check shapes and distributions: the mean of Gumbel noise is Euler's constant, and of uniforms 1/2.
+
+    Each of two routed blocks, each token and each expert has its own noise; few float32 numbers are equal by chance.
+    """
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
         config = build(backend.transformer, name, blocks=4)
         drawn = (
@@ -600,7 +611,7 @@ TABLES = {
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables(backend, kind):
-    """Both twins build the same table, in range and distinct within a row; without its numbers there is none."""
+    """Both twins build the same table, in range and distinct within a row; without its data it is an error."""
     fields = {"multi": dict(k=1), "bigram": dict(k=1, granularity=1)}.get(kind, {})
     fields = dict(router="hash", experts=3, k=2, granularity=2, hash=kind) | fields
     random, given = np.random.default_rng(3), {}
@@ -724,7 +735,7 @@ OTHERS = dict(
     granularity=2,
     experts=6,
 )
-"""Every option of a router at a value that is no default; of two one is."""
+"""Every option of a router at a value that is not its default, except for two."""
 
 TAKEN = {
     "dense": {"flop_increase"},
@@ -739,7 +750,7 @@ TAKEN = {
     "expert_choice": {"gate", "grouping", "group_size", "k"},
     "mixture_of_tokens": {"group_size", "temperature", "one_hot", "emit", "learned_temperature"},
 }  # fmt: skip
-"""By hand: the options that a router with one expert per token has. What needs another option too is not among them:
+"""Options of each router with one expert per token, by hand. Options that need another option are not listed:
 normalisation and sample_second of top_k (k = 2), groups_per_token (expert_groups), and groups in sequences of
 mixture_of_tokens (the masked objective)."""
 
@@ -749,7 +760,7 @@ mixture_of_tokens (the masked objective)."""
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("router", TAKEN)
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
-    """Each option alone, at a value that is not the default: taken, or an error that names it."""
+    """Each option alone, at another value than its default, is accepted or named in an error."""
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
     shared = set(routed) | ({"granularity", "layout", "output_norm", "shared_experts"} if routed else set())
     shared |= set() if router in ("dense", "hash") else {"router_scale"}
@@ -788,7 +799,7 @@ def test_what_is_not_allowed_is_named(backend, bad):
 
 @pytest.mark.asks(because="a configuration is no function")
 def test_what_a_default_stands_for(backend):
-    """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
+    """A bias replaces the balance loss; a rounded frequency is the fraction; filled-in values are accepted again."""
     for module in (backend.configuration, configuration):
         made = [module.ModelConfig(**SMALL, router="top_k", experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
         assert [config.balance_weight for config in made] == [0.01, 0.0]
@@ -803,7 +814,7 @@ def test_what_a_default_stands_for(backend):
 @pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.loss")
 @pytest.mark.slow
 def test_the_baseline_does_not_change_the_model(backend):
-    """In the default configuration: the gradient of all other weights is the same with and without its error."""
+    """In the default configuration, the baseline's error does not change the gradient of other weights."""
     gradients = []
     for weight in (0.01, 0.0):
         config = build(reference, "reinforce", baseline_weight=weight)

@@ -1,6 +1,6 @@
-"""What cannot be routed: logits that are not finite, and masks of experts that do not fit; the same of every router.
+"""Inputs that cannot be routed: non-finite logits and invalid expert masks, for every router.
 
-The reference raises. The fast twin, which cannot under jit, gives gates and losses that are NaN.
+The reference raises. The fast twin cannot raise under jit, so it returns NaN gates and losses.
 """
 
 import functools
@@ -44,17 +44,17 @@ ROUTERS = {
     "loss, tokens": ("loss",),
     "z": ("",),
 } | {name: ("gate",) for name, call in CALLS.items() if name == call.path and "logits" in call.arrays}
-"""What of a result is NaN where a logit is no number, by call."""
+"""The fields that are NaN for a NaN logit, by call."""
 
 
 def nan_in(backend, name: str, values: dict, **more) -> list[np.ndarray]:
-    """Return where the fields of `ROUTERS` are NaN."""
+    """Return the positions of NaN in the fields of `ROUTERS`."""
     found = ask(backend, name, values, "float32", **more)
     return [np.isnan(getattr(found, field) if field else found) for field in ROUTERS[name]]
 
 
 def refusal(name: str, values: dict, **more) -> str:
-    """Return the words of the reference's error."""
+    """Return the text of the reference's error."""
     with pytest.raises(ValueError) as error:
         public_functions()[CALLS[name].path](
             **{part: values[part] for part in CALLS[name].arrays}, **CALLS[name].options, **more
@@ -66,7 +66,7 @@ def refusal(name: str, values: dict, **more) -> str:
 @pytest.mark.twin
 @pytest.mark.parametrize("path, name", [(CALLS[name].path, name) for name in ROUTERS])
 def test_what_is_not_finite_is_nan_in_the_gates(backend, path, name):
-    """One entry of one token, and a whole column, as of an expert that is masked by −∞."""
+    """Test one entry of one token, and a whole column, as of an expert masked by −∞."""
     values = values_of(4, np.arange(E))
     for row, bad in itertools.product((2, slice(None)), (np.nan, np.inf, -np.inf)):
         z = values["logits"].copy()
@@ -90,7 +90,7 @@ def test_what_is_not_finite_is_nan_in_the_gates(backend, path, name):
     ],
 )
 def test_too_few_experts(backend, path, name):
-    """One line where the entries of a mask are known, NaN where it is traced."""
+    """A known mask gives one clear error, a traced mask NaN."""
     values, needed = values_of(4, np.arange(E)), CALLS[name].options.get("k", 2 if name == "gshard" else 1)
     bits = np.arange(E) < needed - 1
     message = refusal(name, values, expert_mask=bits)
@@ -121,7 +121,7 @@ def test_a_mask_that_does_not_fit_is_named(backend):
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router", "experts.routed_ffn")
 @pytest.mark.twin
 def test_a_choice_that_the_mask_leaves_out(backend):
-    """An error in the reference, in the fast twin a gate and an output that are NaN, of this token alone."""
+    """The reference raises; the fast twin returns a NaN gate and output for this token alone."""
     values, bits, name = values_of(6, np.arange(E)), np.arange(E) != 3, "sinkhorn, training False"
     held = reference.routers.sinkhorn.sinkhorn_router(values["logits"], 2, training=False)
     wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits only [0, 1, 2, 4, 5]"

@@ -15,7 +15,7 @@ from routelaws.reference import notation as reference
 
 
 def check_top_k_indices(backend, drawn: Logits, precision: str, jit: bool = True) -> None:
-    """The same floats in both twins, so the same indices: nothing is rounded on the way."""
+    """Both twins order the same floats, so indices must be equal."""
     for k in range(1, drawn.values.shape[1] + 1):
         found = run(backend, "notation.top_k_indices", precision, drawn.values, k=k, jit=jit)
         wanted = reference.top_k_indices(drawn.values, k)
@@ -31,7 +31,7 @@ def test_top_k_indices(backend, drawn, precision, jit):
 @pytest.mark.asks("notation.top_k_indices")
 @given(drawn=logits(families=("tied",)))
 def test_ties_go_to_the_lower_index(backend, drawn):
-    """Said without the reference: a stable order of Python's tuples, in which -0.0 equals 0.0."""
+    """Compare with a stable sort of Python's tuples, in which -0.0 equals 0.0."""
     for row in drawn.values:
         wanted = [index for _, index in sorted((-value, index) for index, value in enumerate(row.tolist()))]
         assert reference.top_k_indices(row[None], len(row))[0].tolist() == wanted
@@ -48,7 +48,7 @@ def test_canonical_zero(backend, drawn, precision, jit):
 
 
 ROWS_APART = Logits(np.array([[1000.0 - 300 * row, 999.0 - 300 * row] for row in range(7)]), "extreme", 1)
-"""No number is in reach of exp for all rows: each needs its own largest entry taken off."""
+"""exp overflows for some row with any common shift, so each row needs its own maximum."""
 
 
 @pytest.mark.asks("notation.softmax", "notation.log_sum_exp")

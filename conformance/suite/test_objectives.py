@@ -1,4 +1,4 @@
-"""The masked objective and padding, in the whole model: what is hidden, what is seen, and what must not matter."""
+"""The masked objective and padding in the whole model."""
 
 import math
 
@@ -21,7 +21,7 @@ IN_SEQUENCES = {
     "mixture of one token": ("mixture", dict(grouping="sequence", group_size=1)),
     "expert_choice in sequences": ("expert_choice in sequences", {}),
 }
-"""Groups within one sequence: models of the menu, and what is changed of them."""
+"""Groups within one sequence: models of the menu and their changed fields."""
 
 PLAIN = {name: (name, {}) for name in ("dense", *models.MODELS)}
 MENU = PLAIN | IN_SEQUENCES
@@ -29,24 +29,24 @@ LIKE_ANOTHER = (
     "wide", "hash of the position", "bigram hash", "quantile, G = 4", "reinforce", "mixture of one", "joint",
     "mixture with two temperatures",
 )  # fmt: skip
-"""Models to which padding is what it is to another one of the menu."""
+"""Models that treat padding like another model of the menu."""
 
 IN_GROUPS = ("expert_choice", "mixture")
 WITH_MASKED = (
     "dense", "wide above", "hash of the token before, k = 2, G = 2", "sinkhorn above, normed",
     "top_k with a bias, token order", "expert_choice", "mixture", *IN_SEQUENCES,
 )  # fmt: skip
-"""One of each way to see the other tokens of a batch."""
+"""One model for each way in which tokens of a batch interact."""
 
 
 def hidden_of(seed: int, length: int = models.LENGTH):
-    """Return which tokens of a small batch are hidden: [b, S]."""
+    """Return the hidden tokens of a small batch, [b, S]."""
     uniforms = np.random.default_rng([seed, 1]).random((models.BATCH, length))
     return reference.hidden_positions(uniforms, MASKED["mask_rate"])
 
 
 def check_hidden_positions(backend, uniforms, rate: float) -> None:
-    """As the reference, and as the definition says: ties go to the lower index."""
+    """Compare with the reference and the definition: ties go to the lower index."""
     found = np.asarray(run(backend, "transformer.hidden_positions", "float32", uniforms, mask_rate=rate))
     assert_same(found, reference.hidden_positions(uniforms, rate), what=f"hidden of {uniforms}, rate {rate}")
     number = max(1, math.floor(rate * uniforms.shape[1] + 0.5))
@@ -59,7 +59,7 @@ def check_hidden_positions(backend, uniforms, rate: float) -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 8)])
 @given(data=st.data(), rate=st.sampled_from([0.01, 0.15, 0.5, 0.9, 1.0]))
 def test_hidden_positions(backend, shape, data, rate):
-    """Few values, so that there are ties."""
+    """Draw few values, so that there are ties."""
     cells = st.integers(0, 3).map(lambda quarter: quarter / 4)
     size = math.prod(shape)
     uniforms = np.array(data.draw(st.lists(cells, min_size=size, max_size=size))).reshape(shape)
@@ -67,9 +67,10 @@ def test_hidden_positions(backend, shape, data, rate):
 
 
 def check_both_directions(backend, length: int) -> None:
-    """Against the reference; and a sequence read backwards, with the signs of the distances turned, is the same.
+    """Compare with the reference, and with a reversed sequence with negative distances.
 
-    The sine of a distance changes its sign with it and the cosine does not; sines are the first half of a sinusoid.
+    The sine of a distance changes its sign with the distance and the cosine does not; sines are the first half of a
+    sinusoid.
     """
     random = np.random.default_rng(length)
     d, heads, kqv = 8, 2, 3
@@ -103,7 +104,7 @@ def test_the_masked_objective(backend, name):
 
 
 def check_hidden_is_not_seen(backend, name: str) -> None:
-    """Other tokens under the same cover: the same logits, and another loss."""
+    """Other tokens at the hidden positions give the same logits and another loss."""
     base, own = MENU[name]
     changes = own | MASKED
     config = models.build(reference, base, **changes)
@@ -145,15 +146,15 @@ def test_groups_within_a_sequence_do_not_depend_on_the_batch(backend, name):
 
 
 RAGGED = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]], bool)
-"""Real tokens of a small batch: padding on the right, on the left, and a single token. Positions 1 to 4 have groups of
-real and padded tokens."""
+"""Real tokens of a small batch: padding on the right, on the left, and a single token. The groups of positions 1 to 4
+mix real and padded tokens."""
 
 ONE_EMPTY = np.array([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
-"""A sequence without a token, and the last two positions without one in any."""
+"""One sequence is all padding, and so are the last two positions of every sequence."""
 
 
 def check_padded_model(backend, name: str, mask, masked: bool) -> None:
-    """Everything that the loss returns and its gradient, with padding."""
+    """Compare the loss, all its parts and its gradient, with padding."""
     base, own = MENU[name]
     more = dict(MASKED, hidden=hidden_of(13)) if masked else {}
     models.check_model(backend, base, 13, mask=mask, **own, **more)
@@ -182,7 +183,7 @@ def test_padding_of_the_masked_objective(backend, name):
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "routed_block.decide")
 @pytest.mark.parametrize("name", ["GShard", "top_k with a bias, token order"])
 def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
-    """Of one routed block: balance and z loss of the real tokens alone, and the bias for the next batch."""
+    """In one routed block, balance loss, z-loss and the next bias count the real tokens alone."""
     more = dict(balance_weight=1.0, z_weight=0.5)
     config = models.build(reference, name, **more)
     params, tokens, noise, _ = models.draw(config, 15)
@@ -213,18 +214,18 @@ def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
 
 
 ADDED = 3
-"""Padded positions that are added to a batch."""
+"""Number of padded positions added to a batch."""
 
 
 def with_padding(values, on_the_left: bool, fill, axis: int = 1):
-    """Return values [.., S, ...] with `ADDED` more positions on an axis."""
+    """Return values [.., S, ...] with `ADDED` more positions along an axis."""
     ends = [(0, 0)] * np.ndim(values)
     ends[axis] = (ADDED, 0) if on_the_left else (0, ADDED)
     return np.pad(values, ends, constant_values=fill)
 
 
 def check_padding_changes_nothing(backend, name: str, on_the_left: bool, training: bool) -> None:
-    """A batch with padded positions against the reference on the batch without them."""
+    """Compare a batch with padded positions with the reference on the batch without them."""
     base, own = MENU[name]
     config = models.build(reference, base, **own)
     params, tokens, noise, table = models.draw(config, 14)
@@ -260,13 +261,13 @@ def check_padding_changes_nothing(backend, name: str, on_the_left: bool, trainin
 
 
 FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the position", "bigram hash")
-"""Hashes that count from the start of a row: padding on the left moves it."""
+"""Hashes that count from the start of a row, which padding on the left moves."""
 
 
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
 @models.each_of(("reinforce with everything",), ("reinforce with everything", *FROM_THE_START))
 def test_padding_on_the_right_changes_nothing(backend, name):
-    """Also for a reward that sums what comes later: padding comes later, and is in no reward."""
+    """Rewards that sum later rewards exclude padding, too."""
     check_padding_changes_nothing(backend, name, False, True)
 
 
@@ -274,7 +275,7 @@ def test_padding_on_the_right_changes_nothing(backend, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["base, k = 2, G = 2", "expert_choice in sequences", "GShard"])
 def test_padding_changes_no_evaluation(backend, name):
-    """Of routers that are trained in another way than they are evaluated."""
+    """Test routers whose evaluation differs from training."""
     check_padding_changes_nothing(backend, name, False, False)
 
 

@@ -1,7 +1,6 @@
-"""Types and shapes of what routers return under every option, in float64 too: nothing is computed, only traced.
+"""Types and shapes of the results of routers under every option, in float64 too, by tracing.
 
-Other tests compare values. Whether an index is 32 bits wide where 64 are allowed, and a gate no wider than its logits,
-no value shows.
+Tests of values cannot show whether an index has 32 bits where 64 are allowed, or a gate is wider than its logits.
 """
 
 import functools
@@ -16,7 +15,7 @@ from routelaws.conformance.suite.test_records import ROUTERS, cases, is_array
 
 
 def traced(value, dtype: str):
-    """Return what stands for an array, or for a tree of arrays, while a function is traced."""
+    """Return a placeholder for an array, or a tree of arrays, in a traced function."""
 
     def shape(leaf):
         kind = {"f": dtype, "i": "int32"}.get(np.asarray(leaf).dtype.kind, "bool")
@@ -30,12 +29,12 @@ def traced(value, dtype: str):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("path", ROUTERS)
 def test_types_and_shapes_of_each_router(backend, path, dtype):
-    """One option at a time, with a mask and a held choice, and without."""
+    """Test one option at a time, with and without a mask and a held choice."""
     router = operator.attrgetter(path)(backend)
     with jax.enable_x64(dtype == "float64"):
         for case in (case for case in cases(path) if case.changed <= 1):
             given = {name: value for name, value in case.arguments.items() if value is not None}
-            known = {"expert_mask"} if "capacity_factor" in given else set()  # its entries decide the shape
+            known = {"expert_mask"} if "capacity_factor" in given else set()  # the shape depends on its entries
             arrays = {n: v for n, v in given.items() if n not in known and (is_array(v) or n == "held")}
             call = functools.partial(router, **{n: v for n, v in given.items() if n not in arrays})
             found = jax.eval_shape(call, **{n: traced(v, dtype) for n, v in arrays.items()})

@@ -1,6 +1,6 @@
-"""Parts that other tests only reach through what is built of them: each is called by its name and compared by value.
+"""Parts that other tests reach only indirectly: each is called by name and compared by value.
 
-Whoever has such a part is asked for it here; what it says of wrong input is asked of our own twin, elsewhere.
+Errors for wrong input are tested only for our own twin, elsewhere.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ ROUTED_BLOCKS = {
     (6, 0.5): 3, (8, 1): 8, (12, 0.25): 3, (6, 1 / 3): 2, (6, 0.3333333333333333): 2, (6, 0.3333): 2, (24, 0.1667): 4,
     (12, 0.0833): 1, (1, 1.0): 1,
 }  # fmt: skip
-"""By hand: R is 1/2, 1, 1/4, 1/3 (three times, less and less of it), 1/6, 1/12, 1."""
+"""By hand: R is 1/2, 1, 1/4, 1/3 (three times, with fewer digits), 1/6, 1/12, 1."""
 
 
 def check_routed_blocks(backend) -> None:
-    """A whole number, also where R is rounded."""
+    """The result is an integer, also for a rounded R."""
     for (num_blocks, frequency), wanted in ROUTED_BLOCKS.items():
         found = backend.accounting.routed_blocks(num_blocks, frequency)
         assert reference.accounting.routed_blocks(num_blocks, frequency) == wanted
@@ -47,7 +47,7 @@ def test_routed_blocks(backend):
 
 
 def check_good_quantities(backend) -> None:
-    """One of each name, with N and E where it needs them: it comes back as it is."""
+    """Each name, with N and E if it needs them, is returned unchanged."""
     module = backend.laws.uncertainty
     for name, place in uncertainty.PLACE.items():
         N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
@@ -63,7 +63,7 @@ def test_check_quantity(backend):
 
 
 def check_finite_values(backend) -> None:
-    """What is finite comes back with its shape: a table, an empty one, a lone number, the largest and smallest."""
+    """Finite values are returned with their shape: a table, an empty one, a single number, the largest and smallest."""
     precision = precisions_of(backend)[0]
     largest = np.finfo(precision).max
     for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 2)), np.array(2.5), np.array([-0.0, largest, -largest])):
@@ -115,7 +115,7 @@ def test_chosen_gates(backend, drawn, precision, form):
 
 
 def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
-    """Log-probabilities within rounding; for the sigmoid the logits themselves."""
+    """Log-probabilities agree up to rounding; for the sigmoid they are the logits."""
     z, path = drawn.values, "routers.expert_choice.selection_scores"
     what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
     assert_same(run_varied(backend, path, precision, z, score="sigmoid"), z, what=f"{what}, sigmoid")
@@ -136,13 +136,13 @@ def both(backend, name: str, **changes):
 
 
 def given_besides(noise, table, **more) -> dict:
-    """Return what the first router of a model is given besides weights and tokens, where it is given that."""
+    """Return the noise or table that the first router of a model needs."""
     more |= {"noise": None if noise is None else noise[0], "table": table}
     return {key: value for key, value in more.items() if value is not None}
 
 
 def one_router(params: dict) -> dict:
-    """Return what the first router of a model decides with."""
+    """Return the parameters of the first router of a model."""
     routed = params["routed_ffn"]
     found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "router_bias", "bias")}
     if "baseline" in routed:
@@ -151,7 +151,7 @@ def one_router(params: dict) -> dict:
 
 
 def check_block(backend, name: str, training: bool) -> None:
-    """One routed block, and its router alone, with the weights of a small model."""
+    """Compare one routed block, and its router alone, with the weights of a small model."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, noise, _ = models.draw(config, 16)
@@ -189,14 +189,14 @@ TIGHT = {
     "base, k = 2, G = 2": dict(capacity_factor=0.7), "sinkhorn, k = 4, G = 2": dict(capacity_factor=0.7),
     "quantile, G = 4": dict(capacity_factor=0.7), "reinforce": dict(capacity_factor=0.7),
 }  # fmt: skip
-"""Room for fewer than ask, so that it matters who asks."""
+"""Capacities below the number of assignments, so the order matters."""
 
 BLOCKS = [name for name, fields in models.MODELS.items() if "router" in fields and "sequences" not in name]
 SLOWLY = ("mixture with two temperatures", "sinkhorn above, normed", "fine-grained")
 
 
 def check_padded_block(backend, name: str) -> None:
-    """One routed block in training with padded tokens: all that a real token, or a sum over them, gets of it."""
+    """In training with padding, compare the results of real tokens in one routed block, and sums over them."""
     precision, mask = precisions_of(backend)[0], RAGGED
     config, own = both(backend, name, **TIGHT.get(name, {}))
     params, tokens, noise, table = models.draw(config, 16)
@@ -238,7 +238,7 @@ HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bi
 
 
 def check_held(backend, name: str) -> None:
-    """A router that is given another selection, that of other tokens, keeps it."""
+    """A router keeps a held selection of other tokens."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, noise, table = models.draw(config, 17)
@@ -286,7 +286,7 @@ def test_a_selection_is_held(backend, name):
 
 
 def check_evaluation(backend, name: str) -> None:
-    """What a router decides in evaluation: no noise, nothing to add to the loss, a bias that stays."""
+    """In evaluation a router has no noise, adds nothing to the loss, and keeps its bias."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, _, table = models.draw(config, 18)
@@ -313,7 +313,7 @@ def test_decisions_in_evaluation(backend, name):
 
 
 def check_held_credit(backend) -> None:
-    """The loss with rewards and advantages of other weights: they count as they are given."""
+    """The loss uses the given rewards and advantages, which are from other weights."""
     precision, name = precisions_of(backend)[0], "reinforce"
     config, own = both(backend, name, policy_weight=1.0)
     (params, tokens, noise, _), (others, *_) = (models.draw(config, seed) for seed in (19, 20))
@@ -353,7 +353,7 @@ FILLED = [
 
 
 def check_filled_in(backend, fields: dict) -> None:
-    """What a configuration makes of the fields that are not given."""
+    """Compare the values of fields that are not set."""
     given = dict(vocab_size=13, d_model=24, heads=2, blocks=4) | fields
     wanted, found = (room.configuration.ModelConfig(**given) for room in (reference, backend))
     for field in dataclasses.fields(wanted):
@@ -363,6 +363,6 @@ def check_filled_in(backend, fields: dict) -> None:
 
 @pytest.mark.asks(because="a configuration is no function")
 def test_what_a_configuration_fills_in(backend):
-    """The width of a head, capacity, gate, normalisation, the weight of balancing and the size of a group."""
+    """Test the width of a head, capacity, gate, normalisation, balance weight and group size."""
     for fields in FILLED:
         check_filled_in(backend, fields)

@@ -1,9 +1,8 @@
-"""The whole model and its training loss, held to `plain`: a third program, in lists and floats, written from formulas.
+"""Compare the whole model and its training loss with `plain`, a third implementation in lists and floats.
 
-Elsewhere the backend is held to the reference. A mistake that both of them have is seen here only, so the reference is
-held to `plain` too (`tests/test_plain.py`). Weights are far from their initial values: scales of norms are not 1,
-offsets not 0, and H kqv, d and kqv are all different. Every case has its experts chosen by a margin (again see there),
-so that a backend routes for itself in float32 and has to find the same model.
+Only these tests find a mistake that the backend and the reference share; `tests/test_plain.py` compares the reference
+with `plain`, too. Weights are far from their initial values: scales are not 1, offsets not 0, and H kqv, d and kqv all
+differ. Experts are chosen by a margin, so a backend in float32 must find the same model with its own routing.
 """
 
 import functools
@@ -101,7 +100,7 @@ IN_TRAINING = (
     *MISSING,
 )  # fmt: skip
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
-"""What `make test` compiles; the rest waits for `make test-all`."""
+"""Compiled in `make test`; `make test-all` compiles the others."""
 
 SEEDS = {
     "top 2, G = 2, sigmoid, drops the least": 2,
@@ -109,18 +108,18 @@ SEEDS = {
     "expert choice in a sequence": 2,
     "padding, masked, S-BASE": 2,
 }
-"""Where the draw of seed 0 stands on an edge."""
+"""Other seeds for models in which seed 0 gives near ties."""
 
 LENGTH = 4
 
 
 class Batch(NamedTuple):
-    """A model, its weights, and what its loss is given."""
+    """A model, its weights, and the arguments of its loss."""
 
     name: str
     params: dict  # arrays, exact in float32
     tokens: np.ndarray
-    given: dict  # noise, table, hidden, mask: those that the model needs
+    given: dict  # noise, table, hidden and mask, if the model needs them
 
 
 def weights(fields: dict, random: np.random.Generator) -> dict:
@@ -136,15 +135,15 @@ def weights(fields: dict, random: np.random.Generator) -> dict:
 
 
 def in_float32(values: np.ndarray) -> np.ndarray:
-    """Return float64 numbers that float32 has too."""
+    """Return float64 numbers that are exact in float32."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def batch(name: str, seed: int | None = None) -> Batch:
-    """Return a model of `MODELS` with its weights and a batch of two sequences, or four where they are grouped.
+    """Return a model of `MODELS` with its weights and a batch of two sequences, or four for grouped routers.
 
-    No token stands twice in a sequence, or first in two of them: two equal tokens after equal ones are one to a router,
-    and rounding would decide which of them an expert takes.
+    No token occurs twice in a sequence or first in two sequences: a router cannot distinguish equal tokens with equal
+    predecessors, and rounding would decide between them.
     """
     fields, random = MODELS[name], np.random.default_rng(SEEDS.get(name, 0) if seed is None else seed)
     config, number = settings(**fields), 4 if fields.get("router") in ("expert_choice", "mixture_of_tokens") else 2
@@ -179,12 +178,12 @@ def expected(name: str, training: bool):
 
 
 def taken(drawn: Batch, training: bool) -> dict:
-    """Return what a loss is given: noise in training alone."""
+    """Return the arguments of a loss, with noise in training alone."""
     return {name: value for name, value in drawn.given.items() if training or name != "noise"}
 
 
 def check_model(backend, name: str, training: bool, precision: str) -> None:
-    """Losses, logits, what is dropped and the next bias: all from the backend's own routing."""
+    """Compare losses, logits, drops and the next bias for the backend's own routing."""
     drawn, wanted = batch(name), expected(name, training)
     found = run(
         backend,
@@ -234,7 +233,7 @@ def test_loss_and_logits_in_float64(backend, name, training):
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_have_the_shapes_and_deviations(backend, name):
-    """And the same names in the same nesting."""
+    """Names and nesting are equal, too."""
     found = backend.transformer.parameter_shapes(backend.transformer.ModelConfig(**MODELS[name]))
     found, wanted = flat(found), flat(initial.weights(settings(**MODELS[name])))
     assert found.keys() == wanted.keys(), name

@@ -1,4 +1,4 @@
-"""Quantile balancing: the step to rounding, the bound that every bias proves, and where the steps lead."""
+"""Quantile balancing: the step up to rounding, the bound of every bias, and the end of many steps."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def draw_bias(drawn: Scores, seed: int) -> np.ndarray:
 
 
 def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_steps: int) -> None:
-    """The step: order statistics move no more than what they are taken of, so errors add up and never jump."""
+    """Compare the step; order statistics move at most as much as their inputs, so errors add up without jumps."""
     k = min(k, drawn.values.shape[1])
     bias = draw_bias(drawn, seed)
     found = run(backend, BIAS, precision, drawn.values, bias, k=k, num_steps=num_steps)
@@ -43,7 +43,7 @@ def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
 
 
 def check_descent(backend, drawn: Scores, k: int) -> None:
-    """No step raises the bound, and the bound holds: at k = 1 it is never below the optimum of BASE."""
+    """No step raises the bound, and the bound holds: at k = 1 it is at least the optimum of BASE."""
     values, num_experts = drawn.values, drawn.values.shape[1]
     k = min(k, num_experts)
     bias, before = np.zeros(num_experts), np.inf
@@ -89,7 +89,7 @@ def test_descent(backend, drawn, k):
 
 
 def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate: str) -> None:
-    """Selection by logits less bias; everything else by that selection, gates by the logits alone."""
+    """Check the selection by logits minus bias; then all other fields for it, with gates from the logits alone."""
     values, bias = drawn.values, draw_bias(drawn, seed)
     k = min(k, values.shape[1])
     found = run(backend, ROUTER, precision, values, bias, k=k, gate=gate)
@@ -110,7 +110,7 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
 
 
 def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precision: str, what: str) -> None:
-    """A choice that rounding admits, and each other field of it."""
+    """Check an admissible choice and each other field for it."""
     margin = UNIT[precision] * (np.abs(values).max() + np.abs(bias).max())
     assert_admissible_top_k(found.expert, values - bias, margin, what=what)
     own, unit = fixed_router(np.asarray(found.expert), values.shape[1]), UNIT[precision] * len(values)
@@ -122,7 +122,7 @@ def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precis
 
 
 def check_gates(found, values: np.ndarray, gate: str, precision: str, what: str) -> None:
-    """The gates of the experts that a routing has, by the test's own formula."""
+    """Check the gates of a routing's experts by a separate formula."""
     with np.errstate(over="ignore"):
         e = np.exp(values - values.max(axis=1, keepdims=True))
         activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
@@ -165,7 +165,7 @@ def gate_sum(point, weights, router, k, gate):
 
 
 def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
-    """Gradient of the gates through autodiff = central difference with the selection held; none reaches the bias."""
+    """Compare the gates' autodiff gradient with central differences at a held selection; the bias has gradient 0."""
     drawn = draw_scores("random", (13, 3), 1.0, seed)
     random = np.random.default_rng(seed)
     point = {"logits": drawn.values, "bias": draw_bias(drawn, seed)}
@@ -197,7 +197,7 @@ def bias_sum(point, weights, step):
 
 
 def check_no_gradient_through_the_step(backend) -> None:
-    """The new bias depends on the scores, and autodiff must not know it."""
+    """The new bias depends on the scores but has gradient 0 in autodiff."""
     drawn = draw_scores("random", (8, 2), 1.0, 0)
     point = {"scores": drawn.values, "bias": draw_bias(drawn, 1)}
     found = gradient(bias_sum, point, np.array([1.0, 2.0]), step=backend.routers.quantile.quantile_bias)
@@ -211,7 +211,7 @@ def test_no_gradient_through_the_step(backend):
 
 
 def check_shards(backend) -> None:
-    """Over devices: the mean of the biases of the parts, step by step; and one load for all of them."""
+    """Across devices, the bias is the mean of the parts' biases after each step, and the load is common."""
     values, bias = draw_scores("random", (16, 4), 1.0, 3).values, np.zeros(4)
     module, parts = backend.routers.quantile, jnp.asarray(values.reshape(4, 4, 4), jnp.float32)
 

@@ -1,8 +1,8 @@
-"""Every field of what every router returns, for every combination of its options, with padding and with a choice held.
+"""Every field of every router's result, for every combination of options, with padding and held choices.
 
-All on one group whose choices are clear: no two numbers that a router compares are near each other, so each field is
-unique and has to be the reference's. The sigmoids of some logits are 1e-8 and 1e-26, beside biases of 12: a small
-number added to a sum of gates shows there, and so does a gate that was taken from a biased score.
+All tests use one group with clear choices: no two compared numbers are close, so each field is unique and must equal
+the reference's. Some sigmoids are 1e-8 and 1e-26 with biases of 12, so an epsilon in a sum of gates, or a gate from a
+biased score, shows.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ OTHERS = {
     "routers.reinforce.policy_terms": "a loss, test_reinforce.py",
     "routers.sinkhorn.sinkhorn_plan": "stops by its data, test_sinkhorn.py",
 }
-"""Functions that return a record and do not route, with what else compares them."""
+"""Functions that return a record and do not route, with the tests that compare them."""
 
 ROUTERS = tuple(
     path
@@ -36,7 +36,7 @@ ROUTERS = tuple(
     if path.startswith("routers.") and path not in OTHERS
     if hasattr(typing.get_type_hints(function).get("return"), "_fields")
 )
-"""All others of `routers` that return a record; a new one is among them by itself."""
+"""All other functions of `routers` that return a record, new ones included."""
 
 LOGITS = np.array(
     [
@@ -91,10 +91,10 @@ VALUES = {
     "mask": (None, MASK),
     "held": (None, True),
 }
-"""What each parameter of a router can be, by its name or, where routers differ, by the router's before it."""
+"""Values of each parameter of a router, by its name, or by router and name if routers differ."""
 
 INPUTS = ("logits", "token_ids", "num_experts", "table", "expert", "params", "x")
-"""What is no option."""
+"""Parameters that are not options."""
 
 PER_TOKEN, PER_EXPERT = ("logits", "token_ids", "expert", "x", "uniforms", "gumbel"), ("logits", "bias", "gumbel")
 
@@ -104,19 +104,19 @@ def is_array(value) -> bool:
 
 
 def menu_of(path: str, name: str) -> tuple:
-    """Return what a parameter of a router can be."""
+    """Return the values of a parameter of a router."""
     menu = VALUES.get(f"{path.rpartition('.')[2]}.{name}", VALUES.get(name))
     assert menu, f"{path}: say in VALUES of test_records.py what {name} can be"
     return menu
 
 
 class Case(NamedTuple):
-    """One call of a router, and what the reference answers."""
+    """One call of a router and the reference's result."""
 
-    given: dict  # from the menus
-    arguments: dict  # with a choice to hold, and padding
+    given: dict  # values from the menus
+    arguments: dict  # all arguments, with the held choice and the padding
     wanted: tuple
-    changed: int  # how many options, mask and held apart, are not the first of their menu
+    changed: int  # number of options, without mask and held, at another value than the first
 
     def __str__(self):
         options = {name: value for name, value in self.given.items() if name not in INPUTS and value is not None}
@@ -125,15 +125,15 @@ class Case(NamedTuple):
 
 @functools.cache
 def cases(path: str) -> tuple[Case, ...]:
-    """Return every call that the reference takes: the product of the menus of all parameters."""
+    """Return every call that the reference accepts: the product of the values of all parameters."""
     router, found = public_functions()[path], []
     menus = {name: menu_of(path, name) for name in defaults_of(path)}
     for values in itertools.product(*menus.values()):
         given = dict(zip(menus, values, strict=True))
         changed = sum(given[name] is not menus[name][0] for name in menus if name not in (*INPUTS, "mask", "held"))
-        with contextlib.suppress(ValueError):  # options that do not go together
+        with contextlib.suppress(ValueError):  # incompatible options
             arguments = padded(given)
-            if given.get("held"):  # the choice of other logits, so that to ignore it is wrong
+            if given.get("held"):  # the choice of other logits, so ignoring it is wrong
                 scored = "logits" if "logits" in arguments else "x"
                 other = {scored: -arguments[scored], "held": None}
                 arguments["held"] = router(**arguments | other)
@@ -142,7 +142,7 @@ def cases(path: str) -> tuple[Case, ...]:
 
 
 def padded(arguments: dict) -> dict:
-    """Return the arguments with what is no number, or no index, of padded tokens and masked experts."""
+    """Return the arguments with NaN or invalid indices for padded tokens and masked experts."""
     found = {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     for mask, names, where in (("mask", PER_TOKEN, ~MASK), ("expert_mask", PER_EXPERT, (..., ~EXPERT_MASK))):
         for array in (found[name] for name in names if found.get(mask) is not None and found.get(name) is not None):
@@ -151,14 +151,14 @@ def padded(arguments: dict) -> dict:
 
 
 def check_record(backend, path: str, case: Case, precision: str) -> None:
-    """Each field: indices and counts exactly, floats to their rounding."""
+    """Compare each field: indices and counts exactly, floats up to rounding."""
     given = {name: value for name, value in case.arguments.items() if value is not None}
     if "held" in given:
         given["held"] = getattr(backend.notation, type(given["held"]).__name__)(*given["held"])
     arrays = [value for name, value in given.items() if name not in options_of(path) and is_array(value)]
     static = {name: value for name, value in given.items() if isinstance(value, int | float | str)}
     traced = {name: value for name, value in given.items() if name in options_of(path) and name not in static}
-    # How many tokens an expert chooses depends on the entries of the mask, which a compiled function does not know.
+    # The number of tokens of an expert depends on the mask, which a compiled function does not know.
     call = functools.partial(run, jit=False) if {"capacity_factor", "expert_mask"} <= given.keys() else run_varied
     found = call(backend, path, precision, *arrays, traced=traced, **static)
     unit = UNIT[precision] * (4 + 2 * np.abs(LOGITS).max())
@@ -172,7 +172,7 @@ def check_record(backend, path: str, case: Case, precision: str) -> None:
 
 
 def check_records(backend, path: str, most: float) -> None:
-    """All calls with at most so many options changed that the backend offers; skip the test where it offers none."""
+    """Test all offered calls with at most this many changed options; skip the test if there are none."""
     precision, chosen, left_out = precisions_of(backend)[0], [case for case in cases(path) if case.changed <= most], []
     for case in chosen:
         try:
@@ -190,7 +190,7 @@ def compiles(backend) -> bool:
 @pytest.mark.asks(because="its parameter names the router")
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_field(backend, path):
-    """Every combination of options; where loops are compiled anew in each call, every option by itself."""
+    """Test every combination of options; every option separately if each call compiles loops."""
     check_records(backend, path, 1 if compiles(backend) else math.inf)
 
 
@@ -198,6 +198,6 @@ def test_every_field(backend, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_combination(backend, path):
-    """Of three options at once where there are thousands: every call is a program, and memory holds them all."""
+    """Test three options at once if there are thousands of combinations, because memory holds all compiled programs."""
     if compiles(backend):
         check_records(backend, path, 3 if len(cases(path)) > 1000 else math.inf)

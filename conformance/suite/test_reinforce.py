@@ -1,6 +1,6 @@
-"""RL-R: policy, draw and log-probability by their formulas, the loss with `held_advantage`, and what is unbiased.
+"""RL-R: policy, draw and log-probability by formula, the loss with `held_advantage`, and unbiased estimates.
 
-The expectation of the estimator is a sum over all draws of experts, with rewards from a table: nothing is sampled.
+The expectation of the estimator is a sum over all draws of experts, with rewards from a table, without sampling.
 """
 
 import functools
@@ -46,7 +46,7 @@ ROUTER, POLICY, LOG_PROBABILITY, ENTROPY, TERMS, VALUE, TO_GO = (
     )
 )
 SHAPES = ((7, 4),)
-"""A number of tokens that the experts do not divide."""
+"""(T, E); E does not divide T."""
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -59,13 +59,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T], the error of a logarithm of a probability of each token: u per unit of what it is made of."""
+    """Return [T], the error of the logarithm of a probability of each token: u per unit of its terms."""
     spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1)
     return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1))
 
 
 def clear_nucleus(z: np.ndarray, nucleus: float) -> float:
-    """Return a nucleus near the one given that no partial sum of probabilities comes near, so that both twins agree."""
+    """Return a nucleus near the given one that is far from every partial sum of probabilities."""
     sums = np.cumsum(np.sort(np.exp(reference.log_policy(z)), axis=1)[:, ::-1], axis=1)
     near = 2 * BOUNDS["reinforce.policy"].limit * unit_of(z, "float32").max()
     while nucleus < 1 and np.abs(sums - nucleus).min() <= near:
@@ -79,12 +79,12 @@ def noise(shape: tuple, seed: int) -> np.ndarray:
 
 
 def random_experts(z: np.ndarray, k: int, nucleus: float, seed: int) -> np.ndarray:
-    """Return [T, k], drawn by the reference."""
+    """Return experts [T, k] drawn by the reference."""
     return reference.reinforce_router(z, k, gumbel=noise(z.shape, seed), nucleus=nucleus).expert
 
 
 def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None:
-    """Who is in the nucleus, the logarithm of the policy, and its entropy."""
+    """Check members of the nucleus, the logarithm of the policy, and its entropy."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     what = f"log_policy, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
@@ -106,7 +106,7 @@ def test_policy(backend, drawn, precision, nucleus):
 
 
 def check_nucleus_of_ties(backend) -> None:
-    """Equal probabilities are exact in every precision, so the lower indices are in; the last is in at 1."""
+    """Equal probabilities are exact in every precision: lower indices are in the nucleus, and the last one at 1."""
     z = np.array([[0.0, -0.0, 0.0, -0.0], [-0.0, 2.0, 0.0, 2.0], [-0.0, 0.0, -900.0, -900.0]])[[0, 1, 2, 2, 1, 0, 0]]
     for k, nucleus, wanted in (
         (1, 0.5, [[1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]]),
@@ -130,7 +130,7 @@ def test_nucleus_of_ties(backend):
 def check_router(
     backend, drawn: Logits, precision: str, nucleus: float, seed: int, *, greedy: bool = False, jit: bool = False
 ) -> None:
-    """The draw as far as rounding leaves it open, the constant gate, the policy as plan, and the selection held."""
+    """Check the draw up to rounding, the constant gate, the policy in the plan, and the held selection."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     gumbel = None if greedy else noise(z.shape, seed)
@@ -184,14 +184,14 @@ def test_router_in_float64(backend, drawn, nucleus, seed, greedy):
 )
 @pytest.mark.parametrize("shape", OTHERS)
 def test_other_shapes(backend, shape):
-    """All experts chosen: any order of them is a draw."""
+    """With all experts chosen, every order is a draw."""
     z = np.random.default_rng(0).standard_normal(shape).astype(np.float32).astype(float)
     check_router(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
     check_terms(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
 
 
 def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float, seed: int) -> None:
-    """Step by step without replacement; −∞ for an expert that the nucleus leaves out."""
+    """Compare step by step without replacement; −∞ for an expert outside the nucleus."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     what = f"log_probability, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
@@ -199,7 +199,7 @@ def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float
     found = run_varied(backend, LOG_PROBABILITY, precision, z, expert, nucleus=nucleus)
     wanted = reference.log_probability(z, expert, nucleus)
     assert_close_bounded("reinforce.log_probability", found, wanted, k * unit_of(z, precision), what=what)
-    last = reference.log_policy(z, 1, nucleus).argmin(axis=1)[:, None]  # the first of those outside, if any
+    last = reference.log_policy(z, 1, nucleus).argmin(axis=1)[:, None]  # the first expert outside, if any
     outside = reference.log_probability(z, last, nucleus) == -np.inf
     found = run_varied(backend, LOG_PROBABILITY, precision, z, last, nucleus=nucleus)
     assert_same(np.asarray(found) == -np.inf, outside, what=f"{what}: outside")
@@ -214,7 +214,7 @@ def test_log_probability(backend, drawn, precision, nucleus, seed):
 
 
 def check_one_expert(backend) -> None:
-    """With one expert there is nothing to choose: the logarithm of 1, and no gradient."""
+    """With one expert the log-probability is log 1 and has no gradient."""
     z, expert, reward = np.array([[3.0], [-0.0], [-80.0]]), np.zeros((3, 1), int), np.array([-1.0, -2.0, -0.5])
     assert_same(run(backend, LOG_PROBABILITY, "float32", z, expert), np.zeros(3), what="log_probability, one expert")
     assert_same(reference.log_probability(z, expert), np.zeros(3), what="reference, log_probability, one expert")
@@ -229,7 +229,7 @@ def test_one_expert(backend):
 
 
 def share_of(row: np.ndarray, chosen: tuple) -> float:
-    """Return the probability of drawing these experts one after the other, as one would on paper."""
+    """Return the probability of drawing these experts in order, by the definition."""
     weights, share = np.exp(row), 1.0
     for e in chosen:
         share *= weights[e] / weights.sum()
@@ -238,7 +238,7 @@ def share_of(row: np.ndarray, chosen: tuple) -> float:
 
 
 def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
-    """How often each ordered choice is drawn, beside its probability: each count and their sum of squares."""
+    """Compare the count of each ordered choice, and the sum of squares, with the probabilities."""
     row, num_draws = np.log([1.0, 3.0, 2.0, 0.5]), 30_000
     z = np.tile(row, (num_draws, 1)).astype(np.float32).astype(float)
     found = run_varied(backend, ROUTER, "float32", z, traced={"gumbel": noise(z.shape, seed)}, k=k, nucleus=nucleus)
@@ -276,13 +276,13 @@ def draw_terms(z: np.ndarray, seed: int) -> dict:
 
 
 WEIGHTS = dict(policy_weight=1.5, baseline_weight=0.25, entropy_weight=0.5, balance_weight=2.0)
-"""All different, so that none can stand for another."""
+"""All different, so an exchange shows."""
 
 
 def check_terms(
     backend, drawn: Logits, precision: str, nucleus: float, seed: int, *, jit: bool = False, **traced
 ) -> None:
-    """Each term by its formula, their weighted sum, and the advantage that was used."""
+    """Compare each term with its formula, their weighted sum, and the advantage."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     expert, more = random_experts(z, k, nucleus, seed), draw_terms(z, seed)
@@ -323,7 +323,7 @@ def test_terms(backend, drawn, precision, nucleus, seed, held):
 
 
 def check_hand_made_terms(backend) -> None:
-    """Four tokens, two experts, π = 1/4 and 3/4; every number by hand, default weights."""
+    """Four tokens, two experts, π = 1/4 and 3/4, default weights; all numbers by hand."""
     z, expert = np.tile(np.log([[1.0, 3.0]]), (4, 1)), np.array([[0], [1], [1], [1]])
     value, reward = np.full(4, -2.0), np.array([-1.0, -2.0, -4.0, -2.0])
     log = np.log([1 / 4, 3 / 4])
@@ -344,14 +344,14 @@ def test_hand_made_terms(backend):
 
 
 def terms_loss(point, expert, reward, mask, terms, **options):
-    """Return the loss; the value is a part of the point."""
+    """Return the loss as a function of the point, which includes the value."""
     return terms(point["logits"], expert, point["value"], reward, mask=mask, **options).loss
 
 
 def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
-    """Autodiff of the loss = central difference of the reference with its advantage held.
+    """Compare autodiff of the loss with central differences of the reference at a held advantage.
 
-    The advantage holds the value and the reward: a gradient that leaked through either would show.
+    The advantage holds the value and the reward, so a gradient through either of them shows.
     """
     random = np.random.default_rng(seed)
     z, mask = random.standard_normal((7, 4)) * 2, np.arange(7) != 3
@@ -359,7 +359,7 @@ def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
     advantage = more["reward"] - more["value"]
     expert, point = random_experts(z, k, nucleus, seed), {"logits": z, "value": more["value"]}
     direction, options = random_direction(point, seed), WEIGHTS | {"nucleus": nucleus}
-    z[3], more["value"][3], more["reward"][3] = np.nan, np.inf, -np.inf  # padding may hold anything
+    z[3], more["value"][3], more["reward"][3] = np.nan, np.inf, -np.inf  # arbitrary values in the padding
     arrays = point, expert, more["reward"], mask
     found = gradient(terms_loss, *arrays, terms=backend.routers.reinforce.policy_terms, **options)
 
@@ -374,7 +374,7 @@ def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
     wanted = central_difference(value, point, direction)
     assert_close_bounded("reinforce.gradient", inner(found, direction), wanted, 1 + scale, what=what)
     assert not np.any(found["logits"][3]) and found["value"][3] == 0, f"{what}: padding has a gradient"
-    if seed or k == 1:  # one compilation more is enough
+    if seed or k == 1:  # one more compilation is enough
         return
     single = gradient(terms_loss, *arrays, terms=backend.routers.reinforce.policy_terms, precision="float32", **options)
     for name in ("logits", "value"):
@@ -407,7 +407,7 @@ def routing_sum(point, router, k, nucleus):
 
 
 def check_no_gradient(backend) -> None:
-    """None into a reward or a held advantage, and none through what a routing holds: the gate is a constant."""
+    """A reward and a held advantage have gradient 0; so has a held routing, because the gate is constant."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     expert, more = random_experts(z, 1, 1.0, 0), draw_terms(z, 0)
     module = backend.routers.reinforce
@@ -432,7 +432,7 @@ def value_sum(point, weights, state_value):
 
 
 def check_state_value(backend, seed: int) -> None:
-    """The network by loops, its gradient with respect to the weights, and none with respect to x."""
+    """Compare the network with loops, its gradient by the weights, and gradient 0 by x."""
     random = np.random.default_rng(seed)
     params = {"hidden": random.standard_normal((4, 3)), "out": random.standard_normal(3)}
     x, weights = random.standard_normal((5, 4)), random.standard_normal(5)
@@ -466,7 +466,7 @@ def test_state_value(backend):
 
 
 def check_reward_to_go(backend) -> None:
-    """Sums to the end of each sequence; those of whole numbers are exact."""
+    """Sum to the end of each sequence; sums of integers are exact."""
     reward = np.array([[[1, 2, 4, 8, 0, -1], [0, 0, 5, 0, 0, 3]]] * 3, float)
     wanted = np.array([[[14, 13, 11, 7, -1, -1], [8, 8, 8, 3, 3, 3]]] * 3, float)
     rough = np.random.default_rng(0).standard_normal(reward.shape)

@@ -1,4 +1,4 @@
-"""The balance loss of each sequence by itself: by hand, by the loss of each part, with padding, and its gradient."""
+"""The balance loss of each sequence: by hand, by `auxiliary_loss` of each part, with padding, and its gradient."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +15,11 @@ from routelaws.reference.notation import top_k_indices
 
 SEQUENCE = "balance.sequence_loss"
 MASKS = (None, np.array([1, 1, 0, 1] + [0, 0, 0, 0] + [0, 0, 1, 0], bool))
-"""Three sequences of four tokens: all real; one with padding, one of padding alone, one with a single token."""
+"""Three sequences of four tokens: all real; or one with padding, one all padding, one with a single real token."""
 
 
 def check_sequences(backend, drawn: Logits, precision: str, dialect: str, score: str, mask) -> None:
-    """Loss, shares and probabilities from `auxiliary_loss` of the real tokens of each sequence; held shares, too."""
+    """Compare loss, shares and probabilities with `auxiliary_loss` of each sequence's real tokens; held shares too."""
     z, expert, options = drawn.values, top_k_indices(drawn.values, drawn.k), dict(dialect=dialect, score=score)
     real = np.ones(12, bool) if mask is None else mask
     rows = [np.arange(4 * i, 4 * i + 4)[real[4 * i : 4 * i + 4]] for i in range(3)]
@@ -72,7 +72,7 @@ def test_sequence_loss(backend, drawn, precision, dialect, score, padded):
 
 @pytest.mark.asks("balance.sequence_loss")
 def test_sequences_that_balance_each_other(backend):
-    """Two sequences with one expert each: E Σ f P is 2 · 0.75 of both; of all tokens together it is 1."""
+    """Two sequences with one expert each: E Σ f P is 2 · 0.75 for each, and 1 for all tokens together."""
     z = np.log([[3.0, 1.0]] * 3 + [[1.0, 3.0]] * 3)
     expert = np.array([[0]] * 3 + [[1]] * 3)
     for precision in precisions_of(backend):
@@ -89,7 +89,7 @@ def sequence_sum(point, expert, loss, score):
 @pytest.mark.asks("balance.sequence_loss")
 @pytest.mark.parametrize("score", reference.SCORES)
 def test_gradient_of_sequences(backend, score):
-    """Autodiff = central difference of the reference with its shares held."""
+    """Compare autodiff with central differences of the reference at held shares."""
     random = np.random.default_rng(2)
     z, direction = random.standard_normal((12, 4)), random.standard_normal((12, 4))
     expert = top_k_indices(z, 2)
@@ -107,7 +107,7 @@ def test_gradient_of_sequences(backend, score):
 @pytest.mark.asks("balance.sequence_loss")
 @pytest.mark.twin
 def test_masked_experts_and_lengths(backend):
-    """Those of a layer without the masked ones; a length that does not divide the tokens is named."""
+    """The loss equals that of a layer without the masked experts; an indivisible length is an error."""
     z, expert, admitted = np.random.default_rng(3).standard_normal((6, 4)), np.array([[0], [2], [3]] * 2), [0, 2, 3]
     mask = np.array([True, False, True, True])
     wanted = reference.sequence_loss(z[:, admitted], np.array([[0], [1], [2]] * 2), 3).loss

@@ -1,6 +1,6 @@
-"""Arrays of another rank or size than a function takes are one clear error, in both twins, and never an answer.
+"""Arrays of another rank or size than a function takes give one clear error in both twins.
 
-A batch [b, S, E] in the place of a group [T, E] broadcasts, and would give experts that mean nothing.
+A batch [b, S, E] would broadcast as a group [T, E] and give wrong experts.
 """
 
 import operator
@@ -21,7 +21,7 @@ GROUPS = dict.fromkeys(functions_of_scores(), ()) | {
     "routers.quantile.quantile_bias": (np.zeros(4, np.float32),),
     "routers.quantile.quantile_router": (np.zeros(4, np.float32),),
 }
-"""Functions of a group of tokens, and what they take after the logits."""
+"""Functions of a group of tokens, and their arguments after the logits."""
 
 LAYERS = {
     "other names": (SWAPPED, X, EXPERT, GATE, "up has shape .4, 16, 8. and down .4, 16, 8.; .E, d, f. and"),
@@ -47,7 +47,7 @@ def test_a_batch_is_no_group(backend, path):
 @pytest.mark.twin
 @pytest.mark.parametrize("path", [path for path in GROUPS if "mask" in options_of(path)])
 def test_a_mask_of_floats_is_refused(backend, path):
-    """A mask that is added to logits is 0 for a real token, where ours is True: it would be taken the other way."""
+    """An additive mask is 0 for a real token, where our mask is True, so it would be inverted."""
     added = np.where(np.arange(6) < 4, 0.0, -1e9).astype(np.float32)
     for library in (backend, reference):
         with pytest.raises(ValueError, match="mask is float32; bool is needed, True for a real token"):

@@ -1,8 +1,8 @@
-"""S-BASE: plans by their marginals, choices by what the plan admits, gates by the logits.
+"""S-BASE: plans by their marginals, choices by the plan, gates by the logits.
 
-The sweeps are fixed in both twins wherever plans are compared: a stop that depends on data may come one sweep earlier.
-Where Newton's method has to help, plans are compared that are converged far beyond any tolerance of a router; besides,
-each plan is judged by its own marginals and by its duality gap, which no other implementation has a part in.
+Tests that compare plans fix the number of sweeps, because a data-dependent stop may differ by one sweep. Plans that
+need Newton's method are compared at a tight tolerance. Each plan is also checked by its own marginals and its duality
+gap.
 """
 
 import json
@@ -33,7 +33,7 @@ from routelaws.reference.routers import sinkhorn as reference
 
 PLAN, ROUTER = "routers.sinkhorn.sinkhorn_plan", "routers.sinkhorn.sinkhorn_router"
 SWEEPS = (0, 1, 30)
-TIGHT = 1e-9  # handed to the functions where plans are compared that Newton's method has found
+TIGHT = 1e-9  # tolerance in comparisons of plans by Newton's method
 SCALES = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 HARD_FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike")
 
@@ -41,9 +41,10 @@ precisions = st.sampled_from(PRECISIONS)
 
 
 def plan_unit(values: np.ndarray, precision: str) -> float:
-    """Return the relative error of a plan entry: u per unit of log-plan, whose terms reach 2 max |z| + log T + log E.
+    """Return the relative error of a plan entry: u per unit of the log plan, with terms up to 2 max |z| + log T + log
+    E.
 
-    Shifting a row changes nothing, so what counts is the spread of each row; but the shift itself is rounded.
+    Shifting a row changes nothing, so only the spread of each row counts; but the shift is rounded.
     """
     return UNIT[precision] * (4 + 2 * np.abs(values).max() + np.log(values.size))
 
@@ -51,14 +52,14 @@ def plan_unit(values: np.ndarray, precision: str) -> float:
 def swept_unit(values: np.ndarray, precision: str, num_sweeps: int) -> float:
     """Return the relative error of a plan entry after a number of sweeps.
 
-    Each sweep rounds the potentials by a unit of its own and takes over the error that was there, in full along
-    experts that share hardly a token: with entries of some hundred, errors add up over 30 sweeps.
+    Each sweep rounds the potentials by one more unit. Errors add up along experts that share hardly any token; for
+    entries of several hundred they add up over 30 sweeps.
     """
     return (1 + num_sweeps) * plan_unit(values, precision)
 
 
 def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
-    """Plan, potentials and residual after a fixed number of sweeps."""
+    """Compare plan, potentials and residual after a fixed number of sweeps."""
     found = run(backend, PLAN, precision, drawn.values, num_sweeps=num_sweeps)
     wanted = reference.sinkhorn_plan(drawn.values, num_sweeps=num_sweeps)
     what = f"sinkhorn_plan, {drawn.family} {drawn.values.shape}, {num_sweeps} sweeps, {precision}"
@@ -76,7 +77,7 @@ def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
 
 
 def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
-    """The stopping rule: converged says what the residual says, no sweep comes after it, no step before the last."""
+    """`converged` matches the residual; no sweep follows convergence, and the last sweep is needed."""
     found = run(backend, PLAN, precision, drawn.values, **options)
     wanted = reference.sinkhorn_plan(drawn.values, **options)
     tolerance, most = options.get("tolerance", 1e-3), options.get("max_sweeps", 100)
@@ -99,7 +100,7 @@ def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
 
 
 def check_router(backend, drawn: Logits, precision: str, gate: str, training: bool) -> None:
-    """Selection by what the reference's scores admit, and its gates; then all with the reference's selection held."""
+    """Check an admissible selection by the reference's scores and its gates; then all fields at a held selection."""
     z, k = drawn.values, drawn.k
     options = dict(k=k, training=training, gate=gate, num_sweeps=30)
     found = run(backend, ROUTER, precision, z, **options)
@@ -118,7 +119,7 @@ def check_router(backend, drawn: Logits, precision: str, gate: str, training: bo
 
 
 def check_gates(found, z: np.ndarray, gate: str, precision: str, what: str) -> None:
-    """The gates of the experts that a routing has."""
+    """Check the gates of a routing's experts."""
     wanted = reference.gate_values(z, np.asarray(found.expert), gate)
     spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
     scale = UNIT[precision] * spread * wanted + np.finfo(precision).tiny
@@ -126,7 +127,7 @@ def check_gates(found, z: np.ndarray, gate: str, precision: str, what: str) -> N
 
 
 def check_selection(found, wanted, drawn, precision, training, what):
-    """All but the gates: experts by the plan of 30 sweeps in training and by the logits in evaluation."""
+    """Check all fields except gates: experts by the plan of 30 sweeps in training, by the logits in evaluation."""
     z, k = drawn.values, drawn.k
     load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
     assert_close_bounded("sinkhorn.load", found.load, load, UNIT[precision] * len(z) * load, what=f"{what}: load")
@@ -137,7 +138,7 @@ def check_selection(found, wanted, drawn, precision, training, what):
         scale = unit * (1 + wanted.residual)
         assert_close_bounded("sinkhorn.load", found.residual, wanted.residual, scale, what=f"{what}: residual")
         return
-    # Scores are logarithms, so the relative error of the plan is their margin; what underflows is all the same.
+    # Scores are logarithms, so their margin is the relative error of the plan; entries that underflow are equal.
     with np.errstate(divide="ignore"):
         scores = np.maximum(np.log(wanted.plan), np.log(np.finfo(precision).tiny))
     margin = BOUNDS["sinkhorn.plan"].limit * swept_unit(z, precision, 30)
@@ -158,7 +159,7 @@ def test_plan(backend, drawn, precision, num_sweeps):
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_sweep_where_a_mass_underflows(backend, precision):
-    """An expert far below the others, whose mass is 0 in floats and not in logarithms; rows that add up unlike."""
+    """One expert is far below the others: its mass is 0 as a float but not as a logarithm."""
     values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
     check_plan(backend, Logits(values.astype(np.float32).astype(np.float64), "extreme", 1), precision, 1)
 
@@ -196,7 +197,7 @@ def test_a_hard_plan_says_that_it_did_not_converge(backend):
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_a_residual_that_is_the_tolerance_is_converged(backend):
-    """Asked again with the residual that was left."""
+    """Repeat the call with the reached residual as tolerance."""
     values = draw_scores("random", (16, 4), 1.0, 5).values
     for solve in (
         lambda **options: run(backend, PLAN, "float32", values, num_sweeps=1, **options),
@@ -207,7 +208,7 @@ def test_a_residual_that_is_the_tolerance_is_converged(backend):
 
 
 def dual_gap(values: np.ndarray, plan: np.ndarray, potential: np.ndarray) -> float:
-    """Return the dual of the potentials less <plan, values> + H(plan): 0 for a balanced plan that is optimal."""
+    """Return the dual of the potentials minus <plan, values> + H(plan): 0 for an optimal balanced plan."""
     z = values - values.max(axis=1, keepdims=True)
     shifted = z + potential
     top = shifted.max(axis=1)
@@ -216,7 +217,7 @@ def dual_gap(values: np.ndarray, plan: np.ndarray, potential: np.ndarray) -> flo
 
 
 def check_hard(backend, family: str, shape, scale: float, seed: int, precision: str, tolerance: float = 1e-3) -> None:
-    """At any scale: balanced within the tolerance, rows exact, no gap; and tightly converged plans are the same."""
+    """At any scale the plan is balanced within the tolerance, rows are exact, and the gap is 0."""
     values = draw_scores(family, shape, scale, seed).values
     found = run(backend, PLAN, precision, values, tolerance=tolerance)
     what = f"sinkhorn_plan, {family} {shape} times {scale:g}, seed {seed}, {precision}"
@@ -254,7 +255,7 @@ def test_every_scale_and_family(backend, shape):
 
 
 def padded(drawn: Logits, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a mask with at least one real token, and the logits with something else in the padded rows."""
+    """Return a mask with at least one real token, and the logits with other values in padded rows."""
     random = np.random.default_rng(seed)
     mask = random.random(len(drawn.values)) < 0.6
     mask[random.integers(len(mask))] = True
@@ -263,7 +264,7 @@ def padded(drawn: Logits, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_mask_of_a_hard_plan(backend):
-    """Newton's method counts real tokens too: the plan is that of the real rows, the rest of it 0."""
+    """Newton's method excludes padding: the plan of the real rows is unchanged, and padded rows are 0."""
     drawn = Logits(draw_scores("random", (13, 3), 1e3, 5).values, "random", 1)
     mask, values = padded(drawn, 1)
     wanted = reference.sinkhorn_plan(drawn.values[mask], tolerance=TIGHT)
@@ -280,7 +281,7 @@ def test_mask_of_a_hard_plan(backend):
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_mask_where_a_mass_underflows(backend):
-    """As without padding, whatever the padded rows hold: the mass of an expert is 0 in floats and not in logarithms."""
+    """Padded rows change nothing, even if the mass of an expert is 0 as a float but not as a logarithm."""
     values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
     mask = np.arange(16) % 3 != 1
     alone = reference.sinkhorn_plan(values[mask], num_sweeps=1)
@@ -358,7 +359,7 @@ def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
 def test_shards(backend, scale, masked):
-    """By sweeps, and by Newton's method where masses underflow and a shard is all padding."""
+    """Test sweeps, and Newton's method with underflowing masses and a shard of padding."""
     if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
         pytest.skip("axis_name is of JAX")
     values = draw_scores("random", (64, 8), scale, 2).values
@@ -397,7 +398,7 @@ print(json.dumps([len(jax.devices()), kept]))
 
 @pytest.mark.slow
 def test_devices():
-    """The same with shard_map, on four devices of the CPU."""
+    """Repeat with shard_map on four CPU devices."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", MESH], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -411,7 +412,7 @@ def test_devices():
 
 
 def test_gates_of_extreme_logits_without_a_warning():
-    """exp(-z) overflows below -709; the gate is 0 there, and no warning is due."""
+    """exp(-z) overflows below -709; the gate is 0 there, without a warning."""
     z = np.array([[-1e4, -800.0, 0.0, 800.0]])
     with np.errstate(all="raise", under="ignore"):
         found = reference.gate_values(z, np.array([[0, 1, 2, 3]]), "sigmoid")
@@ -428,7 +429,7 @@ def test_router(backend, drawn, precision, gate, training):
 @pytest.mark.slow
 @given(drawn=logits(families=("tied", "lattice"), shapes=((13, 3),)), k=st.integers(1, 2))
 def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
-    """A plan with all entries equal is what both twins compute exactly, so the tie rule decides."""
+    """Both twins compute equal entries exactly, so the tie rule decides."""
     shape = drawn.values.shape
     k = min(k, shape[1])
     for value, training in ((0.0, True), (-0.0, True), (0.25, True), (0.25, False), (-0.0, False)):
@@ -442,12 +443,12 @@ def gate_sum(point, weights, router, k, gate, training):
 
 
 def plan_sum(point, weights, plan, num_sweeps):
-    """Return Σ weights · plan, of which no gradient may be left."""
+    """Return Σ weights · plan, which must have gradient 0."""
     return (plan(point["logits"], num_sweeps=num_sweeps).plan * weights).sum()
 
 
 def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed: int) -> None:
-    """Gradient of the gates through autodiff = central difference of the reference with its selection held."""
+    """Compare the gates' autodiff gradient with central differences of the reference at a held selection."""
     z, k = drawn.values, drawn.k
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(z), k)), {"logits": random.standard_normal(z.shape)}
@@ -467,7 +468,7 @@ def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed:
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @given(
-    # Few shapes, and logits far apart: no plan entry of a row is near another, so both twins select the same.
+    # Use few shapes and distant logits: plan entries of a row are not close, so both twins select the same experts.
     drawn=logits(families=("skewed",), shapes=((13, 3), (6, 8))),
     gate=st.sampled_from(reference.GATES),
     training=st.booleans(),
@@ -478,11 +479,11 @@ def test_gate_gradient(backend, drawn, gate, training, seed):
 
 
 def check_no_gradient_through_the_plan(backend) -> None:
-    """The plan depends on the logits, and autodiff must not know it."""
+    """The plan depends on the logits but has gradient 0 in autodiff."""
     z = np.array([[3.0, 0.0, 0.5], [2.0, 0.0, 1.0], [1.0, 0.0, -1.0]])
     weights = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -1.0], [-0.7, 0.2, 2.0]])
     value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]
-    assert abs(value[0] - value[1]) > 0.1  # so that a gradient of 0 says something
+    assert abs(value[0] - value[1]) > 0.1  # the plan must change for the test to be meaningful
     for num_sweeps in (4, None):
         found = gradient(
             plan_sum, {"logits": z}, weights, plan=backend.routers.sinkhorn.sinkhorn_plan, num_sweeps=num_sweeps
@@ -498,7 +499,7 @@ def test_no_gradient_through_the_plan(backend):
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.twin
 def test_what_a_row_has_in_common_costs_no_digits(backend):
-    """Rows far apart from each other: taken off row by row, exactly for these logits, so the same to the last bit."""
+    """Row maxima differ widely and are subtracted exactly, so results are equal to the last bit."""
     values = np.round(draw_scores("random", (16, 4), 1.0, 5).values * 64) / 64
     shift = 2.0**12 * np.arange(16)[:, None]
     near, far = (run(backend, PLAN, "float32", z, num_sweeps=1) for z in (values, values + shift))

@@ -1,7 +1,7 @@
-"""The stored answers of the laws: what each function predicts, inverts and fits, as the files of `vectors/` say.
+"""The stored answers of the laws: predictions, inverses and fits, from the files of `vectors/`.
 
-A second computation stands behind every answer: `tests/test_formulas.py` and `tests/test_fits.py`. What has no answer
-is named in one line, the same by both twins: stored inputs with one of them spoilt, and calls of what is not stored.
+`tests/test_formulas.py` and `tests/test_fits.py` compute every answer a second time. Inputs without an answer give one
+clear error, the same in both twins.
 """
 
 import operator
@@ -17,7 +17,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 DOCUMENTS = {name: document for name, document in read_vectors().items() if name.startswith("laws.")}
 SLOW = ("fit_joint", "fit_sparsity", "fit_ratio", "fit_ceiling", "fit_broken", "fit_two_stage")
-"""Fits that are searched from dozens of starts."""
+"""Fits from dozens of starts."""
 
 
 @pytest.mark.asks(because="its parameter names the function")
@@ -31,11 +31,11 @@ ANYTHING = {
     "value", "A_max", "router_flops", "folds", "cached_tokens", "laws.planning.printed_joint_optimum flops",
     "laws.log_linear.fit_per_size dense_parameters", "leverage",
 }  # fmt: skip
-"""Arguments, some of one function alone, that may be what they are spoilt to."""
+"""Arguments, some of one function alone, for which the changed value is valid."""
 
 
 def spoilt(name: str, inputs: dict) -> dict[tuple[str, str], tuple]:
-    """Return ways to spoil inputs, by the argument and what is done: the new value, and words of the message."""
+    """Return ways to make inputs invalid: by argument and change, the new value and words of the message."""
     found = {}
     for key, value in inputs.items():
         if {key, f"{name} {key}"} & ANYTHING:

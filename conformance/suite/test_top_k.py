@@ -1,4 +1,4 @@
-"""Top-k: choices exactly where both twins compare the same floats, gates by their formula, gradients with `held`."""
+"""Top-k: exact choices if both twins compare the same floats, gates by formula, gradients with `held`."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,30 +21,30 @@ from routelaws.reference.routers import top_k as reference
 
 TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
 SHAPES = ((7, 4),)
-"""A number of tokens that the experts do not divide."""
+"""(T, E); E does not divide T."""
 
 FORMS = [(score, normalisation) for score in reference.SCORES for normalisation in reference.NORMALISATIONS]
 
 precisions = st.sampled_from(PRECISIONS)
 forms = st.just(FORMS[0]) | st.sampled_from(FORMS)
-"""Half of them the reference's defaults: a router that has no other options is asked often enough."""
+"""Half of the draws are the reference's defaults, for routers without options."""
 seeds = st.integers(0, 2**32 - 1)
 
 
 def options_of(k: int, score: str, normalisation: str) -> dict:
-    """Return the options of a call; `allow_constant_gate` is among them only where the gates are constant."""
+    """Return the options of a call, with `allow_constant_gate` only for constant gates."""
     options = dict(k=k, score=score, normalisation=normalisation)
     return options | ({"allow_constant_gate": True} if k == 1 and normalisation != "none" else {})
 
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T, 1], the relative error of the scores of each token: u per unit of what stands in the exponent."""
+    """Return [T, 1], the relative error of the scores of each token: u per unit of the exponent."""
     spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True)
     return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1, keepdims=True))
 
 
 def check_mass(found, expert, kept, num_experts: int, precision: str, what: str) -> None:
-    """Plan, load and residual of a selection: equal mass for each assignment that is kept."""
+    """Check plan, load and residual of a selection: each kept assignment has equal mass."""
     plan = np.zeros((len(expert), num_experts))
     for t, e in np.argwhere(kept):
         plan[t, expert[t, e]] += 1 / np.sum(kept)
@@ -58,7 +58,7 @@ def check_mass(found, expert, kept, num_experts: int, precision: str, what: str)
 def check_held(
     backend, path, drawn: Logits, wanted: Routing, precision: str, options: dict, what: str, **traced
 ) -> None:
-    """With the reference's selection held: that selection back, and its gates."""
+    """With a held selection, the router returns this selection with its gates."""
     z = drawn.values
     traced["held"] = backend.notation.Routing(*wanted)
     found = run_varied(backend, path, precision, z, traced=traced, **options)
@@ -73,7 +73,7 @@ def check_held(
 def check_top_k(
     backend, drawn: Logits, precision: str, k: int, score: str, normalisation: str, jit: bool = False
 ) -> None:
-    """Without a bias both twins order the same floats: ties, -0.0 and scores that saturate included."""
+    """Without a bias both twins order the same floats, ties, -0.0 and saturated scores included."""
     z = drawn.values
     options = options_of(k, score, normalisation)
     what = f"top_k_router, {drawn.family} {z.shape}, {options}, {precision}"
@@ -94,18 +94,18 @@ def test_top_k(backend, drawn, precision, form):
 @pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1), (2, 8)])
 def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
-    """One token, one expert, more experts than tokens; all experts chosen."""
+    """Test one token, one expert, more experts than tokens, and all experts chosen."""
     z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
     check_top_k(backend, Logits(z.astype(float), "free", 1), "float32", num_experts, "softmax", "none", True)
 
 
 def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normalisation: str) -> None:
-    """Choose by score + bias, as far as rounding leaves it open; gates of what was chosen, without the bias."""
+    """Check choices by score + bias up to rounding, and gates without the bias."""
     z, k = drawn.values, drawn.k
     options = options_of(k, score, normalisation)
     what = f"top_k_router with a bias, {drawn.family} {z.shape}, {options}, {precision}"
     found = run_varied(backend, TOP_K, precision, z, traced={"bias": bias}, **options)
-    plain = reference.top_k_router(z, z.shape[1], score=score)  # gates of all experts are the scores
+    plain = reference.top_k_router(z, z.shape[1], score=score)  # the gates of all experts are the scores
     scores = np.take_along_axis(plain.gate, np.argsort(plain.expert, axis=1), axis=1)
     error = unit_of(z, precision) * scores + UNIT[precision] * np.abs(scores + bias) + np.finfo(precision).tiny
     margin = BOUNDS["top_k.score"].limit * error.max(axis=1)
@@ -126,13 +126,13 @@ def test_bias(backend, drawn, precision, form, seed):
 
 
 TINY = -np.array([[18, 19, 18.5, 20], [60, 62, 61, 60.5], [95, 97, 94, 96], [900, 901, 903, 902], [3, 18, 60, 95.0]])
-"""Logits whose sigmoids are 1e-8, 1e-26, and 0 in float32: their sums are less than what is added lest they be 0."""
+"""Logits whose sigmoids are 1e-8, 1e-26, and 0 in float32: their sums are below a typical epsilon."""
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.parametrize("normalisation", ["none", "sum"])
 def test_tiny_sigmoids(backend, normalisation):
-    """With a bias so large that the sum of both is the bias: the gate cannot be got back from it."""
+    """The bias is so large that score + bias equals the bias, so the gate needs the score itself."""
     drawn = Logits(TINY[[0, 1, 2, 3, 4, 0, 1]], "tiny", 3)
     for precision in precisions_of(backend):
         check_top_k(backend, drawn, precision, 3, "sigmoid", normalisation)
@@ -140,7 +140,7 @@ def test_tiny_sigmoids(backend, normalisation):
 
 
 def check_bias_ties(backend) -> None:
-    """Scores 1/2 plus equal biases, zeros of both signs: exact in every precision, so the lower index wins."""
+    """Scores 1/2 plus equal biases, both signs of zero, are exact in every precision, so the lower index wins."""
     z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
     for bias, wanted in (
         ([0, 0, 0, 0], [0, 1]),
@@ -164,9 +164,9 @@ def test_bias_ties(backend):
 
 
 def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) -> None:
-    """Switch, and top-k with its defaults, by one definition: the most probable expert and that probability.
+    """Check Switch and the default top-k by one definition: the most probable expert and its probability.
 
-    Each is judged by itself, so that the one that is off is blamed; how it comes by a softmax is its own business.
+    Each is checked separately, so the report blames the right one.
     """
     z = drawn.values
     wanted, same = reference.switch_router(z), reference.top_k_router(z)
@@ -195,12 +195,12 @@ def test_switch(backend, drawn, precision):
 @pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_top_k_with_its_defaults(backend, drawn, precision):
-    """Apart from the Switch router, so that either alone is asked."""
+    """This is separate from the Switch router, so that each can be tested alone."""
     check_switch(backend, drawn, precision, (TOP_K,))
 
 
 def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
-    """Both experts, gates over the two, and who is kept: below twice the gate of the second."""
+    """Check both experts, gates normalised over the two, and kept second experts: uniform below twice the gate."""
     z = drawn.values
     what = f"gshard_router, {drawn.family} {z.shape}, {precision}"
     everyone = reference.gshard_router(z)
@@ -210,7 +210,7 @@ def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
     else:
         threshold = 2 * everyone.gate[:, 1]
         error = BOUNDS["top_k.gate"].limit * unit_of(z, precision)[:, 0] * threshold
-        near = np.abs(uniforms - threshold) <= 2 * error  # either may be right: take a clear case
+        near = np.abs(uniforms - threshold) <= 2 * error  # both answers may be right: use a clear case
         uniforms = np.where(near, np.where(threshold > 0.5, 0.0, 0.75), uniforms)
         found = run_varied(backend, GSHARD, precision, z, uniforms)
         kept[:, 1] = uniforms < threshold
@@ -232,7 +232,7 @@ def test_gshard(backend, drawn, precision, seed, evaluation):
 
 @pytest.mark.asks("routers.top_k.gshard_router")
 def test_how_often_gshard_keeps_the_second(backend):
-    """Gates 4/5 and 1/5 over seven evenly spread uniforms: three are below 2/5; equal gates are always kept."""
+    """With gates 4/5 and 1/5, three of seven even uniforms are below 2/5; equal gates are always kept."""
     uniforms = (np.arange(7) + 0.5) / 7
     for weight, wanted in ((4.0, 3), (1.0, 7)):
         z = np.tile(np.log([[weight, 1.0, 1e-3, 1e-3]]), (7, 1))
@@ -255,7 +255,7 @@ def gate_sum(point, weights, router, **options):
 
 
 def check_gate_gradient(backend, drawn: Logits, score: str, normalisation: str, seed: int) -> None:
-    """Autodiff of the gates = central difference of the reference with its selection held; none through the bias."""
+    """Compare the gates' autodiff gradient with central differences at a held selection; the bias has gradient 0."""
     z = drawn.values
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(z), 2)), random.standard_normal(z.shape)
@@ -308,7 +308,7 @@ def constant_gate_sum(point, router, normalisation, allow):
 
 
 def check_constant_gate_is_refused(backend) -> None:
-    """A gate that is 1 whatever the logits gives the router no gradient: nobody gets it without asking for it."""
+    """A gate that is always 1 gives the router no gradient, so it needs `allow_constant_gate`."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for normalisation in ("sum", "softmax"):
@@ -327,7 +327,7 @@ def test_constant_gate_is_refused(backend):
 
 
 def check_constant_gate(backend) -> None:
-    """Where a gate that is 1 whatever the logits is asked for, it is 1 and has no gradient."""
+    """With `allow_constant_gate` the gate is 1 and has gradient 0."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for normalisation in ("sum", "softmax"):
@@ -346,7 +346,7 @@ def test_constant_gate(backend):
 
 
 def check_saturated_scores(backend) -> None:
-    """In 32 bits σ(20) = σ(30) = 1; the logits differ."""
+    """In 32 bits σ(20) = σ(30) = 1, but the logits differ."""
     z = np.tile([20.0, 30.0, 25.0, 0.0], (7, 1))
     found = run_varied(backend, TOP_K, "float32", z, k=2, score="sigmoid")
     assert_same(found.expert, [[1, 2]] * 7, what="top_k_router of saturated scores")
@@ -362,7 +362,7 @@ def padded_sum(point, mask, router, **options):
 
 
 def check_padding_gradient(backend) -> None:
-    """What is in the padding gets no gradient and changes none, even where it is no number."""
+    """NaN in the padding gets no gradient and changes none."""
     z, mask = np.random.default_rng(1).standard_normal((7, 4)), np.array([1, 0, 1, 1, 0, 1, 1])
     module = backend.routers.top_k
     for router, options in ((module.top_k_router, dict(k=2, normalisation="sum")), (module.gshard_router, {})):

@@ -19,15 +19,15 @@ FORMS = (
     dict(k=2, expert_groups=4, groups_per_token=1),
     dict(k=3, normalisation="softmax", expert_groups=2, groups_per_token=1, group_score="best"),
 )
-"""DeepSeek-V3's; as many experts as the group has; groups by their best expert."""
+"""DeepSeek-V3's options; as many experts as the group has; groups by their best expert."""
 CLEAR = np.array([0.5, -3.0, 2.0, -1.5, -2.25, 1.25, -0.25, -4.0])
-"""Logits whose sums of two scores, experts and sums with a bias in eighths are far apart."""
+"""Logits with well-separated scores, sums of two scores, and sums with a bias in eighths."""
 BIASES = (None, np.array([0.25, -0.5, 0.0, 0.125, -0.25, 0.375, 0.0, -0.125]), -np.arange(1.0, 9.0) / 4)
-"""The last makes every sum negative."""
+"""The last bias makes every sum negative."""
 
 
 def by_definition(scores, k, expert_groups, groups_per_token, group_score) -> tuple[list, float]:
-    """Return the experts of one token, and by how much they were the better ones: every choice of groups is tried."""
+    """Return the experts of one token and their margin, by trying every choice of groups."""
     groups = np.split(np.arange(len(scores)), expert_groups)
     worth = [sorted(scores[group])[::-1][: 2 if group_score == "two_best" else 1] for group in groups]
     options = itertools.combinations(range(expert_groups), groups_per_token)
@@ -47,7 +47,7 @@ def chosen_by_definition(z, bias, options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_groups(backend, z, bias, precision, options) -> None:
-    """Experts, gates and loads; tokens that rounding could turn have clear logits instead."""
+    """Check experts, gates and loads; tokens close to a tie get clear logits instead."""
     _, margin = chosen_by_definition(z, bias, options)
     z = np.where(margin[:, None] > 64 * unit_of(z, precision), z, CLEAR)
     wanted, _ = chosen_by_definition(z, bias, options)
@@ -79,7 +79,7 @@ def test_groups(backend, form, bias, precision, seed):
 
 @pytest.mark.asks("routers.top_k.top_k_router")
 def test_ties_of_groups(backend):
-    """Scores of 1/2, exact in every precision: the lower groups, the lower experts in them, and scaled gates."""
+    """Scores of 1/2 are exact in every precision: the lower groups and experts win, and gates are scaled."""
     z, bias = np.tile([0.0, -0.0, 0, 0, -0.0, 0], (7, 1)), np.array([0, 0, 0.25, 0, 0.25, 0])
     for precision in precisions_of(backend):
         for more, wanted in (({}, [0, 1, 2]), ({"bias": bias}, [2, 4, 3])):
@@ -90,13 +90,13 @@ def test_ties_of_groups(backend):
 
 
 MASKED = np.array([1, 0, 1, 1, 0, 0, 1, 1], bool)
-"""Of four groups of two: one has lost an expert, another both."""
+"""Of four groups of two, one lacks an expert and another lacks both."""
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
 def test_groups_of_masked_experts(backend):
-    """Groups stay those of the whole layer: the pair {2, 3} is a group, though expert 1 is not there."""
-    z = np.tile([9.0, 50.0, 8.0, 7.0, 50.0, 50.0, 8.5, 1.0], (7, 1))  # scores of nearly 1, but of 1 and more
+    """Groups stay those of the whole layer: {2, 3} is a group, although expert 1 is masked."""
+    z = np.tile([9.0, 50.0, 8.0, 7.0, 50.0, 50.0, 8.5, 1.0], (7, 1))  # scores of nearly 1, or of 1
     z[3:] = np.array([-9.0, 50.0, -1.0, -2.0, 50.0, 50.0, -3.0, -0.5])
     options = dict(k=2, score="sigmoid", expert_groups=4, groups_per_token=2)
     for group_score, wanted in (("best", [[0, 6]] * 3 + [[7, 2]] * 4), ("two_best", [[6, 2]] * 3 + [[7, 2]] * 4)):
@@ -116,7 +116,7 @@ def test_groups_of_masked_experts(backend):
 @pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.twin
 def test_groups_that_hold_too_few(backend):
-    """DeepSeek-V3's own code takes masked experts there; here it is an error, and NaN where a mask is traced."""
+    """DeepSeek-V3's code takes masked experts here. We raise, or return NaN for a traced mask."""
     z = np.zeros((3, 8))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for options, words in (
@@ -143,7 +143,7 @@ def scaled_sum(point, weights, router, **options):
 
 @pytest.mark.asks("routers.top_k.top_k_router")
 def test_gradient_of_scaled_gates(backend):
-    """The scale is a factor of the gradient, to the last bit for a power of two."""
+    """The scale is an exact factor of the gradient if it is a power of two."""
     random = np.random.default_rng(5)
     z, weights = random.standard_normal((7, 8)), random.standard_normal((7, 3))
     router, options = backend.routers.top_k.top_k_router, FORMS[0]

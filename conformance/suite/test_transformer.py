@@ -1,4 +1,4 @@
-"""The parts of the model, what is held in it, its initial weights, and bfloat16.
+"""The parts of the model, held values, initial weights, and bfloat16.
 
 `test_models.py` compares loss, gradient and causality of the model with every router.
 """
@@ -28,7 +28,7 @@ precisions = st.sampled_from(PRECISIONS)
 
 
 def config_for(backend, drawn: Case):
-    """Return the backend's own configuration."""
+    """Return the configuration in the backend's type."""
     return backend.transformer.ModelConfig(**MODELS[drawn.name])
 
 
@@ -44,12 +44,12 @@ def run_apply(backend, drawn: Case, training: bool = False):
 
 
 def logit_scale(wanted) -> float:
-    """Return the largest logit: final norms make every position of a model of one size."""
+    """Return the largest logit; final norms give all positions of a model the same size."""
     return float(np.abs(wanted.logits).max())
 
 
 def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
-    """Logits, gates and dropped fractions with the reference's routing held; loss as well."""
+    """Compare logits, gates, dropped fractions and loss with the reference's routing held."""
     drawn = drawn._replace(params=rounded(drawn.params, precision))
     wanted = reference.loss(drawn.params, drawn.tokens, drawn.config, training=training)
     output = wanted.output
@@ -91,7 +91,7 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
 
 
 def check_own_routing(backend, drawn: Case, training: bool) -> None:
-    """In float64 the backend selects for itself: admissible in every routed block, and then the same model."""
+    """In float64 the backend's own selection is admissible in every routed block, and gives the same model."""
     wanted = reference.apply(drawn.params, drawn.tokens[:, :-1], drawn.config, training=training)
     found = run_apply(backend, drawn, training)
     what = f"apply of {drawn.name}, training {training}"
@@ -122,7 +122,7 @@ def test_own_routing_in_evaluation(backend, name, seed):
 
 @pytest.mark.asks("transformer.apply")
 def test_the_menu_drops_and_keeps(backend):
-    """What the other tests rely on: some models drop assignments, the others none; evaluation drops nothing."""
+    """Some models drop assignments in training, as other tests assume; evaluation drops nothing."""
     for name in ROUTED:
         drawn = case(name, 0)
         for training in (True, False):
@@ -133,18 +133,18 @@ def test_the_menu_drops_and_keeps(backend):
 
 
 def training_loss(params, held, tokens, loss, config, held_type):
-    """Return the total loss, with a routing held or (None) with the backend's own."""
+    """Return the total loss with a held routing, or (None) with the backend's own."""
     return loss(params, tokens, config, training=True, held=None if held is None else held_type(*held)).total
 
 
 def moved_routing(held: Routing, num_experts: int) -> Routing:
-    """Return the routing with every token sent to the next expert and every float changed."""
+    """Return the routing with every token at the next expert and every float changed."""
     experts = (held.expert + 1) % num_experts
     return Routing(experts, held.gate + 0.25, held.load + 0.5, held.plan * 3, held.residual + 1)
 
 
 def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
-    """Return the gradient of the backend's whole training loss in the parameters."""
+    """Return the gradient of the backend's whole training loss by the parameters."""
     options = dict(
         precision=precision,
         loss=backend.transformer.loss,
@@ -156,17 +156,17 @@ def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
 
 
 def held_loss(floats, params, expert, tokens, loss, config, held_type):
-    """Return the total loss as a function of what is held."""
+    """Return the total loss as a function of the held floats."""
     held = held_type(expert, floats["gate"], floats["load"], floats["plan"], floats["residual"])
     return loss(params, tokens, config, training=True, held=held).total
 
 
 def check_held(backend, drawn: Case) -> None:
-    """Moving what is held moves the loss, and no gradient knows it."""
+    """A change of the held values changes the loss, but their gradient is 0."""
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
     moved = moved_routing(held, drawn.config.experts)
     here, there = (reference.loss(drawn.params, drawn.tokens, drawn.config, held=h).total for h in (held, moved))
-    if drawn.config.experts > drawn.config.k:  # else every selection is the same
+    if drawn.config.experts > drawn.config.k:  # otherwise every selection is the same
         assert abs(here - there) > 1e-4, f"{drawn.name}: the loss does not depend on what is held, so nothing is tested"
     config = config_for(backend, drawn)
     for routing, wanted in ((held, here), (moved, there)):
@@ -199,10 +199,10 @@ def test_held_carries_no_gradient(backend, name):
 
 
 def check_which_blocks_are_routed(backend, drawn: Case) -> None:
-    """Block i is routed iff (i + 1) mod 1/R = 0, seen from outside.
+    """Block i is routed iff (i + 1) mod 1/R = 0, tested by effects.
 
-    The gates of routed block r depend on the dense FFNs before it and on those only; so the tree's order and the
-    place of the routed blocks both show.
+    The gates of routed block r depend only on the dense FFNs before it, which shows the order of the tree and the
+    places of the routed blocks.
     """
     config = drawn.config
     assert config.router == "sinkhorn"
@@ -238,7 +238,7 @@ def flat(tree: dict, path=()) -> dict:
 
 @pytest.mark.asks("transformer.parameter_shapes", "transformer.init")
 def test_initial_weights(backend):
-    """A normal distribution cut at two deviations, whose own deviation is 0.8796 of the uncut one."""
+    """The deviation of a normal distribution truncated at two deviations is 0.8796 of the original."""
     fields = MODELS["sinkhorn"] | dict(vocab_size=400, d_model=32)
     kept = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
     config = backend.transformer.ModelConfig(**fields)
@@ -257,7 +257,7 @@ def test_initial_weights(backend):
             scale = kept * deviation / math.sqrt(leaf.size)
             assert_close_bounded("transformer.init_mean", leaf.mean(), 0.0, scale, what=str(path))
             assert_close_bounded("transformer.init_deviation", leaf.std(), kept * deviation, scale, what=str(path))
-        # No leaf, and no block or expert of one, starts as another does: in units of its deviation, by its first draws.
+        # No two leaves, blocks or experts start with the same draws, in units of the deviation.
         firsts = [
             tuple(np.round(row[:3] / deviation, 3))
             for path, (_, deviation) in shapes.items()
@@ -272,7 +272,7 @@ def test_initial_weights(backend):
 
 @pytest.mark.asks("transformer.init", "transformer.apply", "transformer.loss")
 def test_weights_of_the_backend_run_in_the_reference(backend):
-    """And its configuration, which is the same dataclass."""
+    """Its configuration, the same dataclass, works there, too."""
     drawn = case("sinkhorn", 1)
     params = jax.jit(backend.transformer.init, static_argnums=1)(jax.random.key(3), config_for(backend, drawn))
     drawn = drawn._replace(params=rounded(params, "float32"))
@@ -282,8 +282,10 @@ def test_weights_of_the_backend_run_in_the_reference(backend):
 
 
 def norm_scale(params: dict, x: np.ndarray, precision: str) -> np.ndarray:
-    """Return u (|scale| max |x| / deviation + |offset|). In bfloat16 that is of the numbers that are computed in
-    float32, and the result, which is rounded once, adds its own u."""
+    """Return u (|scale| max |x| / deviation + |offset|).
+
+    In bfloat16 this is the unit of float32, and the result, rounded once, adds its own u.
+    """
     deviation = np.sqrt(((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True) + reference.NORM_EPSILON)
     inner = np.abs(params["scale"]) * np.abs(x).max(-1, keepdims=True) / deviation + np.abs(params["offset"])
     if precision == "bfloat16":
@@ -292,7 +294,7 @@ def norm_scale(params: dict, x: np.ndarray, precision: str) -> np.ndarray:
 
 
 def check_norm_of_far_mean(backend, precision: str) -> None:
-    """Rows of mean 300 and a spread of about 1: the mean is not rounded to what the numbers are stored in."""
+    """Rows have mean 300 and spread 1: the mean is not rounded to the storage precision."""
     random = np.random.default_rng(8)
     x = rounded(300 + 1.5 * random.standard_normal((6, 16)), precision)
     params = rounded({"scale": random.uniform(0.5, 2, 16), "offset": random.standard_normal(16)}, precision)
@@ -310,7 +312,7 @@ def test_norm_of_far_mean(backend, precision):
 
 
 def check_parts(backend, drawn: Case, precision: str) -> None:
-    """Norm and attention alone, so that a fault has an address."""
+    """Compare norm and attention separately, to locate a fault."""
     params = rounded(drawn.params, precision)
     block = reference._at(params["blocks"], 0)
     x = rounded(np.random.default_rng(drawn.seed).standard_normal((2, LENGTH, drawn.config.d_model)), precision)
@@ -322,7 +324,7 @@ def check_parts(backend, drawn: Case, precision: str) -> None:
     assert_close_bounded(name, found, wanted, scale, what=f"layer_norm {precision}")
     found = run(backend, "transformer.attention", precision, block["attention"], x)
     wanted = reference.attention(block["attention"], x)
-    # Values and weights: each is a product over d, and a logit's error is relative in its weight.
+    # Values and weights are products over d, and an error of a logit is a relative error of its weight.
     size = np.abs(x).max() * max(np.abs(w).sum(axis=0).max() for w in block["attention"].values())
     scale = unit * (1 + size**2) * np.abs(wanted).max()
     name = bound_in("transformer.attention", precision)
@@ -348,12 +350,12 @@ def test_sinusoids(backend, length, d_model):
 
 @pytest.mark.asks("transformer.attention")
 def test_attention_knows_distances_only(backend):
-    """The same tokens further along give the same attention: relative positions; and their order matters."""
+    """The same tokens at later positions give the same attention, but their order matters."""
     drawn = case("dense", 4)
     block = reference._at(drawn.params["blocks"], 0)["attention"]
     x = np.random.default_rng(0).standard_normal((1, 4, 8))
     attend = functools.partial(run, backend, "transformer.attention", "float64", block)
-    # A run of one and the same token: only distances could tell two positions apart, and all values are equal.
+    # All tokens are equal, so only distances could distinguish positions, and all values are equal.
     same = np.asarray(attend(np.broadcast_to(x[:, :1], (1, 4, 8))))
     scale = UNIT["float64"] * np.abs(same).max()
     assert_close_bounded(
@@ -371,7 +373,7 @@ def test_attention_knows_distances_only(backend):
 @pytest.mark.asks("transformer.rotary")
 @given(seed=seeds, precision=precisions)
 def test_rotary_products_know_distances_only(backend, seed, precision):
-    """A query and a key, 3 positions apart: their product is the same wherever they stand, and no length changes."""
+    """The product of a query and a key 3 positions apart is the same everywhere, and lengths do not change."""
     query, key = rounded(np.random.default_rng(seed).standard_normal((2, 6)), precision)
     turned = [np.asarray(run(backend, "transformer.rotary", precision, np.tile(one, (7, 1)))) for one in (query, key)]
     scale = UNIT[precision] * np.linalg.norm(query) * np.linalg.norm(key)
@@ -387,7 +389,7 @@ def test_rotary_products_know_distances_only(backend, seed, precision):
 @pytest.mark.twin
 @pytest.mark.parametrize("name", MODELS)
 def test_types(backend, name):
-    """By shapes only, which is what jit sees."""
+    """Check types by shapes only, as under jit."""
     drawn = case(name, 0)
     config, (b, length) = drawn.config, (len(drawn.tokens), drawn.tokens.shape[1] - 1)
     loss = functools.partial(backend.transformer.loss, config=config_for(backend, drawn))
@@ -410,7 +412,7 @@ def test_types(backend, name):
 @pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
 @given(seed=seeds)
 def test_bfloat16(backend, name, seed):
-    """Matrix products in bfloat16, with the reference's routing held; the loss stays in float32."""
+    """Compare matrix products in bfloat16 with the reference's routing held; the loss stays in float32."""
     drawn = case(name, seed)
     params = rounded(drawn.params, "float32")
     wanted = reference.loss(params, drawn.tokens, drawn.config)
@@ -438,7 +440,7 @@ def test_bfloat16(backend, name, seed):
 
 
 def check_loss_of_logits(found, drawn: Case, logits: np.ndarray, what: str) -> None:
-    """The loss is that of the logits, which alone are in 16 bits: it is computed in float32 from there on."""
+    """The loss is computed in float32 from logits in 16 bits."""
     log_z = reference.log_sum_exp(logits, axis=-1)
     cross_entropy = np.mean(log_z - np.take_along_axis(logits, drawn.tokens[:, 1:, None], axis=-1)[..., 0])
     scale = UNIT["float32"] * np.abs(logits).max()
@@ -448,8 +450,10 @@ def check_loss_of_logits(found, drawn: Case, logits: np.ndarray, what: str) -> N
 
 
 def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict, what: str) -> None:
-    """A change of the router by 2^-12 of its weights, which bfloat16 does not see, moves its gates, and as if along a
-    straight line: at the second step twice as far as at the first."""
+    """A change of the router weights by 2^-12, which bfloat16 cannot resolve, moves the gates linearly.
+
+    The second step moves them twice as far as the first.
+    """
     gates = []
     for step in range(3):
         routed = params["routed_ffn"] | {"router": params["routed_ffn"]["router"] * (1 + step * 2.0**-12)}
@@ -463,7 +467,7 @@ def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict
             config=config_for(backend, drawn),
             compute_dtype=jnp.bfloat16,
         )
-        gates.append(np.asarray(found.output.routing.gate, np.float64)[0])  # of the first routed block alone x stays
+        gates.append(np.asarray(found.output.routing.gate, np.float64)[0])  # later blocks have another x
     once, twice = gates[1] - gates[0], gates[2] - gates[0]
     moved = np.abs(once).max()
     assert moved > 2.0**-16, f"{what}: the gates do not move"
@@ -473,7 +477,7 @@ def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict
 @pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 def test_gradient_in_float32(backend):
-    """The gradient that training uses, against the same in float64 at the same weights."""
+    """Compare the gradient that training uses with the same gradient in float64."""
     drawn = case("sinkhorn", 6)
     drawn = drawn._replace(params=rounded(drawn.params, "float32"))
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
