@@ -6,8 +6,8 @@ fits.predict(n=370e6, experts=64)
 fits["S-Base"].coefficients["E_max"]
 fits.plot()
 fits.to_dict()
-runs.plan(results.Budget(flops=1e21))           # which model to train
-runs.next_run("slope", router="S-Base")         # which run to add
+runs.plan(results.Budget(flops=1e21))           # the best models for a budget
+runs.next_run("slope", router="S-Base")         # the next run to train
 """
 
 from routelaws.reference._lazy import lazy

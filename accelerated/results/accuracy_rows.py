@@ -1,6 +1,6 @@
 """The rows of laws of accuracy and of leverage: one group for each task and training set, or for each router.
 
-accuracies   `accuracy_groups`     a task of a table of accuracies, as the columns of a law
+accuracies   `accuracy_groups`     the tasks of a table of accuracies, as columns of a law
 leverages    `leverage_groups`     a whole table of leverages
 runs         `leverage_of_runs`    the leverages of a router's runs over the dense runs of the same table
 """
@@ -29,7 +29,7 @@ from .row_differences import left_out_lines
 from .rows import COLUMNS, Rows, column_remarks, training_flops
 
 SOME = 0.1
-"""A larger share of a task's accuracies far below the guess rate is not chance. Our choice."""
+"""Share of a task's accuracies far below the guess rate, above which a warning follows. Our choice."""
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
@@ -46,10 +46,11 @@ class Choice(NamedTuple):
 
 
 def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
-    """Read a table of accuracies, of leverages, or of runs with dense runs to compute leverages from.
+    """Read a table of accuracies, of leverages, or of runs with dense runs.
 
     Returns:
-        The rows of each task or router; the reasons, by name, why some have none; remarks on derived and excluded rows.
+        The rows of each task or router; by name, the reasons for tasks or routers without rows; remarks on derived and
+        excluded rows.
 
     Raises:
         InputError: the table or the choice is wrong.
@@ -98,15 +99,15 @@ def accuracy_groups(
     Args:
         table: result of `read_accuracies`.
         law: a law of accuracy.
-        tasks: names of tasks; all if empty. For a law in attempts, the name without pass@K.
-        guess: guess rate of every task; if None, from `rates`, the table or the list of well-known tasks.
+        tasks: names of tasks; all tasks if empty. For a law in attempts, the name without pass@K.
+        guess: guess rate of every task; None for the rates of `rates`, the table or the list of well-known tasks.
         rates: {task: guess rate}, from a table of tasks.
-        loss: the text whose loss a two-stage law uses; if None, "validation" or the table's first.
+        loss: the text whose loss a two-stage law uses; None for "validation", or else the table's first text.
         rows: a condition on params, tokens, flops, run, training_set, loss_TEXT and acc_TASK.
         options: more keyword arguments of the fit.
 
     Raises:
-        InputError: no such task or loss, or the law needs a column that tables of accuracies do not have.
+        InputError: the table lacks the task, the loss or a column of the law.
     """
     chosen = np.ones(len(table.flops), bool) if rows is None else row_mask(_frame(table), rows)
     if not chosen.any():
@@ -149,9 +150,8 @@ def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]
 def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Rows:
     """Return the leverages of the runs of one router over the dense runs of the same table.
 
-    A power law of the dense runs, fitted by
-    `compute.fit_compute`, gives the compute of a dense model of equal loss. A is k/E, and G half the table's
-    granularity.
+    A power law of the dense runs (`compute.fit_compute`) gives the compute of a dense model of equal loss. A is k/E,
+    and G is half the table's granularity.
 
     Raises:
         ValueError: fewer than 3 dense runs of 2 budgets, a column is missing, or dense losses do not fall with compute.
@@ -194,7 +194,7 @@ def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:
 
 
 def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:
-    """Return {task: [(column, attempts)]} of the named tasks; InputError if one is missing."""
+    """Return {task: [(column, attempts)]} of the named tasks; raise `InputError` if a task is missing."""
     there = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
     for task in tasks:
         if task not in there:
@@ -215,7 +215,7 @@ def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
 
 
 def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> tuple[dict, list[str]]:
-    """Return the guess rate as an option of the fit, and a remark if neither the user nor a table gives it."""
+    """Return the guess rate as an option of the fit, and a remark if neither the user nor a table gives a rate."""
     if "guess_rate" not in law.options:
         return ({} if guess is None else {"guess_rate": guess}), []  # the law rejects the option by name
     if guess is not None:
@@ -226,7 +226,7 @@ def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -
 
 
 def _below_guessing(accuracies: np.ndarray, rate: float | None) -> list[str]:
-    """Return a warning if many accuracies are far below the guess rate, which may then be wrong."""
+    """Return a warning of a wrong guess rate if many accuracies are far below the rate."""
     below = accuracies[accuracies < (rate or 0.0) - LEAST_GAIN]
     if below.size <= SOME * accuracies.size:
         return []

@@ -1,7 +1,7 @@
 """Write results: numbers, lines and tables, for a terminal, Markdown and HTML.
 
-A table that is wider than the terminal is printed in parts, each with the first columns again. Only columns of words
-are wrapped: no number is cut or broken over two lines.
+A table that is wider than the terminal is printed in parts; each part repeats the first columns. Only columns of words
+wrap: no number is truncated or broken over two lines.
 """
 
 import html
@@ -16,7 +16,7 @@ from rich.console import Console
 from ..errors import in_line
 
 LARGE = 1e6
-"""Numbers from here on are written with three digits and an exponent."""
+"""Numbers from this size on have three digits and an exponent."""
 
 
 def count(value: float | None) -> str:
@@ -32,17 +32,17 @@ def count(value: float | None) -> str:
 
 
 def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
-    """Return a number in a format, or `missing` for None. From LARGE on it has an exponent."""
+    """Return a number in a format, or `missing` for None; from LARGE on the number has an exponent."""
     if value is None or math.isnan(value):
         return missing
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     text = format(value, form if form.endswith("g") or abs(value) < LARGE else ".3g")
-    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign if only zeros are shown
+    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign before zeros
 
 
 def two_digits(value: float | None) -> str:
-    """Return a number with two digits, and one of 100 or more as a whole number instead of an exponent.
+    """Return a number with two digits, or a whole number from 100 on.
 
     Example:
         >>> two_digits(0.1234), two_digits(43.2), two_digits(111.6)
@@ -52,7 +52,7 @@ def two_digits(value: float | None) -> str:
 
 
 def experts(value: float | None, digits: int = 3) -> str:
-    """Return a number of experts with so many digits, written out below a billion.
+    """Return a number of experts with this many digits, without an exponent below a billion.
 
     Example:
         >>> experts(238.72), experts(33314.2), experts(1.234e12)
@@ -65,7 +65,7 @@ def experts(value: float | None, digits: int = 3) -> str:
 
 
 def span(ends, form: str = ".4g") -> str:
-    """Return an interval as text, from [low, high], a record or an entry with both."""
+    """Return an interval as text, from [low, high], a record or a dictionary."""
     low, high = _ends(ends)
     return "not known" if low is None else f"{figure(low, form)} to {figure(high, form)}"
 
@@ -112,7 +112,7 @@ def range_of(values: list, form: str = ",", unit: str = "") -> str:
 
 
 def significant(value: float, digits: int = 2) -> str:
-    """Return a positive number with so many digits, written out unless it is very large or small."""
+    """Return a positive number with this many digits, with an exponent only if it is very large or small."""
     if not 1e-4 <= value < 1e6:
         return f"{value:.{digits - 1}e}"
     return np.format_float_positional(value, precision=digits, unique=False, fractional=False, trim="-").rstrip(".")
@@ -133,7 +133,7 @@ def log_percent(log_change: float | None) -> float | None:
 
 
 def ten_to(exponent: float) -> float:
-    """Return 10 to the power of a number; inf beyond the largest float, where Python's power raises."""
+    """Return 10 to the power of a number; inf beyond the largest float."""
     with np.errstate(over="ignore", under="ignore"):
         return float(np.power(10.0, exponent))
 
@@ -144,7 +144,7 @@ def percent(value: float, form: str = "g") -> str:
 
 
 def share(value: float) -> str:
-    """Return 0.25 as 1/4; other numbers are not changed."""
+    """Return 0.25 as 1/4, and other numbers unchanged."""
     over = round(1 / value)
     return ("1" if over == 1 else f"1/{over}") if abs(value * over - 1) < 0.01 else f"{value:g}"
 
@@ -157,7 +157,7 @@ def exponent(value: float) -> str:
 
 
 WORDS = 12
-"""Narrowest column of words, in characters, before a table is split."""
+"""Smallest width of a column of words, in characters; below this width the table is split."""
 
 
 class Terminal(Console):
@@ -176,10 +176,10 @@ class Table(NamedTuple):
 
     Attributes:
         heads: headings of the columns
-        rows: a text for each column; a row that is shorter has empty cells at its end
-        title: above it
-        keys: number of first columns that are repeated if the table is split
-        words: the columns that hold words, which may wrap
+        rows: a text for each column; a shorter row ends with empty cells
+        title: title above the table
+        keys: number of first columns that each part of a split table repeats
+        words: the columns of words, which may wrap
     """
 
     heads: list[str]
@@ -197,7 +197,7 @@ class Heading(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """A list of sentences; on a terminal indented lines."""
+    """A list of sentences; on a terminal, indented lines."""
 
     lines: list[str]
 
@@ -210,8 +210,8 @@ def show(blocks: Iterable[Block], console=None) -> None:
     """Print blocks on a terminal.
 
     Args:
-        blocks: what to print.
-        console: a rich Console; a new one on standard output if None.
+        blocks: the blocks.
+        console: a rich Console; None for a new console on standard output.
     """
     console = console or Terminal()
     for block in blocks:
@@ -255,7 +255,7 @@ def split(table: Table, width: int) -> list[list[int]]:
 
 
 def _least(table: Table, column: int) -> int:
-    """Return the least width of a column, in which no number is broken."""
+    """Return the smallest width of a column that breaks no number."""
     from rich.cells import cell_len
 
     texts = [table.heads[column], *(in_line(row[column]) for row in table.rows if column < len(row))]
@@ -266,12 +266,12 @@ def _least(table: Table, column: int) -> int:
 
 
 def _drawn(widths: list[int]) -> int:
-    """Return the width of a table as `_rich` draws it."""
+    """Return the width of a table of `_rich`."""
     return sum(widths) + 2 * len(widths)
 
 
 def _rich(table: Table, columns: list[int], width: int):
-    """Return some columns of a table as rich draws them, folding names that are wider than the terminal."""
+    """Return some columns as a table of rich; fold names that are wider than the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column
     from rich.table import Table as RichTable
@@ -327,7 +327,7 @@ def _of_numbers(table: Table, column: int) -> bool:
 
 
 def to_html(blocks: Iterable[Block]) -> str:
-    """Return blocks as HTML, as a notebook shows them."""
+    """Return blocks as HTML for a notebook."""
     return "\n".join(_html_of(block) for block in blocks if block)
 
 

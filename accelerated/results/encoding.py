@@ -1,7 +1,7 @@
 """Encode results as JSON: an infinite number is "inf" or "-inf", and an unknown value is null.
 
-An interval is {"value", "low", "high", "verdict"} everywhere. A coefficient also has "determined": whether the
-rows determine it. "verdict" is null if an interval has none.
+Every interval is {"value", "low", "high", "verdict"}; "verdict" is null if there is none. A coefficient also has
+"determined": whether the rows determine the coefficient.
 """
 
 import json
@@ -13,7 +13,7 @@ from routelaws.reference.laws.intervals import Range
 
 
 def plain(value):
-    """Return a value that strict JSON can hold: records as objects, NaN as None, infinities as "inf" and "-inf".
+    """Return a value for strict JSON: records as objects, NaN as None, infinities as "inf" and "-inf".
 
     Example:
         >>> plain({"E_max": math.inf, "rows": np.int64(3), "p": np.array([0.5, np.nan])})
@@ -75,7 +75,7 @@ def named(fit) -> dict:
 
 
 def head_of(fits, not_fitted: dict[str, str]) -> dict:
-    """Return the entries of a `Fits` that come before its fits."""
+    """Return the entries of a `Fits` before the fits."""
     of = "task" if fits.law.measured == "accuracy" else "router"
     reasons = [{of: name, "reason": reason} for name, reason in not_fitted.items()]
     head = {"law": fits.law.name, "measured": fits.law.measured, "loss_column": fits.loss or None}
@@ -104,7 +104,7 @@ def fit_dict(fit) -> dict:
 
 
 def fit_constants(fit) -> dict:
-    """Return the coefficients of a `Fit` and derived numbers, with intervals."""
+    """Return the coefficients and the derived numbers of a `Fit`, with intervals."""
     return {"coefficients": _coefficients(fit), "derived": _derived(fit)}
 
 
@@ -114,7 +114,7 @@ def constants(law: dict) -> dict:
 
 
 def _coefficients(fit) -> dict:
-    """Return the coefficients with their intervals, one or one for each size, by name."""
+    """Return the coefficients with their intervals by name; a law with lines per size has a list for each name."""
     entries = {}
     for name, value in fit.coefficients.items():
         if np.ndim(value) == 0:

@@ -1,13 +1,13 @@
 """One law on the rows of one router or task: coefficients, intervals, held-out errors, misfit, cautions.
 
     1. ROWS       `Rows`        the columns of a law (`rows.py`, `accuracy_rows.py`)
-    2. FIT        `Fit`         the law; all else is computed on first use and cached
+    2. FIT        `Fit`         the law; other results are computed on first use and cached
     3. KNOWN      `is_known`    whether the rows determine the law (`is_determined`) and each of its coefficients
-    4. DOUBT      `misfit_of`   the residuals, and `Fit.cautions`, possible hidden errors
+    4. DOUBT      `misfit_of`   the residuals; `Fit.cautions`: possible hidden errors
     5. ROUTERS    `fit_each`    the fit of each router, or the reason why it has none
 
-Each law has its own method for intervals (`Law.intervals`). A fit with Huber's criterion has none, because it
-assumes no distribution; `Fit.least_squares` is the other fit.
+Each law has its own method for intervals (`Law.intervals`). A fit with Huber's criterion has no intervals, because it
+assumes no distribution. `Fit.least_squares` is a fit by least squares for comparison.
 """
 
 import math
@@ -53,7 +53,7 @@ NOT_DETERMINED = (
 )
 
 MOST_HUBER = 1e6
-"""The largest delta of Huber's terms, in log10 units; the fit equals least squares long before."""
+"""The largest delta of Huber's terms, in log10 units; a smaller delta already gives least squares."""
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
@@ -70,11 +70,11 @@ class Fit:
         rows: result of `rows_of_runs`, or of `accuracy_rows`.
         law: a law of the catalogue, or its name.
         level: confidence level of the intervals, between 0 and 1.
-        huber: delta of Huber's terms, in log10 units or the units of the fitted quantity, for laws that take it; None:
-            the law's own criterion, with intervals.
+        huber: delta of Huber's terms, in log10 units or the units of the fitted quantity; None for the law's own
+            criterion, with intervals.
 
     Raises:
-        ValueError: the rows do not determine the law, it takes no such option, or the fit of a registered law lacks a
+        ValueError: the rows do not determine the law, the law has no Huber fit, or the fit of a registered law lacks a
             field.
     """
 
@@ -92,7 +92,7 @@ class Fit:
 
     @property
     def status(self) -> str:
-        """The status of the optimum: interior, or the edge where it lies."""
+        """The status of the optimum: interior, or the name of an edge."""
         return self.best.status
 
     @property
@@ -107,7 +107,7 @@ class Fit:
 
     @cached_property
     def intervals(self) -> list[Range]:
-        """Coefficients and numbers derived from them with their intervals; [] with Huber's criterion."""
+        """Coefficients and derived numbers with their intervals; [] with Huber's criterion."""
         if self.huber is not None:
             return []
         return self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
@@ -149,7 +149,7 @@ class Fit:
 
     @cached_property
     def determined(self) -> bool:
-        """Whether the rows determine the whole law, see `is_determined`; for one coefficient see `is_found`."""
+        """Whether the rows determine the whole law, see `is_determined`; `is_found` tests a single coefficient."""
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
@@ -172,26 +172,26 @@ class Fit:
         return [*self.rows.remarks, *warnings(differing, shorter, self.misfit, self.rmsle, **huber)]
 
     def is_found(self, name: str, value: float) -> bool:
-        """Return whether the rows determine a coefficient or a cut-off, and it is not at an edge.
+        """Return whether the rows determine a coefficient or a cut-off, away from the edges.
 
         Its own interval decides; without intervals (Huber's sum), `determined` does.
         """
         if f"{name} at" in self.status or math.isnan(value):
             return False
         if math.isinf(value) and not name.endswith("_cutoff"):
-            return True  # no limit E_max is seen: the best fit has none
+            return True  # the best fit has no limit E_max
         interval = self.interval(name)
         return self.determined if interval is None else is_known(name, value, interval.words)
 
     def is_known(self, name: str, value: float) -> bool:
-        """Return whether the rows determine a coefficient or cut-off: it is finite, with a narrow enough interval."""
+        """Return whether a coefficient or a cut-off is finite, with a narrow enough interval."""
         interval = self.interval(name)
         if interval is None:
             return self.is_found(name, value) and math.isfinite(value)
         return f"{name} at" not in self.status and is_known(name, value, interval.words)
 
     def interval(self, name: str) -> Range | None:
-        """Return the interval of one coefficient or derived number; None without one."""
+        """Return the interval of a coefficient or derived number; None without an interval."""
         return next((item for item in self.intervals if item.name == name and item.at is None), None)
 
     def predict(
@@ -202,11 +202,11 @@ class Fit:
         Args:
             n: N, dense parameters.
             experts: E, experts of a routed layer; 1 is a dense model.
-            level: confidence level of the intervals; the fit's level if None.
+            level: confidence level of the intervals; None for the fit's level.
             at: other columns of the law by name, such as tokens=3e11.
 
         Raises:
-            InputError: a column is missing, out of range, or for another law; or the law is undefined there.
+            InputError: a column is missing, out of range, or not of this law; or the law is undefined at the point.
         """
         point = point_of(self.law, {"dense_parameters": n, "num_experts": experts} | at)
         return predict(self, point, self.level if level is None else level)
@@ -220,10 +220,10 @@ class Fit:
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
-            "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list of such at
-            each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of
-            left-out rows: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's
-            criterion. Residuals in "misfit" are log10 of the measured loss minus log10 of the law's.
+            "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list with an entry
+            for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of left-out
+            rows: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
+            Residuals in "misfit" are log10 of the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
 
@@ -316,7 +316,7 @@ def _slopes_table(fit) -> Table:
 
 
 def check_huber(law: Law, huber: float | None) -> None:
-    """Raise InputError if --huber is out of range, or the law is fitted only by least squares."""
+    """Raise `InputError` if --huber is out of range, or the law has only a fit by least squares."""
     if huber is None:
         return
     if not law.takes_huber:
@@ -330,7 +330,7 @@ def check_huber(law: Law, huber: float | None) -> None:
 
 
 def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) -> LawFit:
-    """Return the fit of a law; ValueError if the fit of a registered law lacks a field."""
+    """Return the fit of a law; raise ValueError if the fit of a registered law lacks a field."""
     fit = law.fit(*columns, measured) if huber is None else law.fit(*columns, measured, huber=huber)
     missing = [name for name in LawFit._fields if not hasattr(fit, name)]
     if missing:
@@ -339,7 +339,7 @@ def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) 
 
 
 def _optimum_words(fit: Fit) -> list[str]:
-    """Return the problems with the optimum of a law that is not for the loss."""
+    """Return sentences on a bad optimum of a law that is not for the loss."""
     sentences = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
     if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
         first = fit.law.columns[0]
@@ -355,7 +355,7 @@ def fit_some(
     """Return the result of `fit_each`; at least one router must have a fit.
 
     Raises:
-        InputError: none has; one line for each reason, with its routers.
+        InputError: no router has a fit; the message has a line for each reason, with its routers.
     """
     fits, reasons = fit_each(selections, loss_column, fit, tell)
     if not fits:
@@ -371,9 +371,9 @@ def fit_each(
 
     Args:
         selections: result of `select_rows`.
-        loss_column: which loss is fitted.
-        fit: called with one of the selections; its ValueError is the reason for no fit.
-        tell: if given, called with a progress line.
+        loss_column: column of the fitted loss.
+        fit: called with a selection; a ValueError gives the reason for no fit.
+        tell: called with a progress line, unless None.
     """
     fits, reasons = [], {}
     for number, selection in enumerate(selections, 1):
@@ -389,7 +389,7 @@ def fit_each(
 
 
 def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    """Raise InputError if all rows have the same loss, which a law would fit as a constant."""
+    """Raise `InputError` if all rows have the same loss."""
     losses = selection.frame[loss_column]
     if len(losses) > 1 and losses.nunique() == 1:
         what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
@@ -397,7 +397,7 @@ def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
 
 
 def _perhaps_dense(selection: RouterRows) -> str:
-    """Return advice if an unknown router has one expert in all of its rows."""
+    """Return advice if an unknown router has one expert in all rows."""
     rows = selection.frame[selection.frame["router_type"] == selection.router]
     if selection.router == DENSE or rows.empty or (rows["num_experts"] != 1).any():
         return ""

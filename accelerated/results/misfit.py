@@ -5,11 +5,11 @@
     SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
     LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
     OUTLIERS   `outliers`      single runs that are far from the law
-               `pulls`         whether one run has pulled the law so far that it is not an outlier of the fit
-    ALL        `misfit_of`     all of these, of a `Fit`
-    KNOWN      `is_determined` whether the rows determine the law, and `is_known` each of its coefficients
-    RISE       `rise`          whether larger models are worse by the law, so that no dense size corresponds to a loss
-    WORDS      `misfit_lines`  the printed lines, and `warnings`: possible hidden errors of a fit
+               `pulls`         whether a run has pulled the law so far that its residual is small
+    ALL        `misfit_of`     all these results for a `Fit`
+    KNOWN      `is_determined` whether the rows determine the law; `is_known`: each of its coefficients
+    RISE       `rise`          whether larger models are worse by the law; then no dense size corresponds to a loss
+    WORDS      `misfit_lines`  the printed lines; `warnings`: possible hidden errors of a fit
 
 A residual is log10 of the measured loss minus log10 of the law's loss: above 0 the law is too low. The methods are our
 choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual outlier test
@@ -31,42 +31,42 @@ from .blocks import figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
 FAR = 6.0
-"""A run beyond this many robust standard deviations of the residuals is an outlier."""
+"""Number of robust standard deviations of the residuals beyond which a run can be an outlier."""
 
 LEAST = 0.01
-"""And it must miss the law by at least this share of the loss."""
+"""Smallest residual of an outlier, as a share of the loss."""
 
 
 PULLED = 1e-3
-"""One run has pulled the law if p times the number of rows is below this."""
+"""A run has pulled the law if p times the number of rows is below this number."""
 
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
-"""Sizes and numbers of experts: they count as determined if known to within a factor."""
+"""Sizes and numbers of experts; their intervals may have any ratio of the ends."""
 
 OUTLIER = 4.0
-"""`steepness` leaves out rows beyond this many robust standard deviations of the fit."""
+"""Number of robust standard deviations beyond which `steepness` excludes rows."""
 
 UNCERTAIN = 10.0
 """Largest ratio of the far end to the near end of a slope's interval, in a determined law."""
 
 
 CLEAR = 0.05
-"""A caution reports a bend or a misfit below this p."""
+"""The p below which a caution reports a bend or a misfit."""
 
 NAMES = 7
-"""Largest number of routers or tasks named in a line; of more, the first six and a count."""
+"""Largest number of routers or tasks in a line; longer lists have the first six and a count."""
 
 NO_FLOOR = (
     "This law has no irreducible loss: far above the fitted sizes its loss falls towards 0, so its predictions there "
     "are"
     " too low."
 )
-"""True of every law without `Law.has_floor` (a sum of logarithms) that falls with N; our words."""
+"""A sentence that is true of every law without `Law.has_floor` (a sum of logarithms) that falls with N."""
 
 
 class SizeMiss(NamedTuple):
-    """The runs of one size against the law."""
+    """The residuals of the runs of one size."""
 
     size: float  # N
     rows: int
@@ -84,7 +84,7 @@ class Test(NamedTuple):
 class Bend(NamedTuple):
     """One more term in the law, (log10 N)²."""
 
-    value: float  # its coefficient: if positive, the smallest and the largest sizes lie above the law
+    value: float  # the coefficient: if positive, the smallest and the largest sizes lie above the law
     test: Test
 
 
@@ -94,17 +94,17 @@ class Outlier(NamedTuple):
     hyper_id: int
     loss: float
     law: float  # the loss by the law
-    times: float  # its residual in robust standard deviations of all residuals
-    run: str = ""  # its name, if the table has one
-    by_others: bool = False  # whether the law is fitted without this run, which distorts the law of all runs
+    times: float  # the residual in robust standard deviations of all residuals
+    run: str = ""  # name of the run, if the table has names
+    by_others: bool = False  # whether the law is fitted without this run, because the run distorts the law
 
 
 class Rise(NamedTuple):
-    """The rise of a law by which larger models are worse."""
+    """The rise of the loss with N by a law."""
 
     experts: float | None  # the smallest E of the rows; None for a law of N alone
     sizes: tuple[float, float]  # the smallest and the largest N of the rows
-    losses: tuple[float, float]  # losses of the law there, nats per token
+    losses: tuple[float, float]  # losses of the law at these sizes, nats per token
 
 
 class Misfit(NamedTuple):
@@ -112,18 +112,18 @@ class Misfit(NamedTuple):
 
     sizes: list[SizeMiss]
     bend: Bend | None  # None with fewer than three sizes, or no spare row
-    seeds: Test | None  # None without two runs at one point
-    largest: SizeMiss | None  # None where the smaller sizes give no law
+    seeds: Test | None  # None without repeated runs at a point
+    largest: SizeMiss | None  # None if the smaller sizes give no law
     outliers: list[Outlier]
-    without: float | None  # RMSLE of the same law fitted without the outliers; None without any, or without a fit
-    rise: Rise | None = None  # if the law's loss does not fall with N
+    without: float | None  # RMSLE of the same law fitted without the outliers; None without outliers, or without a fit
+    rise: Rise | None = None  # None if the law's loss falls with N
 
 
 def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
     """Return the rise of the loss from the smallest to the largest size by a law in (N) or (N, E), or None if it falls.
 
-    It is evaluated at the smallest E (dense, if there are dense models). None also for a law of other columns,
-    with a single size, and where the law is undefined.
+    The losses are at the smallest E (dense, if there are dense models). Return None also for a law of other columns,
+    for a single size, and for an undefined law.
 
     Args:
         law: a `laws.catalogue.Law`.
@@ -154,7 +154,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
         coefficients: number of the law's coefficients, including nonlinear ones.
 
     Returns:
-        None with fewer than three sizes, no spare row, or a design that contains such a bend.
+        None with fewer than three sizes, without a spare row, or if the design contains such a bend.
     """
     freedom = miss.size - coefficients - 1
     if np.unique(size).size < 3 or freedom < 1:
@@ -171,7 +171,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
 
 
 def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return the lack-of-fit test: do mean losses of repeated runs miss the law by more than the repeats scatter?"""
+    """Return the lack-of-fit test, which compares the residuals of mean losses with the scatter of repeated runs."""
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1
@@ -184,7 +184,7 @@ def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: 
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
-    """Return the distance of the largest size from the law of all others; errors [n] are from `held_out`."""
+    """Return the residual of the largest size by the law of all smaller sizes; errors [n] are from `held_out`."""
     if errors is None or np.unique(size).size < 3:
         return None
     misses = -np.asarray(errors)[size == size.max()]  # errors are predicted minus measured
@@ -196,8 +196,8 @@ def outliers(
 ) -> list[Outlier]:
     """Return the runs far from the law, farthest first, with their names by hyper_id.
 
-    A row is far if its |miss| is more than FAR times 1.4826 times the median of |miss|, and more than LEAST of the
-    loss. For normal residuals 1.4826 times the median is the standard deviation, and a few wrong rows hardly change it.
+    A row is far if its |miss| exceeds FAR times 1.4826 times the median of |miss|, and LEAST of the loss. For normal
+    residuals 1.4826 times the median is the standard deviation; a few wrong rows hardly change the median.
     """
     miss = np.abs(np.log10(loss) - np.log10(law))
     scale = 1.4826 * float(np.median(miss))
@@ -209,13 +209,13 @@ def outliers(
 
 
 def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
-    """Return whether one run does not belong to the others: a fit without it misses them by much less.
+    """Return whether a run has pulled the law: a fit without this run has much smaller residuals.
 
-    With few rows, `outliers` does not show a wrong run: the law follows it and misses every row.
+    With few rows, `outliers` does not show a wrong run, because the law follows the run and misses every row.
 
     Args:
         miss: [n], residuals of a fit by least squares.
-        again: [n], residuals of a fit without the run, which must miss the run by more than LEAST of the loss.
+        again: [n], residuals of a fit without the run; the run must miss this fit by more than LEAST of the loss.
         worst: index of the run with the largest residual.
         coefficients: coefficients of the law.
 
@@ -247,7 +247,7 @@ def sizes_of(selection) -> np.ndarray:
 
 
 def misfit_of(fit) -> Misfit:
-    """Return the misfit of a `Fit`; the F tests are for least squares, None with Huber's sum."""
+    """Return the misfit of a `Fit`; the F tests are None with Huber's criterion."""
     law, (_, columns, loss, runs, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
     predicted = np.asarray(law.predict(fit.best, *columns))
     miss = np.log10(loss) - np.log10(predicted)
@@ -259,7 +259,7 @@ def misfit_of(fit) -> Misfit:
             design = law.design(fit.best, *(column[has_value] for column in columns))
             bend = bend_in_size(size[has_value], miss[has_value], design, coefficients)
         differing = row_differences(law, fit.rows)
-        if all(entry.where == "sizes" for entry in differing):  # other columns would differ within a point
+        if all(entry.where == "sizes" for entry in differing):  # else other columns differ within a point
             seeds = beyond_seeds(columns, miss, coefficients)
     ids = runs.frame["hyper_id"].to_numpy()
     far = outliers(ids, loss, predicted, run_names(runs.frame))
@@ -272,11 +272,11 @@ def misfit_of(fit) -> Misfit:
 
 
 def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
-    """Return the run with the largest residual if it has pulled the law towards it; else an empty list.
+    """Return [the run with the largest residual] if this run has pulled the law, else [].
 
     Args:
-        fit: by least squares.
-        miss: [n], of the fit to all rows.
+        fit: a fit by least squares.
+        miss: [n], residuals of the fit to all rows.
     """
     law, (_, columns, loss, runs, *_) = fit.law, fit.rows
     worst = int(np.argmax(np.abs(miss)))
@@ -298,7 +298,7 @@ def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
 
 
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
-    """Return the RMSLE of a fit to some rows; None if they do not determine the law."""
+    """Return the RMSLE of a fit to some rows; None if the rows do not determine the law."""
     try:
         return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle
     except ValueError:
@@ -308,10 +308,9 @@ def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | No
 def is_determined(slopes: list[Range]) -> bool:
     """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every given size.
 
-    Known means within a factor of UNCERTAIN: both ends of its interval are finite, and the far end is at most UNCERTAIN
-    times the near end (or the best value, if the interval includes 0). Otherwise the rows
-    cannot distinguish the law from a limit with infinite coefficients, and no coefficient is meaningful. Our
-    choice.
+    A slope is known if both ends of its interval are finite, and the far end is at most UNCERTAIN times the near end
+    (or the best value, if the interval includes 0). Otherwise the rows cannot distinguish the law from a limit with
+    infinite coefficients, and no coefficient is meaningful. Our choice.
     """
     for slope in slopes:
         far = max(abs(slope.low), abs(slope.high))
@@ -322,11 +321,11 @@ def is_determined(slopes: list[Range]) -> bool:
 
 
 def is_known(name: str, value: float, words: str) -> bool:
-    """Return whether a coefficient or a derived number is determined by its own interval.
+    """Return whether a coefficient or a derived number is determined, by its interval.
 
-    Both ends must be finite and, except for sizes and numbers of experts, at most a factor of ten apart: beyond that
-    the best value is one of many equally good ones. A law that is not determined as a whole can have coefficients
-    that are, because their intervals hold for every law that the rows allow. Our choice.
+    Both ends must be finite and, except for sizes and numbers of experts, at most a factor of ten apart. A wider
+    interval contains many equally good values. A law that is not determined as a whole can have determined
+    coefficients, because their intervals hold for every law that the rows allow. Our choice.
 
     Args:
         name: name of the coefficient.
@@ -338,10 +337,10 @@ def is_known(name: str, value: float, words: str) -> bool:
 
 
 def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
-    """Return the slopes that decide whether a law is determined; none for a law that always is.
+    """Return the slopes that decide whether a law is determined; [] for a law that is always determined.
 
-    They are from least squares on the rows within OUTLIER robust standard deviations of the fit. Not computed if
-    the fit has slopes already (the law in (N, E) by least squares).
+    The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. They are not
+    computed if the fit already has slopes (the law in (N, E) by least squares).
     """
     if law.slopes is None:
         return []
@@ -358,10 +357,10 @@ def warnings(
     huber: bool = False,
     takes_huber: bool = True,
 ) -> list[str]:
-    """Return one sentence for each possible hidden error of the fit; without a fit, of its rows.
+    """Return a sentence for each possible hidden error of the fit or, without a fit, of the rows.
 
-    With `huber` the fit is by a sum of Huber terms, which single runs cannot dominate; without `takes_huber` the law
-    has no such fit, so the sentence does not recommend it.
+    With `huber` the fit is by a sum of Huber terms, so single runs cannot dominate the fit. Without `takes_huber` the
+    law has no such fit, so no sentence recommends it.
     """
     sentences = [difference_words(entry) for entry in differences]
     if shorter:
@@ -410,7 +409,7 @@ def misfit_lines(misfit: Misfit) -> list[str]:
 
 
 def how_far_off(miss: float) -> str:
-    """Return by how much a law predicts too low or too high, from the residual in log10."""
+    """Return text on the size and direction of a residual in log10."""
     off = log_percent(miss)
     if abs(off) < 0.05:
         return "to within 0.05 %"
@@ -447,7 +446,7 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
 
 
 def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
-    """Return a line for each reason for no fit and for each caution, with its routers."""
+    """Return a line for each caution and each reason for no fit, with the routers."""
     lines = [
         f"warning ({in_short(names, NAMES)}): not fitted: {reason}" for reason, names in by_reason(not_fitted).items()
     ]
@@ -455,6 +454,6 @@ def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) ->
 
 
 def floor_lines(law, fits) -> list[str]:
-    """Return `NO_FLOOR` if it is true of at least one fit of a law."""
+    """Return [`NO_FLOOR`] if this sentence is true of at least one fit of a law."""
     misfits = [fit.misfit for fit in fits if fit.misfit is not None]
     return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

@@ -32,7 +32,7 @@ def plot_fits(fits):
 def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
 
-    The axis of a law of one column is that column. A law in N and E is drawn over E, with a line for each N. For any
+    The axis of a law of one column is this column. A law in N and E is drawn over E, with a line for each N. For any
     other law, measured values are drawn against fitted values, with the diagonal.
     """
     from matplotlib import pyplot
@@ -52,7 +52,7 @@ def plot_fit(fit, panel=None):
 
 
 def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows with the fixed values of the first columns, and the law there, over the next column."""
+    """Draw the rows with the fixed values of the first columns, and the law at these values, over the next column."""
     columns = fit.rows.columns
     here = (
         np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)
@@ -82,9 +82,9 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
     """Draw the lowest loss of routers against FLOPs; return the matplotlib figure.
 
     Args:
-        frontiers: for each panel its title and, by router, [(FLOPs, loss, whether it lies beyond the runs)].
-        budget: FLOPs, an upright line.
-        colours: {router: colour}; others take matplotlib's.
+        frontiers: for each panel its title and, by router, [(FLOPs, loss, whether the model lies beyond the runs)].
+        budget: FLOPs, drawn as a vertical line.
+        colours: {router: colour}; other routers have matplotlib's colours.
     """
     from matplotlib import pyplot
 
@@ -129,7 +129,7 @@ def plot_profiles(profiles: list):
 
 
 def _draw_profile(panel, profile, shade: float) -> None:
-    """Draw one budget: runs, law and parabola, and both minima where they are among the runs."""
+    """Draw one budget: runs, law and parabola, and each minimum that lies among the runs."""
     from matplotlib import colormaps
 
     colour, (sizes, by_law) = colormaps["viridis"](shade), profile.curve
@@ -144,7 +144,7 @@ def _draw_profile(panel, profile, shade: float) -> None:
 
 
 def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:
-    """Draw one router's line, dashed if an end of a segment lies beyond the runs; a single point as a dot."""
+    """Draw a router's line (dashed segments end beyond the runs), or a dot for a single point."""
     [line] = panel.plot(*points[0][:2], "o" if len(points) == 1 else "-", color=colour, label=router)
     for (x, y, out), (next_x, next_y, next_out) in zip(points, points[1:], strict=False):
         panel.plot([x, next_x], [y, next_y], "--" if out or next_out else "-", color=line.get_color())

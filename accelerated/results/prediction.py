@@ -1,4 +1,4 @@
-"""`Prediction`: the value of a fit at one point, with intervals, and reasons why it is an extrapolation."""
+"""`Prediction`: the value of a fit at a point, with intervals and warnings of extrapolation."""
 
 import math
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ class Prediction(NamedTuple):
 
     Attributes:
         fit: the `Fit`
-        value: by the fit
-        law: interval of the law's value there
+        value: the value of the fit
+        law: interval of the law's value
         run: interval of one more run
-        by_size: interval of the law, by leaving out one size at a time; the bounded law with 3 sizes or more
-        dense: size of the dense model of equal loss; the bounded law
-        least_squares: the loss by least squares, for a fit by Huber's sum, which has no intervals
-        cautions: reasons why it is an extrapolation, and possible errors of the fit
+        by_size: interval of the law, by leaving out one size at a time; only for the bounded law with 3 sizes or more
+        dense: size of the dense model of equal loss; only for the bounded law
+        least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
+        cautions: warnings of extrapolation, and possible errors of the fit
     """
 
     fit: object
@@ -84,7 +84,7 @@ class Predictions(NamedTuple):
     at: dict[str, float]  # the columns of the law
     level: float
     predictions: list[Prediction]
-    not_fitted: dict[str, str]  # {router or task: reason why it has no fit or no prediction there}
+    not_fitted: dict[str, str]  # {router or task: reason for no fit or no prediction}
 
     @property
     def where(self) -> str:
@@ -112,7 +112,7 @@ class Predictions(NamedTuple):
 class Beyond(NamedTuple):
     """A coordinate of a point outside the range of the runs."""
 
-    column: str  # of the law
+    column: str  # column of the law
     value: float
     end: float  # the nearer end of the range
 
@@ -122,7 +122,7 @@ class Beyond(NamedTuple):
 
     @property
     def times(self) -> float:
-        """The ratio of the value to the nearer end: above 1 beyond the largest, below 1 before the smallest."""
+        """The ratio of the value to the nearer end: above 1 for large values, below 1 for small values."""
         return self.value / self.end
 
 
@@ -130,7 +130,7 @@ class PublishedPrediction(NamedTuple):
     """The prediction of printed coefficients at a point, without an interval, because their runs are not available."""
 
     law: Law
-    name: str  # of the coefficients
+    name: str  # name of the coefficients
     at: dict[str, float]
     value: float
 
@@ -148,7 +148,7 @@ class PublishedPrediction(NamedTuple):
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
-    """Return the prediction of printed coefficients; InputError if the law has none of that name, or as `point_of`."""
+    """Return the prediction of printed coefficients; raise `InputError` for an unknown name, or like `point_of`."""
     point = point_of(law, at)
     if name not in law.published:
         there = ", ".join(law.published) or "none"
@@ -166,7 +166,7 @@ def input_of(name: str) -> tuple[str, str, float]:
 
 
 def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
-    """Return the columns of a law; InputError if one is missing, out of range, or for another law."""
+    """Return the columns of a law; raise `InputError` if a column is missing, out of range, or not of this law."""
     wanted = law.columns
     for name in dict.fromkeys([*INPUTS, *at, *wanted]):
         (flag, meaning, least), value = input_of(name), at.get(name)
@@ -193,7 +193,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         level: confidence level of the intervals, between 0 and 1.
 
     Raises:
-        ValueError: the law is undefined there (per-size lines at another size), or a value is out of range.
+        ValueError: the law is undefined at the point (such as per-size lines at another size), or a value is out of
+            range.
     """
     at, law, rows = tuple(point.values()), fit.law, fit.rows
     if fit.huber is not None:
@@ -210,8 +211,8 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
     """Return the value of a fit at a point with its intervals: of the law, of one more run, and by left-out sizes.
 
     Args:
-        fit: by its own criterion, see `Fit.intervals`.
-        at: the columns of its law.
+        fit: a fit with intervals, see `Fit.intervals`.
+        at: the columns of the law.
         level: confidence level of the intervals, between 0 and 1.
     """
     known = fit.best, fit.rows.columns, fit.rows.measured
@@ -222,10 +223,10 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
-    """Return the predictions of every fit of a table at one point; an undefined one is in `not_fitted`.
+    """Return the predictions of every fit of a table at a point; `not_fitted` has the undefined predictions.
 
     Raises:
-        InputError: all are undefined there; the message gives each reason.
+        InputError: every prediction is undefined; the message gives each reason.
     """
     predictions, reasons = [], dict(fits.not_fitted)
     for fit in fits:
@@ -251,7 +252,7 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:
-    """Return sentences on why a prediction is an extrapolation."""
+    """Return sentences on the extrapolation of a prediction."""
     at, columns = tuple(point.values()), fit.rows.columns[: len(point)]
     return extrapolation(beyond(list(point), columns, at), inside_hull(columns, at))
 
@@ -297,7 +298,7 @@ def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[flo
 
     Args:
         names: names of the columns.
-        columns: [n] each, of the runs.
+        columns: columns of the runs, [n] each.
         at: the point, a number for each column.
     """
     outside = []
@@ -309,7 +310,7 @@ def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[flo
 
 
 def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[str]:
-    """Return sentences on why a prediction at a point is an extrapolation.
+    """Return sentences on the extrapolation of a prediction at a point.
 
     Args:
         outside: result of `beyond`.
@@ -326,8 +327,8 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     """Return whether a point lies in the convex hull of the data, in logarithms.
 
-    It does if it is a weighted mean of data points with nonnegative weights. A linear program tests this; unlike a
-    triangulation, it also works if all points lie on one line.
+    A linear program tests whether the point is a weighted mean of data points with nonnegative weights. Unlike a
+    triangulation, this also works if all points lie on a line.
     """
     from scipy.optimize import linprog
 

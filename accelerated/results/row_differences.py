@@ -1,16 +1,15 @@
 """Differences between the rows of one fit that the law ignores.
 
-A law in N and E has no term for the number of training tokens, for the text, for the vocabulary or for the objective.
-It attributes their effects to N, E or chance, and its residuals need not show that. So the rows are checked:
+A law in N and E has no term for training tokens, text, vocabulary or objective. It attributes their effects to N, E or
+chance, and residuals need not show this error. So this file checks the rows:
 
-    TOKENS    runs of one size differ in their training tokens; or, across sizes, neither the tokens nor the tokens
-              per parameter are constant
+    TOKENS    runs of a size differ in their training tokens, or sizes differ in both tokens and tokens per parameter
     COLUMNS   a column that changes the meaning of the loss or the model has several values
     NAMES     an unknown text column, such as `training_set`, differs between runs of one N and E
-    SHORTER   a run ends before most others of its size: `shorter_runs`
+    SHORTER   a run ends before most other runs of its size: `shorter_runs`
     CUT       a row is from the middle of a run: `row_doubts`
     EPOCHS    a run has repeated its text too often: `row_doubts`
-    BUDGETS   models of several sizes have one budget, and a law in compute would fit all of them: `budgets`
+    BUDGETS   models of several sizes have the same budget, but a law in compute should fit only the best: `budgets`
     DESIGN    the tokens follow from the size, so the terms of a law in both are nearly proportional:
     `proportional_tokens` WORDS     sentences on each of these, `difference_words`, and on left-out runs,
     `left_out_lines`
@@ -45,13 +44,13 @@ SAME_RATIO = 1.2
 """Sizes whose tokens per parameter differ by at most this factor have the same ratio."""
 
 LARGEST_VOCABULARY = 1_000_000
-"""Larger than any known vocabulary of a language model; its ln is 13.8 nats."""
+"""A bound above any known vocabulary of a language model; its ln is 13.8 nats."""
 
 SMALLEST_LOSS = 0.1
-"""Smaller than any known loss of a language model: 0.1 nats, a perplexity of 1.1."""
+"""A bound below any known loss of a language model: 0.1 nats, a perplexity of 1.1."""
 
 SAME_BUDGET = 1.1
-"""Runs whose training FLOPs differ by at most this factor have one planned budget."""
+"""Runs whose training FLOPs differ by at most this factor have the same planned budget."""
 
 MOST_PASSES = {"routed": 4.0, "dense": 8.0}
 """Passes over a text above which repetition harms a model, after arXiv 2609.11917."""
@@ -74,18 +73,18 @@ class Difference(NamedTuple):
     """A difference between rows that the law ignores."""
 
     column: str  # "tokens", or the column
-    groups: list[tuple[str, int]]  # value in words, and number of rows, most common first (tokens: by size)
-    where: str  # what differs: "runs of one size", "runs of one N and E", "sizes", "rows"; or a doubt, such as "units"
+    groups: list[tuple[str, int]]  # text of the value, and number of rows, most common first (tokens: by size)
+    where: str  # "runs of one size", "runs of one N and E", "sizes" or "rows"; or a doubt, such as "units"
     numbers: dict = {}  # numbers for the sentence
 
 
 class Shorter(NamedTuple):
-    """A run that ended before most others of its size."""
+    """A run that ended before most other runs of its size."""
 
     hyper_id: int
     step: int
     commonest: int  # last step of most other runs
-    run: str = ""  # its name, if the table has one
+    run: str = ""  # name of the run, if the table has names
 
 
 def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> list[Difference]:
@@ -93,9 +92,9 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
-        compute: whether the law is in compute and parameters per FLOP, which cover every k, routing frequency and
+        compute: whether the law is in compute and parameters per FLOP, and so covers every k, routing frequency and
             granularity.
-        known: the columns of the law; it does not ignore these.
+        known: the columns of the law, which it does not ignore.
     """
     budget = "flops" in known
     entries = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
@@ -110,7 +109,7 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
 def shorter_runs(frame) -> list[Shorter]:
     """Return the runs whose last evaluation is earlier than the last evaluation of most other runs of their size.
 
-    Most means more than half of at least three runs of the size, or else of all runs.
+    "Most" means more than half of at least three runs of the size, or else of all runs.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
@@ -150,12 +149,12 @@ def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
 
 
 def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
-    """Return one entry if models of several sizes have one budget, as in an isoFLOP table.
+    """Return an entry if models of several sizes have the same budget, as in an isoFLOP table.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
         flops: [n], training FLOPs.
-        losses: [n].
+        losses: [n], the losses.
     """
     runs, sizes = frame["hyper_id"].to_numpy(), frame["dense_parameter_count"].to_numpy(dtype=np.float64)
     order, groups, best = np.argsort(flops, kind="stable"), [], []
@@ -170,14 +169,14 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
 
 
 def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[Difference]:
-    """Return one entry if the tokens are a nondecreasing power of the size, within SAME_RATIO.
+    """Return an entry if the tokens are a nondecreasing power of the size, within SAME_RATIO.
 
-    With D = k N^p a law a/N^alpha + b/D^beta is a sum of two powers of N. Its condition number is about
+    With D = k N^p, the law a/N^alpha + b/D^beta is a sum of two powers of N. The condition number of its fit is about
     1/(alpha - p beta)², after arXiv 2605.08541.
 
     Args:
         names: the columns of a law.
-        columns: [n] each.
+        columns: values of these columns, [n] each.
         coefficients: coefficients of the fit.
     """
     size = next((name for name in names if name in SIZES), None)
@@ -199,15 +198,15 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
-    """Return one entry if most losses of a fit are above ln V (a uniform guess), or near 0.
+    """Return an entry if most losses of a fit are above ln V (a uniform guess), or near 0.
 
-    Single runs may have diverged. But if the median is above ln V, the column is probably a perplexity; below
-    SMALLEST_LOSS it has another unit or is an error rate. V is the largest vocabulary of the rows, or
-    LARGEST_VOCABULARY if the table gives none.
+    Single runs may have diverged. But a column with a median above ln V is probably a perplexity. A column with a
+    median below SMALLEST_LOSS has another unit or is an error rate. V is the largest vocabulary of the rows, or else
+    LARGEST_VOCABULARY.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
-        loss_column: which loss.
+        loss_column: column of the loss.
     """
     losses = frame[loss_column].to_numpy(dtype=np.float64)
     vocabularies = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
@@ -224,7 +223,7 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
 
 
 def _majority(steps: np.ndarray) -> int | None:
-    """Return the last step of more than half of at least three runs; None without one."""
+    """Return the last step that more than half of at least three runs share, or None."""
     values, counts = np.unique(steps, return_counts=True)
     most = counts.argmax() if counts.size else 0
     return int(values[most]) if steps.size >= 3 and 2 * counts[most] > steps.size else None
@@ -258,7 +257,7 @@ def _tokens(frame) -> Difference | None:
 
 
 def _values(frame, name: str) -> Difference | None:
-    """Return a column of the table that has several nonblank values."""
+    """Return a difference if a column of the table has several nonblank values."""
     if name not in frame:
         return None
     values = frame[name]
@@ -272,7 +271,7 @@ def _values(frame, name: str) -> Difference | None:
 
 
 def _names(frame, name: str) -> Difference | None:
-    """Return an unknown column that differs between runs of one router, N and E, but is no measurement or run name."""
+    """Return a difference if an unknown column differs between runs of one router, N and E."""
     numbers = frame[name].dtype.kind in "iuf"
     cells = frame[name].map("{:.17g}".format) if numbers else frame[name].astype(str).str.strip()
     known = ~cells.isin(BLANK)
@@ -292,14 +291,14 @@ def _measured(values: list[str]) -> bool:
 
 
 def row_differences(law, rows) -> list[Difference]:
-    """Return the differences between the runs of a `fit.Rows` besides the columns of their law."""
+    """Return the differences between the runs of a `Rows` except in the columns of the law."""
     frame = rows.runs.frame
     entries = differences(frame, law.axes == "compute", law.columns)
     return entries + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
 
 
 def left_out_lines(left_out: Sequence[dict]) -> list[str]:
-    """Return one line for each reason for left-out runs, with the first of them."""
+    """Return a line for each reason for excluded runs, with the first runs."""
     reasons: dict[str, list[str]] = {}
     for run in left_out:
         reasons.setdefault(run["reason"], []).append(called(run["hyper_id"], run.get("run")))
@@ -307,7 +306,7 @@ def left_out_lines(left_out: Sequence[dict]) -> list[str]:
 
 
 def difference_words(entry: Difference) -> str:
-    """Return a sentence on the difference, the groups, and how to choose."""
+    """Return a sentence on the difference, its groups, and a remedy."""
     if entry.where in _DOUBTS:
         return _DOUBTS[entry.where](entry)
     of_tokens = entry.column == "tokens"
@@ -387,9 +386,9 @@ _DOUBTS = {
     "budgets": _budgets_words,
     "design": _design_words,
 }
-"""Sentences for findings that are not differences between rows, by `Difference.where`."""
+"""Sentences for doubts that are not differences between rows, by `Difference.where`."""
 
 
 def first_words(words: list[str], between: str = "; ") -> str:
-    """Return the first words of a list, and dots for the rest."""
+    """Return the first texts of a list, and dots for the rest."""
     return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])

@@ -1,7 +1,7 @@
 """`Rows`: the columns of a law, read or computed from a results table.
 
-The names of a law's columns (`Law.columns`) differ from a table's. If COLUMNS has no line for a column of a law, the
-table's column of the same name is used.
+The columns of a law (`Law.columns`) and of a table have different names. `COLUMNS` maps them; other columns have the
+same name in both.
 """
 
 import functools
@@ -22,7 +22,7 @@ from ..tables.schema import RELEASED_COLUMNS, to_numbers
 from ..tables.selection import RouterRows
 
 TRAINING = 3.0
-"""Training FLOPs divided by FLOPs of the forward pass, which a table's flops_per_step counts."""
+"""Training FLOPs divided by forward FLOPs; a table's flops_per_step counts forward FLOPs."""
 
 FLOPS_PER_PARAMETER = 2.0
 """Forward FLOPs per parameter and token, if a table does not give FLOPs."""
@@ -40,12 +40,12 @@ def law_of(text: str, command: str | None = None) -> Law:
     """Return a law.
 
     Args:
-        text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
-            file is run once, as Python code.
+        text: the name of the law; or FILE.py:NAME, if the file calls `routelaws.accelerated.laws.register` for a law
+            NAME. The file runs once, as Python code.
         command: a command that needs a law of the loss; None allows any law.
 
     Raises:
-        InputError: no such law, the file cannot be run, or the law is not for the loss and must be.
+        InputError: the law is unknown, the file cannot run, or `command` needs a law of the loss.
     """
     path, _, name = text.rpartition(":")
     if path:
@@ -60,7 +60,7 @@ def law_of(text: str, command: str | None = None) -> Law:
 
 
 def law_lines(fits) -> list[str]:
-    """Return lines on the law, its criterion and, for laws that are not for the loss, the printed coefficients."""
+    """Return lines on the law, its criterion and, for laws that are not of the loss, the printed coefficients."""
     law, criterion = fits.law, fits[0].best.criterion
     if fits.loss:
         return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
@@ -76,14 +76,14 @@ def _printed_lines(law: Law) -> list[str]:
 
 
 def rows_of_released(law: Law, rows: str | None) -> str | None:
-    """Return the rows of the released table for a law: the chosen ones, or else the paper's.
+    """Return the condition on rows of the released table for a law: the user's condition, or else the paper's.
 
-    A law in compute uses every share of routed blocks and every k, which the paper's rows exclude.
+    A law in compute uses every share of routed blocks and every k, but the paper's rows exclude most.
     """
     return "clark" if rows is None and law.axes != "compute" else rows
 
 
-@functools.cache  # a law can be registered once
+@functools.cache  # a second run would register the law again
 def _run(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
@@ -130,7 +130,7 @@ def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
     """Return the runs of one router as rows of a law of the loss.
 
     Raises:
-        ValueError: no run is left, or the table lacks a column of the law or a value in it.
+        ValueError: no run is left, or the table lacks a column of the law or a value in this column.
     """
     if selection.frame.empty:
         reasons = sorted({run["reason"] for run in selection.left_out})
@@ -143,14 +143,14 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     """Return the columns of a law and the loss, [n] each.
 
     Raises:
-        ValueError: the table lacks a column or a value in it; or as `compute_columns`, for the law in (F, B).
+        ValueError: the table lacks a column or a value in the column; or as `compute_columns`, for the law in (F, B).
     """
     frame = selection.frame
     return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
-    """Return remarks on columns that are estimates, or use the released table's tokens per step or vocabulary."""
+    """Return remarks on estimated columns, and on uses of the released table's tokens per step or vocabulary."""
     frames = [each.frame for each in selections]
     user_frames = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
     sources = {
@@ -184,7 +184,7 @@ def _numbers(frame, name: str) -> np.ndarray:
         raise ValueError(f"column {name} is not in the table; the law needs it")
     if frame[name].dtype.kind in "iuf":
         return frame[name].to_numpy(dtype=np.float64)
-    values, wrong = to_numbers(frame[name].astype(str).tolist())  # numbers too large for float64 stay text
+    values, wrong = to_numbers(frame[name].astype(str).tolist())  # numbers beyond float64 stay text
     if wrong.any():
         raise ValueError(f"column {name} has entries that are not numbers")
     return values
@@ -198,7 +198,7 @@ def _compute(frame):
 
 
 def taken_per_step(frame) -> np.ndarray:
-    """Return the tokens per step of each row, [n]; by default the released table's."""
+    """Return the tokens per step of each row, [n]; the default is the released table's number."""
     tokens = tokens_per_step(frame)
     return np.where(np.isnan(tokens), float(TABLE_TOKENS_PER_STEP), tokens)
 
@@ -239,7 +239,7 @@ def training_flops(frame) -> np.ndarray:
 
 
 def _active(frame) -> np.ndarray:
-    """Return N with the embedding and the unembedding, V d each, as the joint law counts it."""
+    """Return N of the joint law, which includes the embedding and the unembedding, V d each."""
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     if "d_model" not in frame:
         raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
@@ -257,4 +257,4 @@ COLUMNS: dict[str, str | Callable] = {
     "teraflops": lambda frame: _compute(frame).teraflops,
     "utilisation": lambda frame: _compute(frame).utilisation,
 }
-"""The table's column for a column of a law, or a function from the table to [n] numbers."""
+"""For a column of a law, the name of the table's column, or a function from the table to [n] numbers."""

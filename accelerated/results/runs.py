@@ -1,4 +1,4 @@
-"""`Runs`: a checked results table, a choice of its rows, and fits of a law to each of its routers.
+"""`Runs`: a checked results table, a choice of rows, and fits of a law to each router.
 
 read              files and folders -> `Runs`
 Runs.where        a condition on the columns, or the preset clark
@@ -37,10 +37,10 @@ LOSS = "loss_validation"
 
 
 def read(paths) -> "Runs":
-    """Read a results table, or several as one.
+    """Read a results table, or several tables as one table.
 
     Args:
-        paths: a file (.csv, .jsonl, also .gz) or the folder of a run or sweep; or several.
+        paths: a file (.csv, .jsonl, also .gz) or the folder of a run or sweep; or a list of these.
 
     Raises:
         InputError: a file is missing or not a table, or a value is wrong; the message gives row and column.
@@ -74,7 +74,7 @@ class Runs:
         return Runs(self.frame, self.paths, rows, self.loss)
 
     def of_loss(self, column: str | None) -> "Runs":
-        """Return the same runs with another column of the loss; None keeps it."""
+        """Return the same runs with another column of the loss; None keeps the column."""
         return self if column is None else Runs(self.frame, self.paths, self.rows, column)
 
     @cached_property
@@ -84,7 +84,7 @@ class Runs:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on rows left out when the table was read."""
+        """Sentences on the excluded rows of the table."""
         return self.frame.attrs.get("remarks", [])
 
     def selections(self, axes: str = "experts") -> list[RouterRows]:
@@ -105,16 +105,16 @@ class Runs:
         """Fit a law of the loss to each router.
 
         Args:
-            law: its name, or FILE.py:NAME of a file that registers it.
+            law: name of the law, or FILE.py:NAME for a file that registers a law.
             router: a router_type; None for all.
             level: confidence level of the intervals, between 0 and 1.
-            huber: delta in log10 units for the sum of Huber terms instead of least squares, for laws that take it.
+            huber: delta in log10 units, for a fit by a sum of Huber terms instead of least squares.
             tell: called with a progress line.
             options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
-            InputError: the law is not known or not for the loss, no row matches, or no router could be
-                fitted. If only some cannot be fitted, they are in `Fits.not_fitted`.
+            InputError: the law is unknown or not of the loss, no row matches, or no router has a fit. `Fits.not_fitted`
+                has the reasons if only some routers have no fit.
         """
         law = with_options(law_of(law, "this table") if isinstance(law, str) else law, options)
         check_huber(law, huber)
@@ -141,15 +141,15 @@ class Runs:
 
         Args:
             budget: FLOPs and other limits.
-            tokens: D of every model; None: as many as the FLOPs allow or, if the law ignores tokens, the runs'
+            tokens: D of every model; None for all tokens that the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
             law: a law of the loss, as `fit`.
             level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none, None for 500, or 50 for a slow law.
-            published: also rank by the printed coefficients of later papers, each separately.
+            published: whether to add separate rankings by the printed coefficients of later papers.
 
         Raises:
-            InputError: as `fit`; nothing fits the budget, or the table lacks data that the budget needs.
+            InputError: as `fit`; no model fits the budget, or the table lacks data that the budget needs.
         """
         law = law_of(law, "plan") if isinstance(law, str) else law
         check_resamples(resamples)
@@ -194,13 +194,13 @@ class Runs:
             number: "prediction", which takes n and experts; "slope", which takes n (default: the largest size);
                 or a coefficient or derived number of the law.
             n, experts: N and E.
-            router: its router_type; not needed if the table has only one.
+            router: router_type; not needed if the table has only one.
             law: a law of the loss in N, or in N and E, as `fit`.
             level: confidence level of the interval, between 0 and 1.
-            flops: the most that a run may cost.
+            flops: largest cost of a run.
 
         Raises:
-            InputError: as `fit`; the law has no such number there, or every run costs more than `flops`.
+            InputError: as `fit`; the law has no such number, or every run costs more than `flops`.
         """
         law = law_of(law, "plan --next") if isinstance(law, str) else law
         selections = of_router(self.selections(law.axes), router)
@@ -232,19 +232,19 @@ WORDS = (
 AT_ONE = "b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes"
 
 WHOLE = 3
-"""Up to this number, tasks are printed with every interval; beyond, one line each."""
+"""Largest number of tasks that are printed with all intervals; more tasks have a line each."""
 
 
 class Fits(Sequence):
-    """The fits of one law to the routers of a table, or to the tasks of one.
+    """The fits of a law to the routers or the tasks of a table.
 
     Attributes:
-        law: with the options of the fit
+        law: the law, with the options of the fit
         fits: one for each router or task
         not_fitted: {router or task: reason}
-        remarks: rows left out when the table was read, and columns that are estimates
+        remarks: excluded rows of the table, and estimated columns
         where: name of the table in messages
-        loss: column of the loss; "" for laws that are not for the loss
+        loss: column of the loss; "" for laws that are not of the loss
     """
 
     def __init__(self, law: Law, fits: list[Fit], not_fitted: dict[str, str], remarks, where: str, loss: str = ""):
@@ -314,7 +314,7 @@ def fits_blocks(fits) -> list[Block]:
 
 
 def _lines_table(fits) -> Table:
-    """Return a table of one line for each fit."""
+    """Return a table with a line for each fit."""
     rows = []
     for fit in fits:
         values = [figure(value, ".3g") for value in fit.coefficients.values()]
@@ -335,12 +335,12 @@ def fit_table(
 
     Args:
         law: a law of the catalogue.
-        paths: paths of tables; one for laws that are not for the loss.
+        paths: paths of tables; a single path for laws that are not of the loss.
         choice: loss, rows and tasks.
         level, huber, router, tell: as `Runs.fit`.
 
     Raises:
-        InputError: as `Runs.fit`; no table, or too many tables; no task or router could be fitted.
+        InputError: as `Runs.fit`; there is no table or there are too many; no task or router has a fit.
     """
     if not paths:
         raise InputError("a results table, or the folder of a run or sweep, is needed")
@@ -365,7 +365,7 @@ def fit_table(
 
 
 def with_options(law: Law, options: dict | None) -> Law:
-    """Return a law with options of its fit; InputError for an unknown option."""
+    """Return a law with options of its fit; raise `InputError` for an unknown option."""
     try:
         return law.with_options(**(options or {}))
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""isoFLOP profiles of a table: the best size at each budget by a parabola and by the law, and why they differ.
+"""isoFLOP profiles of a table: the best size at each budget by a parabola and by the law, and why the two differ.
 
-The runs of a profile differ only in size and tokens among the law's columns. Their FLOPs agree within a
-factor, so each loss is moved to the budget by the law: by L(N, C/(κ N)) - L(N, D), where C is the geometric mean of the
-FLOPs, and κ, the FLOPs for each parameter and token, the median of the runs.
+The runs of a profile differ only in size and tokens among the law's columns. Their FLOPs agree within a factor, so each
+loss is moved to the budget by the law: by L(N, C/(κ N)) - L(N, D). C is the geometric mean of the FLOPs. κ is the
+median of the FLOPs per parameter and token.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ ISOFLOP_CAPTION = (
 )
 
 EXPONENT_BUDGETS = 3
-"""Fewest budgets for a line of best sizes."""
+"""Smallest number of budgets for a line of best sizes."""
 
 
 class Profile(NamedTuple):
@@ -54,12 +54,12 @@ class Profile(NamedTuple):
     Attributes:
         name: router and common values of the runs, such as E
         flops: C
-        sizes, losses: [n] of the runs; the losses are moved to the budget
+        sizes, losses: [n], sizes of the runs, and losses moved to the budget
         moved: the largest move of a loss, nats
         parabola, law: the two minima
-        difference: between them, in ln N
+        difference: difference of the two minima, in ln N
         why: the reason for the difference
-        curve: [2, m], sizes and the losses of the law, between the sizes of the runs
+        curve: [2, m], sizes between the sizes of the runs, and the law's losses
     """
 
     name: str
@@ -75,7 +75,7 @@ class Profile(NamedTuple):
 
 
 def isoflop_profiles(fit: Fit) -> list[Profile]:
-    """Return the profiles of the runs behind a fit; [] if its law lacks size or tokens, or if no budget has them."""
+    """Return the profiles of the runs of a fit; [] if the law lacks size or tokens, or without budgets."""
     size = next((i for i, name in enumerate(fit.law.columns) if name in SIZES), None)
     if size is None or "tokens" not in fit.law.columns or fit.rows.runs is None:
         return []
@@ -105,7 +105,7 @@ def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profi
         for i, value in enumerate(values):
             usual = [] if selection.router == DENSE else [f"{n} {v:g}" for n, v in zip(columns, value, strict=True)]
             name = ", ".join([selection.router, *(words for words in usual if words not in ("k 1", "G 1"))])
-            with contextlib.suppress(ValueError):  # no tokens, or too few runs for the law
+            with contextlib.suppress(ValueError):  # the table has no tokens, or too few runs for the law
                 rows = rows_of_runs(RouterRows(name, frame[kind.ravel() == i], []), LAWS[OF_A_KIND], loss_column)
                 if isoflop_budgets(training_flops(rows.runs.frame), rows.columns[0]):
                     found += isoflop_profiles(Fit(rows, OF_A_KIND))

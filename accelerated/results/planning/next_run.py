@@ -1,8 +1,7 @@
-"""Choose a run to add to a table: for each possible size and number of experts, predict the interval of a number with
-that run.
+"""Choose the next run for a table: for each possible run, predict the interval of a number after this run.
 
-The candidates have the sizes of the table and twice its largest size, and the numbers of experts of the table, 1, and
-twice its largest number. The costs come from the table, see `options.costs_of`.
+Candidates have the sizes of the table or twice its largest size, and 1, the numbers of experts of the table or twice
+its largest number of experts. The costs come from the table, see `options.costs_of`.
 """
 
 import math
@@ -33,22 +32,22 @@ class Proposal(NamedTuple):
     """A possible run."""
 
     run: NextRun
-    flops: float  # of its training
+    flops: float  # training FLOPs
     trained: bool  # whether the table already has a run of this size and number of experts
 
 
 class NextRuns(NamedTuple):
-    """The interval of one number with each possible run.
+    """The interval of a number after each possible run.
 
     Attributes:
         fit: the fit of the law to the current rows
-        table: its paths for display
+        table: paths of the table for display
         asked: the number
         level: confidence level of the interval
         now: the interval without a further run
         proposals: narrowest interval first
-        flops: the most that a run may cost
-        too_dear: number of runs that cost more
+        flops: largest cost of a run
+        too_dear: number of runs with a larger cost
     """
 
     fit: Fit
@@ -91,12 +90,12 @@ def propose(
     """Return every possible run for the rows of a fit, narrowest interval first.
 
     Args:
-        fit: by least squares; of a law in N, or in N and E.
-        table: its paths for display.
+        fit: a fit by least squares of a law in N, or in N and E.
+        table: paths of the table for display.
         name: "prediction", which takes N and E; "slope", which takes N (default: the largest size); or a
             coefficient or derived number of the law.
         at: {column of the law: number or None}.
-        flops: the most that a run may cost.
+        flops: largest cost of a run.
         level: confidence level of the interval, between 0 and 1.
 
     Raises:
@@ -120,7 +119,7 @@ def propose(
 
 
 def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
-    """Return the requested number with its point; ValueError if the point does not fit the number."""
+    """Return the requested number with its point; raise ValueError if the point does not fit the number."""
     wanted = {}
     if name == "prediction":
         wanted = {column: at.get(column) for column in fit.law.columns}
@@ -151,7 +150,7 @@ def _with_twice(values) -> list[float]:
 
 
 def _cost(frame, n: float, experts: float) -> float:
-    """Return the training FLOPs of a run; NaN if the table does not give its tokens."""
+    """Return the training FLOPs of a run; NaN if the table does not give the tokens."""
     costs = costs_of(frame, experts)
     return float(TRAINING * costs.flops(n) * costs.tokens(n)) if costs.tokens else np.nan
 
@@ -161,7 +160,7 @@ def _ends(run: NextRun) -> dict:
 
 
 def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
-    """Return the output of `routelaws plan --next`; `top` runs are shown."""
+    """Return the output of `routelaws plan --next` with the first `top` runs."""
     quantity, fit = found.asked, found.fit
     where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", quantity.at, strict=False))
     blocks: list[Block] = [
@@ -187,7 +186,7 @@ def _runs_table(found: NextRuns, top: int) -> Table:
 
 
 def _row(each: Proposal, now: float) -> list[str]:
-    """Return one run as text: N, E, cost, interval, its width, the width relative to `now`, and whether it is new."""
+    """Return a run as text: N, E, cost, interval, width, width relative to `now`, and whether the run is new."""
     run = each.run
     return [
         count(run.at[0]),
@@ -201,6 +200,6 @@ def _row(each: Proposal, now: float) -> list[str]:
 
 
 def _interval(run: NextRun) -> str:
-    """Return an interval as text; an infinite end is named open."""
+    """Return an interval as text; an infinite end is "open"."""
     low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (run.low, run.high))
     return f"{low} to {high}"

@@ -1,12 +1,12 @@
-"""The kinds of models that a budget can be spent on, from the runs of a table or from printed coefficients.
+"""The kinds of models for a budget, from the runs of a table or from printed coefficients.
 
     runs           each trained number of experts of a router, and the dense model, by a fitted law
     hoffmann       6 N FLOPs per training token and 2 N per inference token, for any shape of the model
     fine-grained   the FLOPs of `fine_grained.py`; models of E = 64, of E = 16 and dense, each by its own coefficients
     joint          6 N and 2 N FLOPs, N with embeddings
 
-Memory counts all parameters of a model: experts, routers, and both embeddings if the law fixes the
-width (V = 50,257, the tokenizer of both papers; our choice for the fine-grained models, whose N leaves them out).
+Memory counts all parameters of a model: experts, routers and, if the law fixes the width, both embeddings. V is 50,257,
+the tokenizer of both papers. This is our choice for the fine-grained models, whose N excludes embeddings.
 """
 
 import math
@@ -33,15 +33,15 @@ SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
 
 class Costs(NamedTuple):
-    """Costs as functions of N, each an array; None if the table does not give them.
+    """Costs as functions of N, an array; None if the table does not give a cost.
 
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P excludes; V defaults to the released table's
+        embedding: V d, which P excludes; V is the released table's number by default
         cache: numbers in the key-value cache for one token
         tokens: training tokens D of the runs of this size
-        counted: whether `flops` is from the table; otherwise it is 2 N
+        counted: whether `flops` is from the table; otherwise `flops` is 2 N
         same_tokens: whether all runs had the same D
     """
 
@@ -83,13 +83,13 @@ def costs_of(frame, experts: float) -> Costs:
 
 
 def tokens_of_runs(frame) -> np.ndarray:
-    """Return the training tokens D of each row, [n]; if missing, tokens per step are the released table's."""
+    """Return the training tokens D of each row, [n]; tokens per step are the released table's number if missing."""
     tokens = training_tokens(frame)
     return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:
-    """Return whether no run uses the released table's tokens per step: its tokens are in the table, or not known."""
+    """Return whether no run uses the default tokens per step: the tokens are in the table, or unknown."""
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 
@@ -101,10 +101,10 @@ def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
 
 
 def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts: float) -> dict[float, float]:
-    """Return {N: value at E experts}, by linear interpolation in E between the trained ones.
+    """Return {N: value at E experts}, by linear interpolation between the trained E.
 
-    Beyond the last E the last line continues. A size with a single E gives no value for another E, nor does a line that
-    falls to 0.
+    The last line continues beyond the last E. A size with a single E gives no value for another E. A line that falls to
+    0 gives no value either.
     """
     at_size = {}
     for n in np.unique(size):
@@ -122,7 +122,10 @@ def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts
 
 
 def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
-    """Return N -> value by log-log interpolation between sizes; proportional to N with one size, None without."""
+    """Return a function N -> value, by log-log interpolation between sizes.
+
+    The value is proportional to N with a single size; return None without sizes.
+    """
     if not known:
         return None
     at, height = np.log(np.array(list(known))), np.log(np.array(list(known.values())))
@@ -139,13 +142,13 @@ def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
 
 
 REACH = 10.0
-"""Largest N of an option as a multiple of the table's largest N; a law is not used beyond. Our choice."""
+"""Largest N of an option as a multiple of the table's largest N. Our choice."""
 
 GIVEN_TOKENS = 1.05
-"""If a law ignores tokens, requested tokens within this ratio of the runs' tokens count as equal."""
+"""Ratio within which requested tokens equal the runs' tokens, for a law that ignores tokens."""
 
 WIDEST = 1e6
-"""The widest model considered, for a law in the width."""
+"""The largest width of a model, for a law in the width."""
 
 SERVED_ROUTER_FLOPS = 6.0
 """Forward FLOPs among the 14 training FLOPs per router parameter: matrix product, dispatch, combine."""
@@ -155,8 +158,8 @@ RANGES = {
     "fine-grained": {"active_parameters": (3e6, 8.5e7), "tokens": (1.6e10, 1.3e11), "granularity": (1.0, 16.0)},
     "joint": {"active_parameters": (2.9e7, 2.7e9), "num_experts": (1.0, 32.0)},
 }
-"""The ranges of the runs behind the coefficients: from the 240 points themselves, and from the runs that the
-two papers list. The tokens of the joint law's runs are not known."""
+"""Ranges of the runs behind the coefficients: of the 240 points, and of the runs that the two papers list.
+The tokens of the joint law's runs are unknown."""
 
 
 COUNTS = ("flops", "embedding", "tokens")
@@ -164,21 +167,21 @@ COUNTS = ("flops", "embedding", "tokens")
 
 
 class Model(NamedTuple):
-    """A kind of model, before its size is known.
+    """A kind of model, as functions of its size.
 
     Attributes:
-        name: for messages
+        name: name for messages
         router: router_type
-        law: name of the law of its loss
+        law: name of the law of the loss
         num_experts: E
         k: experts of a token
-        granularity: G; None where the law has none
+        granularity: G; None if the law has no granularity
         option: loss and costs, as functions of the size
-        tokens: D, or a function of the size; None: as many as the FLOPs allow
-        active: size -> N, as the law counts it
-        total: size -> P; None where it is not known
+        tokens: D, or a function of the size; None for all tokens that the FLOPs allow
+        active: size -> N, with the parameters that the law counts
+        total: size -> P; None if unknown
         point: (size, D) -> the columns of the law by name, [n] each
-        runs: the same columns for the runs, [n] each, or the ends of their ranges
+        runs: the columns of the runs, [n] each, or the ends of their ranges
         counts: the entries of COUNTS that the table gives
         fit: the fit of the law; None for printed coefficients
     """
@@ -199,7 +202,7 @@ class Model(NamedTuple):
     fit: Fit | None
 
     def at(self, choice: Choice) -> tuple[float, ...]:
-        """Return the law's columns at a size, in the order of the runs, as far as they are known for the runs."""
+        """Return the law's columns at a size, in the order of `runs`; only columns that are known for the runs."""
         point = self.point(choice.size, choice.tokens)
         return tuple(float(np.ravel(point[name])[0]) for name in self.runs)
 
@@ -212,11 +215,11 @@ class Model(NamedTuple):
 
 
 def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
-    """Return the trained kinds of models of a router, dense first if the law includes it as E = 1.
+    """Return the trained kinds of models of a router, dense first if the law includes dense as E = 1.
 
     Raises:
-        ValueError: the table lacks data for a limit of the budget, or the requested tokens differ from the runs' tokens
-            and the law ignores tokens.
+        ValueError: the table lacks data for a limit of the budget, or the law ignores tokens and the requested tokens
+            differ from the runs' tokens.
     """
     frame = fit.rows.runs.frame
     routed = frame[frame["router_type"] != DENSE]
@@ -227,7 +230,7 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
 
 
 def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
-    """Return one kind of model, as E, k and G."""
+    """Return a kind of model; `kind` is E, k and G."""
     experts, k, granularity = kind
     costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
 
@@ -253,7 +256,8 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
 
 
 def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
-    """Return the columns of a law at sizes N and tokens D, [n] each; ValueError if a plan does not support one.
+    """Return the columns of a law at sizes N and tokens D, [n] each; raise ValueError if a plan does not support a
+    column.
 
     Args:
         law: a law of the loss.
@@ -280,7 +284,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return the loss and the costs of a kind; ValueError if the table lacks data for a limit of the budget."""
+    """Return the loss and the costs of a kind; raise ValueError if the table lacks data for a limit of the budget."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:
@@ -337,7 +341,7 @@ class Printed(NamedTuple):
 
 
 def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
-    """Return the laws; with a key-value cache, Hoffmann's law has no models, because it does not use the width."""
+    """Return the laws; with a key-value cache, Hoffmann's law has no models, because it ignores the width."""
     dense, sparse, both = (
         laws[name] for laws, name in
         ((hoffmann.PUBLISHED, "besiroglu"), (fine_grained.PUBLISHED, "E=64"), (joint.PUBLISHED, "joint"))
@@ -353,7 +357,7 @@ def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
 
 
 def _printed(law: str, name: str, router: str, experts: float, granularity, option: Option, active, tokens) -> Model:
-    """Return a kind of model of a paper for whose runs only the ranges are known."""
+    """Return a kind of model of a paper that publishes only the ranges of its runs."""
 
     def point(size, D) -> dict:
         return {"active_parameters": active(size), "tokens": D, "granularity": granularity, "num_experts": experts}

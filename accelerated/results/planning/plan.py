@@ -35,7 +35,7 @@ TAKEN = {
 """Assumptions for costs that a table does not give, by `Model.counts`."""
 
 REASONS = 3
-"""Largest number of listed reasons for left-out options, and of options per reason."""
+"""Largest number of reasons for excluded options, and of options per reason."""
 
 NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not available"
 
@@ -45,12 +45,12 @@ class Plan(NamedTuple):
 
     Attributes:
         budget: the limits
-        tokens: D of every model; None: as many as the FLOPs allow
+        tokens: D of every model; None for all tokens that the FLOPs allow
         level: confidence level of the intervals
-        rankings: the table's first
-        table: its paths as they are shown; "" without one
+        rankings: the rankings; the ranking of the table is first
+        table: paths of the table for display; "" without a table
         loss: column of the loss
-        remarks: rows of the table left out when it was read
+        remarks: excluded rows of the table
     """
 
     budget: Budget
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
         return plain(head | {"rankings": [_ranking_dict(ranking, self) for ranking in self.rankings]})
 
     def plot(self, colours: dict[str, str] | None = None):
-        """Draw the least loss of each router against FLOPs, a panel for each ranking; return the matplotlib figure.
+        """Draw the lowest loss of each router against FLOPs, a panel for each ranking; return the matplotlib figure.
 
         Args:
             colours: {router: colour}; default: matplotlib's.
@@ -101,7 +101,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[Ranking], *of_table) -> Plan:
-    """Return the plan of some rankings; InputError with the first reason if nothing fits the budget."""
+    """Return the plan of some rankings; raise `InputError` with the first reason if no model fits the budget."""
     if not any(ranking.lines for ranking in rankings):
         reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
         first = f"; the first reason: {reasons[0]}" if reasons else ""
@@ -146,7 +146,7 @@ def _line_dict(line: Line) -> dict:
 
 
 def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
-    """Return the output of `routelaws plan`; `top` options of each ranking are shown, all if None."""
+    """Return the output of `routelaws plan`, with the first `top` options of each ranking (all if None)."""
     budget = f"budget: {budget_words(plan.budget, plan.tokens)}"
     blocks: list[Block] = [budget, memory_words(plan.budget), *plan.remarks]
     for ranking in plan.rankings:
@@ -189,7 +189,7 @@ def _titles(ranking: Ranking, level: float) -> list[str]:
 
 
 def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
-    """Return one option as text, a cell for each of `_titles`."""
+    """Return the cells of an option, one for each of `_titles`."""
     shown = [str(place), line.model.router, f"{line.model.num_experts:g}"]
     if _has_many(ranking):
         shown.append(f"{line.model.k}")
@@ -207,7 +207,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
 
 
 def _beyond_words(line: Line) -> str:
-    """Return the extrapolation of an option as one cell; "" within the runs. `BEYOND` explains it."""
+    """Return the extrapolation of an option as a cell; "" within the runs. `BEYOND` explains this column."""
     words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
     if not words and line.surrounded is False:
         words = ["a gap"]
@@ -219,7 +219,7 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
 
     Args:
         ranking: a ranking from `rankings.py`.
-        most: how many options are shown.
+        most: number of shown options.
     """
     sentences = []
     if most is not None and len(ranking.lines) > most:
@@ -241,7 +241,7 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
-    """Return the first reasons for left-out options, each with its first options."""
+    """Return the first reasons for excluded options, each with its first options."""
     sentences, reasons = [], by_reason(left_out)
     for reason, names in list(reasons.items())[:REASONS]:
         shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
@@ -263,7 +263,7 @@ def _of_dense(ranking: Ranking) -> list[str]:
 
 
 def _of_law(ranking: Ranking) -> list[str]:
-    """Return a sentence on what the law ignores."""
+    """Return sentences on quantities that the law ignores."""
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
         sentences.append(f"the law {law.name} ignores tokens: every option has the runs' number of tokens")
@@ -315,7 +315,7 @@ def _has_granularity(ranking: Ranking) -> bool:
 
 
 def budget_words(budget, tokens: float | None) -> str:
-    """Return a budget as one line."""
+    """Return a budget as a line."""
     limits = [f"{exponent(budget.flops)} FLOPs"]
     if math.isfinite(budget.memory):
         limits.append(f"{budget.memory / 1e9:.4g} GB of memory")
@@ -329,7 +329,7 @@ def budget_words(budget, tokens: float | None) -> str:
 
 
 def memory_words(budget) -> str:
-    """Return one line on the memory column: the counted parameters and the bytes per number."""
+    """Return a line on the memory column: the counted parameters and the bytes per number."""
     cache = " and the key-value cache," * (budget.cached_tokens > 0)
     size = plural(budget.bytes_per_number, "byte", "g")
     return f"memory: all parameters, including those of idle experts,{cache} at {size} per number (--dtype)"

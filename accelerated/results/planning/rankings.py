@@ -6,7 +6,7 @@
                   resamples, because they share their dense runs
     4. FRONTIER   `frontier`: the lowest loss of each router at other numbers of FLOPs
 
-Losses on different data are not comparable (tokenizer, corpus), so every ranking is separate.
+Losses with different tokenizers or corpora are not comparable, so every data set has its own ranking.
 """
 
 import math
@@ -28,18 +28,18 @@ from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
-"""Default number of resamples; fewer for laws in tokens, whose fits need a search from many starts."""
+"""Default number of resamples for laws in tokens, whose fits need a search from many starts."""
 
 MOST_RESAMPLES = 100_000
 
 SEED = 0
 
 TOO_FAR = (1e-2, 1e5)
-"""The range in which a law is used, relative to the smallest and the largest run. The fine-grained
-paper itself goes to 12,000 times its largest run. Our choice."""
+"""The allowed range of a law, relative to the smallest and the largest run. Our choice; the fine-grained paper
+extrapolates to 12,000 times its largest run."""
 
 KNOWS_NOTHING = math.log(50_257)
-"""Nats per token of a uniform guess over GPT-2's tokens; predictions above it are rejected."""
+"""Nats per token of a uniform guess over GPT-2's tokens; larger predictions are rejected."""
 
 DECADES = (-2.0, 1.0)
 """The range of a frontier, in powers of ten of the budget's FLOPs."""
@@ -49,16 +49,16 @@ class Line(NamedTuple):
     """One model of a ranking, at its best size.
 
     Attributes:
-        model: what it is
+        model: the kind of model
         choice: its size, training tokens, costs and loss
-        dense_parameters: N, as the law counts it
-        total_parameters: P; None where it is not known
-        law_interval: interval of the law's value; None without runs, as the next two
-        run_interval: interval of one more run
-        by_size: by leaving out one size at a time; None for a law without it
-        wins: share of the resamples in which it has the lowest loss; None without resamples
-        beyond: its values beyond the runs
-        surrounded: whether runs are on all sides; None without runs
+        dense_parameters: N of the law
+        total_parameters: P; None if unknown
+        law_interval: interval of the law's value; None without runs
+        run_interval: interval of one more run; None without runs
+        by_size: interval by leaving out one size at a time; None without runs, or for a law without this interval
+        wins: share of the resamples in which the model has the lowest loss; None without resamples
+        beyond: values of the model beyond the runs
+        surrounded: whether runs surround the model; None without runs
         at_reach: whether the budget allows more than the largest size considered
     """
 
@@ -84,7 +84,7 @@ class Ranking(NamedTuple):
     rows: dict[str, int]  # runs by router; empty for printed coefficients
     lines: list[Line]
     left_out: dict[str, str]  # {model or router: reason}
-    resamples: int  # that were counted
+    resamples: int  # number of counted resamples
     drawn: int
     fits: list[Fit]
     models: list[Model]
@@ -99,8 +99,8 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
     """Return the rankings by printed coefficients, one for each data set.
 
     Args:
-        budget: what may be spent.
-        tokens: D; None for what the FLOPs pay for.
+        budget: the limits.
+        tokens: D; None for all tokens that the FLOPs allow.
     """
     return [_published(printed, budget) for printed in printed_laws(budget, tokens)]
 
@@ -124,16 +124,16 @@ def table_ranking(
 
     Args:
         law: a law of the loss, in columns that follow from N, E and D.
-        fits: one for each router and, if the law ignores tokens, the fit of the law dense to the dense runs.
+        fits: a fit for each router and, if the law ignores tokens, the fit of the law `dense` to the dense runs.
         not_fitted: {router: reason}.
-        budget: what may be spent.
-        tokens: D; None: the runs' tokens or, for a law in tokens, as many as the FLOPs allow.
+        budget: the limits.
+        tokens: D; None for the runs' tokens or, for a law in tokens, all tokens that the FLOPs allow.
         level: confidence level of the intervals.
-        resamples: their number; None for `RESAMPLES` or `SLOW_RESAMPLES`.
+        resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:
-        ValueError: the table lacks a column that the budget needs, or the requested tokens differ from the runs' tokens
-            and the law ignores tokens.
+        ValueError: the table lacks a column that the budget needs, or the law ignores tokens and the requested tokens
+            differ from the runs' tokens.
     """
     if resamples is None:
         resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
@@ -151,13 +151,13 @@ def _least_first(lines: list[Line]) -> list[Line]:
 
 
 def check_resamples(resamples: int | None) -> None:
-    """Raise InputError if the number of resamples is out of range."""
+    """Raise `InputError` if the number of resamples is out of range."""
     if resamples is not None and not 0 <= resamples <= MOST_RESAMPLES:
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to {MOST_RESAMPLES}")
 
 
 def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choice]], dict[str, str]]:
-    """Return each model with its best choice, and the reasons for left-out models by name."""
+    """Return each model with its best choice, and the reasons for excluded models by name."""
     chosen, left_out = [], {}
     for model in models:
         try:
@@ -168,7 +168,7 @@ def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choic
 
 
 def _sensible_choice(model: Model, budget: Budget) -> Choice:
-    """Return a model at its best size; ValueError if none fits, or it is too far from all runs."""
+    """Return a model at its best size; raise ValueError if no size fits, or the size is too far from all runs."""
     choice = best_choice(model.option, budget, model.tokens)
     for each in model.beyond(choice):
         if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
@@ -180,7 +180,7 @@ def _sensible_choice(model: Model, budget: Budget) -> Choice:
 
 
 def _line(model: Model, choice: Choice, share: float = math.nan, level: float = LEVEL) -> Line:
-    """Return the line of a model at its best size; it has no intervals if the runs are not available."""
+    """Return the line of a model at its best size, without intervals if the runs are not available."""
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
@@ -221,7 +221,7 @@ def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, li
         points: number of FLOPs values, at equal ratios over `DECADES`.
 
     Returns:
-        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without FLOPs that no model fits.
+        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without FLOPs at which no model fits.
     """
     lines: dict[str, list] = {}
     for flops in budget.flops * np.logspace(*DECADES, points):
