@@ -11,8 +11,8 @@ chance, and residuals need not show this error. So this file checks the rows:
     EPOCHS    a run has repeated its text too often: `row_doubts`
     BUDGETS   models of several sizes have the same budget, but a law in compute should fit only the best: `budgets`
     DESIGN    the tokens follow from the size, so the terms of a law in both are nearly proportional:
-    `proportional_tokens` WORDS     sentences on each of these, `difference_words`, and on left-out runs,
-    `left_out_lines`
+              `proportional_tokens`
+    WORDS     sentences on these differences, `difference_words`, and on excluded runs, `left_out_lines`
 
 The thresholds below are our choice.
 """

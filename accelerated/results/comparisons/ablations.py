@@ -1,9 +1,8 @@
 """Measure the effect of k (experts per token) and R (share of routed blocks) in runs that differ only in k or R.
 
-More experts per token cost more, so a lower loss alone says little. The gain is therefore divided by its
-cost: the change of log10 L per tenfold forward FLOPs. It is compared with the same quantity for two other
-ways of spending FLOPs that a table may have: a dense model with wider feed-forward layers (flop_increase), and the next
-larger model with the same E and k = 1.
+More experts per token cost more FLOPs, so a lower loss alone proves little. The gain is the change of log10 L per
+tenfold forward FLOPs. It is compared with the gain of two other uses of FLOPs: a dense model with wider feed-forward
+layers (flop_increase), and the next larger model with the same E and k = 1.
 """
 
 import math
@@ -18,7 +17,7 @@ LEAST_FREQUENCY = 0.5
 
 
 class Point(NamedTuple):
-    """A configuration: the mean loss of its runs."""
+    """The mean loss of the runs of a configuration."""
 
     loss: float
     flops: float | None  # forward TeraFLOPs of 2,048 tokens
@@ -29,15 +28,15 @@ def experts_per_token(runs: list[Run]) -> dict:
     """Return the losses by k at each (router, N, E) with more than one k, and the gain per FLOPs.
 
     Args:
-        runs: trusted ones.
+        runs: trusted runs.
 
     Returns:
         {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
-        "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...},
-        "versus_dense": {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) are against k = 1 and
-        flop_increase 1; `growth` is the per_decade of the next larger size. `versus_...` have, by k, the mean over the
-        cells of per_decade minus the per_decade of growth, or of the dense runs of the same N and flop_increase. It is
-        above 0 if k gains less. Their intervals count each N once.
+        "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...}, "versus_dense":
+        {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) compare with k = 1 and flop_increase 1.
+        `growth` is the per_decade of the next larger size. `versus_...` have, by k, a mean over the cells: per_decade
+        minus the per_decade of growth, or of the dense runs of the same N and flop_increase. A positive mean means that
+        k gains less. Their intervals count each N once.
     """
     grid = _by_k(runs)
     cells = [
@@ -77,13 +76,13 @@ def routing_frequency(runs: list[Run]) -> dict:
     """Return the losses by R at each (router, N, E) with more than one R, for k = 1.
 
     Args:
-        runs: trusted ones.
+        runs: trusted runs.
 
     Returns:
         {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",
-        "percent": interval, "cells", "lower"}], "below_half": [{"router", "percent", "cells", "lower"}]}. `percent` is
-        against the usual R; the change is its mean over the cells, assumed to be independent, and `lower` counts the
-        cells with a lower loss. `below_half` combines the changes of every R below 0.5.
+        "percent": interval, "cells", "lower"}], "below_half": [{"router", "percent", "cells", "lower"}]}. `percent`
+        compares with the usual R. A change is the mean of `percent` over the cells, which count as independent. `lower`
+        counts the cells with a lower loss. `below_half` combines the changes of every R below 0.5.
     """
     usual = usual_frequency(runs)
     points: dict = {}
@@ -149,7 +148,7 @@ def _against_first(points: dict, name: str) -> list[dict]:
 
 
 def _growth(grid: dict, router: str, size: int, experts: int) -> float | None:
-    """Return the gain of the next larger size at the same router, E and k = 1; None without one."""
+    """Return the gain of the next larger size at the same router, E and k = 1; None without a larger size."""
     larger = sorted(n for r, n, e in grid if (r, e) == (router, experts) and n > size and 1 in grid[r, n, e])
     return _per_decade(grid[router, size, experts][1], grid[router, larger[0], experts][1]) if larger else None
 
@@ -170,8 +169,10 @@ def _wider_dense(runs: list[Run]) -> list[dict]:
 
 
 def _versus(cells: list[dict], other) -> dict:
-    """Return, by k, the mean of per_decade minus another per_decade over the cells with both; the interval counts
-    each N once, because the cells of one N share their dense run."""
+    """Return, by k, the mean of per_decade minus another per_decade over the cells with both.
+
+    The interval counts each N once, because the cells of an N share their dense run.
+    """
     differences: dict = {}
     for cell in cells:
         for point in cell["points"]:

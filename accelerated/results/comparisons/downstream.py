@@ -1,9 +1,9 @@
-"""Compare laws of downstream accuracy: fit them to runs below a budget, score them on the runs above it.
+"""Compare laws of downstream accuracy: fit them to runs below a budget, and score them on the runs above it.
 
-For every task and training set, each law is fitted to the runs with at most `cut` training FLOPs and
-predicts the accuracies of all runs above. The score of a law on a task is the mean absolute error of these predictions,
-over the runs of all training sets for which it could be fitted. A prediction below 0 or above 1, as a line or a
-logistic can make, counts as 0 or 1. Two laws are compared on the runs that both predict.
+For each task and training set, each law is fitted to the runs with at most `cut` training FLOPs, and predicts the
+accuracies of the larger runs. The score of a law on a task is the mean absolute error of these predictions, over all
+training sets with a fit. Predictions are clipped to the range 0 to 1. Two laws are compared on the runs that both
+predict.
 
     direct                          -ln Q' = A/C^α, from the rows above the guess rate
     ceiling                         the same with a ceiling
@@ -11,10 +11,10 @@ logistic can make, counts as 0 or 1. Two laws are compared on the runs that both
     two-stage linear, logistic      the loss from compute, and the accuracy from the loss
     ratio                           -ln Q' = A/N^α + B/D^β, from the rows above the guess rate, by Huber's sum
     two-stage ratio                 the loss from parameters and tokens, and the accuracy from the loss (logistic)
-    no change                       the accuracy of the largest budget below the cut: a baseline without extrapolation
+    no change                       the accuracy of the largest budget below the cut, as a baseline
 
-A two-stage law takes no logarithm of an accuracy, so it uses every row. "..., same rows" uses only the rows that
-the direct law uses, so that only the law differs and not the rows.
+A two-stage law takes no logarithm of an accuracy, so it uses every row. A law named "..., same rows" uses only the rows
+of the direct law, for a fair comparison.
 """
 
 import functools
@@ -43,15 +43,16 @@ PAIRS = (
     ("direct", "broken"), ("direct", "ceiling"), ("direct", "no change"), ("ratio", "direct"),
     ("ratio", "two-stage ratio"), ("ratio", "two-stage ratio, same rows"), ("ratio", "no change"),
 )  # fmt: skip
-"""The compared pairs of laws, each on the runs that both predict."""
+"""The pairs of laws to compare."""
 
 SAME = 1e-4
-"""Two errors with a smaller relative difference are a tie. If one law contains the other and the best fits coincide
-(such as a ceiling of 1 and the direct law), the errors differ only because the searches end apart. Our choice."""
+"""Largest relative difference of two errors in a tie. Our choice. If one law contains the other and the best fits
+coincide (such as a ceiling of 1 and the direct law), the errors differ only because the searches end at different
+points."""
 
 
 class Rows(NamedTuple):
-    """The runs of one training set on one side of the cut, with their accuracies of one task."""
+    """The runs of a training set below or above the cut, with their accuracies of a task."""
 
     parameters: np.ndarray
     tokens: np.ndarray
@@ -61,7 +62,7 @@ class Rows(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two laws on the tasks to which both could be fitted."""
+    """The comparison of two laws on the tasks where both have a fit."""
 
     first: str
     second: str
@@ -83,8 +84,8 @@ class Study(NamedTuple):
     fitted_runs: int
     scored_runs: int
     tasks: int
-    errors: dict[str, dict[str, float]]  # {law: {task: mean absolute error}}, tasks where it could be fitted
-    left_out: dict[str, dict[str, str]]  # {law: {task: reason why it fits no training set}}
+    errors: dict[str, dict[str, float]]  # {law: {task: mean absolute error}}, for tasks with a fit
+    left_out: dict[str, dict[str, str]]  # {law: {task: reason for no fit}}
     pairs: list[Pair]
 
 
@@ -100,14 +101,15 @@ def compare_laws(
 
     Args:
         table: result of `read_accuracies`.
-        cut: training FLOPs; runs with at most these are fitted.
-        rates: {task: guess rate}; for other tasks the table's rate, or else GUESS_RATES.
+        cut: training FLOPs; the laws are fitted to runs with at most this number.
+        rates: {task: guess rate}; other tasks have the table's rate, or else the rate of GUESS_RATES.
         loss: the text whose loss the two-stage laws use, see `loss_name`.
-        ratio: tokens per parameter; only runs within 10 % of it are used. All if None.
+        ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
         least_gain: laws of log accuracy use only rows at least this far above the guess rate.
 
     Raises:
-        InputError: a number out of range, no such loss, no run of that ratio, or no run on one side of the cut.
+        InputError: a number is out of range, the table lacks the loss or runs of the ratio, or all runs are on one side
+            of the cut.
     """
     check_numbers(cut, ratio, least_gain)
     loss = loss_name(table, loss)
@@ -138,7 +140,7 @@ def compare_laws(
 
 
 def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
-    """Raise InputError if an argument of `compare_laws` is out of range for any table."""
+    """Raise `InputError` if an argument of `compare_laws` is out of range for any table."""
     for flag, value in (("--cut", cut), ("--ratio", ratio)):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{flag} {value:g}: needed: a finite number above 0")
@@ -147,7 +149,7 @@ def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
 
 
 def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
-    """Return which runs have these tokens per parameter, within 10 %, [n] bool; all if `ratio` is None."""
+    """Return the mask of the runs with these tokens per parameter, within 10 %, [n] bool; all if `ratio` is None."""
     there = table.tokens / table.parameters
     if ratio is None:
         return np.ones(there.size, bool)
@@ -190,7 +192,7 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
 
 
 def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
-    """Return a remark on the tasks whose guess rate is not known; arguments as `compare_laws`."""
+    """Return a remark on the tasks with unknown guess rates; arguments as `compare_laws`."""
     known = table.guess_rates | (rates or {})
     unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
     return (
@@ -201,7 +203,7 @@ def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> li
 
 
 def sign_test(first: int, second: int) -> float:
-    """Return the two-sided p of a split of first + second wins, if each win is a coin toss.
+    """Return the two-sided p of a split of first + second wins, if each win is random with probability 1/2.
 
     Example:
         Five of five: 2/32.
@@ -236,7 +238,7 @@ def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str,
 
 
 def _of_same_rows(below: Rows, above: Rows, rate: float, least_gain: float, name: str) -> np.ndarray:
-    """Fit a law to the rows that the direct law uses."""
+    """Fit a law to the rows of the direct law."""
     used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
     return _by_law(Rows(*(column[used] for column in below)), above, rate, least_gain, name)
 
@@ -290,7 +292,7 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
 
     Args:
         study: result of `compare_laws`.
-        remarks: result of `read_accuracies` and `rate_remarks`.
+        remarks: the remarks of `read_accuracies` and `rate_remarks`.
     """
     runs = f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
     tasks = f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}"
@@ -298,7 +300,7 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
 
 
 def _left_out_lines(study: Study) -> list[str]:
-    """Return one line for each shown law that could not be fitted to some tasks: the tasks and a reason."""
+    """Return a line for each shown law without a fit to some tasks: the tasks and a reason."""
     lines = []
     for law in SHOWN:
         if missing := study.left_out.get(law):

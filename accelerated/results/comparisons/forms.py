@@ -1,7 +1,7 @@
 """Compare forms of law on held-out runs.
 
-A form is fitted again without one run, or without all runs of one size, and predicts the left-out runs. The first tests
-interpolation within a grid, the second extrapolation to another size.
+A form is fitted again without one run, or without all runs of one size, and predicts the excluded runs. Excluding a run
+tests interpolation within a grid; excluding a size tests extrapolation.
 """
 
 import math
@@ -24,7 +24,7 @@ BOUNDED = FORMS[-1]
 
 
 def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
-    """Return a law fitted to the rows of one router, or the reason why not."""
+    """Return a law fitted to the rows of one router, or the reason for no fit."""
     try:
         return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
     except ValueError as error:
@@ -35,14 +35,14 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
     """Return the held-out errors of each form for each router, on the rows of the law.
 
     Args:
-        fits: the rows of each router with the bounded law fitted to them, or the reason why not.
+        fits: the rows of each router, with their fit of the bounded law or the reason for no fit.
         loss_column: column of the rows.
 
     Returns:
         [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
-        "leave_one_size_out"}]; the last two are {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or
-        None. `verdict` is from `held_out.compare_forms` against the best form. "missing" is the reason why a form
-        cannot be fitted; then all else is None.
+        "leave_one_size_out"}]; the last two are {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or None.
+        `verdict` is from `held_out.compare_forms`, with the best form as reference. "missing" is the reason for no fit;
+        then all other entries are None.
     """
     entries = []
     for selection, bounded in fits:
@@ -52,7 +52,7 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
 
 
 def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:
-    """Return the entries of one router, without its name."""
+    """Return the entries of a router, without the name of the router."""
     fits = {name: fit for name, fit in forms.items() if isinstance(fit, Fit)}
     scores = [{}, {}]
     if fits:

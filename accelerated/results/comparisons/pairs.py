@@ -1,9 +1,8 @@
 """Compare routers at the same N and E, and with the dense model of the same loss.
 
-The difference of two routers at one (N, E) does not depend on size, number of experts or text. It is
-given in nats, in percent, and as a ratio of *dense sizes of equal loss*: the size at which the power law of the dense
-runs has the measured loss. That size needs no law of routing, but beyond the largest dense run it is an
-extrapolation.
+The difference of two routers at the same (N, E) is in nats, in percent, and as a ratio of *dense sizes of equal loss*.
+This is the size at which the power law of the dense runs has the measured loss. It needs no law of routing, but is an
+extrapolation beyond the largest dense run.
 """
 
 import math
@@ -20,18 +19,18 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     """Return every pair of routers with the cells (N, E) that both have.
 
     Args:
-        runs: trusted ones.
-        alpha: exponent of the dense power law, above 0; None if there is none.
+        runs: trusted runs.
+        alpha: exponent of the dense power law, above 0; None without a law.
         scatter: result of `rows.seed_scatter`; None if no seed was repeated.
 
     Returns:
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
         "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
-        Differences are first minus second, so negative if the first has the lower loss. `size_ratio` is the first
-        router's dense size of equal loss divided by the second's. `reach` is half the 95 % interval of one difference
-        of means over seeds, with the measured scatter over seeds. `turned` counts cells where the sign differs from
-        the mean's. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
-        sizes (each counted once), over the E of a size, over the sizes of an E.
+        Differences are first minus second, so they are negative if the first router has the lower loss. `size_ratio` is
+        the dense size of equal loss of the first router divided by the size of the second. `reach` is half the 95 %
+        interval of a difference of means over seeds, from the measured scatter over seeds. `turned` counts cells whose
+        sign differs from the sign of the mean. `overall`, `sizes` and `experts` are means of the percentages with
+        Student intervals: over sizes (each counted once), over the E of a size, and over the sizes of an E.
     """
     losses = _losses(runs)
     means, seeds = _means(losses), {key: len(each) for key, each in losses.items()}
@@ -49,9 +48,9 @@ def doublings(runs: list[Run]) -> list[dict]:
 
     Returns:
         [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
-        "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L over log2 of the step.
-        `reached` compares the fall of log10 L from dense to an E with the fall from dense to the largest E: their
-        ratio, as mean and range over the sizes with all three.
+        "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L divided by log2 of the step.
+        `reached` is a ratio: the fall of log10 L from dense to an E, divided by the fall from dense to the largest E.
+        It has the mean and the range over the sizes with all three models.
     """
     means = _means(_losses(runs))
     entries = []
@@ -84,8 +83,8 @@ def equal_dense_size(loss: float, line: dict) -> float:
 
     Args:
         loss: nats per token, above 0.
-        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, the slope below 0: N_c, the size of loss
-            1, can exceed the largest float even if this size does not.
+        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. This form is used
+            because N_c, the size of loss 1, can exceed the largest float.
     """
     return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 
@@ -104,7 +103,7 @@ def _losses(runs: list[Run]) -> dict:
 
 
 def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
-    """Return one comparison of two routers: each cell (N, E) that both have, each size, and all together."""
+    """Return the comparison of two routers: each common cell (N, E), each size, each E, and overall."""
     both = [(n, e) for router, n, e in sorted(means) if router == first and (second, n, e) in means]
     cells, changes = [], []
     for size, experts in both:
@@ -126,7 +125,7 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
 
 
 def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
-    """Return half the interval of a difference of log10 losses due to seeds; None if not known.
+    """Return half the interval of a difference of log10 losses due to seeds; None if unknown.
 
     Args:
         scatter: result of `rows.seed_scatter`.
@@ -153,7 +152,7 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
-    """Return the number of cells where the difference has the opposite sign of the mean, and the largest of them."""
+    """Return the number of cells whose sign differs from the sign of the mean, and the largest of these cells."""
     other = [cell for cell in cells if cell["percent"] * mean < 0]
     worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
     return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}
@@ -170,7 +169,7 @@ def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> l
 
 
 def _ratio(mean: dict, alpha: float) -> dict:
-    """Convert a mean change of log10 L to a ratio of dense sizes with equal loss; the ends swap."""
+    """Convert a mean change of log10 L to a ratio of dense sizes of equal loss; the ends of the interval swap."""
     low, high = (None if mean[name] is None else ten_to(-mean[name] / alpha) for name in ("high", "low"))
     return {"mean": ten_to(-mean["mean"] / alpha), "low": low, "high": high}
 

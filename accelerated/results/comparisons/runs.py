@@ -15,15 +15,15 @@ LEVEL = 0.95
 """Confidence level of every interval of the report."""
 
 REACH = 1e9
-"""A figure shows a size of equal loss up to this factor above the largest or below the smallest model (our
-choice). If size hardly changes the loss, it can exceed every float."""
+"""Largest factor of a shown size of equal loss above the largest or below the smallest model (our choice).
+If size hardly changes the loss, a size of equal loss can exceed every float."""
 
 
 def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
-    """Return a mean and its Student interval; with groups, of the group means with equal weight.
+    """Return a mean and its Student interval; with groups, the mean of the group means.
 
     Args:
-        values: [n]; values of one group share their error and count as one value, their mean.
+        values: [n]; values of a group share their error and count as one value, their mean.
         groups: [n], or None for independent values.
 
     Returns:
@@ -66,7 +66,7 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 def other_way(interval: dict) -> dict:
     """Convert an interval of a loss difference from percent of one loss to percent of the other.
 
-    25 % above becomes 20 % below: the sign changes, and the ends swap.
+    For example, 25 % above becomes 20 % below: the sign changes, and the ends of the interval swap.
     """
 
     def turned(change: float | None) -> float | None:
@@ -83,19 +83,19 @@ def as_percent(interval: dict | None) -> dict | None:
 
 
 class Run(NamedTuple):
-    """The last evaluation of one run. Columns that the table lacks have their default."""
+    """The last evaluation of a run; columns that the table lacks have their default."""
 
     hyper_id: int
     router: str
     size: int  # N, dense parameters
     experts: int
     k: int
-    frequency: float | None  # R, share of the blocks that are routed; None where not given, and for dense runs
+    frequency: float | None  # R, share of the routed blocks; None if not given, and for dense runs
     flop_increase: float
     seed: int
     total_parameters: float | None  # P
     flops: float | None  # F, TeraFLOPs of the forward pass of 2,048 tokens
-    suspect: str  # reason not to trust it, or ""
+    suspect: str  # reason not to trust the run, or ""
     loss: float | None  # main loss column, nats per token
     losses: dict[str, float | None]  # all loss columns
 
@@ -113,7 +113,7 @@ def trusted(runs: list[Run]) -> list[Run]:
 
 
 def usual_frequency(runs: list[Run]) -> float | None:
-    """Return the most common routing frequency of the routed runs with k = 1, the larger one of a tie."""
+    """Return the most common routing frequency of the routed runs with k = 1; a tie gives the larger frequency."""
     values = [run.frequency for run in runs if run.router != DENSE and run.k == 1 and run.frequency is not None]
     return max(set(values), key=lambda value: (values.count(value), value)) if values else None
 
@@ -129,7 +129,7 @@ def usual(runs: list[Run]) -> list[Run]:
 
 
 def twice(runs: list[Run]) -> list[list[Run]]:
-    """Return groups of separate runs that agree in everything, including the seed."""
+    """Return groups of separate runs with equal configurations and seeds."""
     groups: dict = {}
     for run in runs:
         key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.seed)
@@ -138,7 +138,7 @@ def twice(runs: list[Run]) -> list[list[Run]]:
 
 
 def point_of(run: Run) -> tuple:
-    """Return a key that is equal for runs that differ only in their seed, as far as the table shows."""
+    """Return a key that is equal for runs that differ only in their seed in the table."""
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
 
 
@@ -151,7 +151,7 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
 
     Returns:
         {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "seeds", "losses", "range",
-        "deviation"}]}, the range and the deviation of a point in nats; None if no point has several seeds.
+        "deviation"}]}. The range and the deviation of a point are in nats. None if no point has several seeds.
     """
     groups: dict = {}
     for run in trusted(runs):

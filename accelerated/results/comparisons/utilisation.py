@@ -1,8 +1,8 @@
-"""The law in (F, B): every k, routing frequency and flop_increase of a router on one curve.
+"""The law in (F, B): a single curve for every k, routing frequency and flop_increase of a router.
 
-F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens) and B its parameters per FLOP of one token.
-A run with k = 4, or with every block routed, has another F and B, so one law can describe all runs. Its
-error is computed for each kind of run.
+F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens), and B its parameters per FLOP of a token. A
+run with k = 4, or with every block routed, has another F and B, so a single law can describe all runs. The error of the
+law is computed for each kind of run.
 """
 
 import math
@@ -24,20 +24,19 @@ LAW = LAWS["routed-utilisation"]
 
 
 def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
-    """Return the law in (F, B) of each router, fitted to all of its runs and all dense ones.
+    """Return the law in (F, B) of each router, fitted to all runs of the router and all dense runs.
 
     Args:
-        runs: trusted ones; those without FLOPs or a parameter count are left out.
-        last: a pandas DataFrame with the last evaluation of each of them.
-        loss_column: column of the loss that is fitted.
+        runs: trusted runs; runs without FLOPs or a parameter count are excluded.
+        last: a pandas DataFrame with the last evaluation of each run.
+        loss_column: column of the fitted loss.
 
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
-        "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points":
-        [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
-        measured over fitted loss. Intervals are profile intervals. `effective` is the F of a model with
-        the smallest B and the run's fitted loss, and `predicted` is that loss. `points` is empty in the linear limit,
-        and if size hardly changes the loss.
+        "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points": [{"hyper_id", "kind", "F", "B", "loss",
+        "fitted", "effective", "predicted"}]}]. `percent` is the mean of measured loss divided by fitted loss. Intervals
+        are profile intervals. `effective` is the F of a model with the smallest B and the run's fitted loss;
+        `predicted` is this loss. `points` is empty in the linear limit, and if size hardly changes the loss.
     """
     usual = usual_frequency(runs)
     entries = []
@@ -63,7 +62,7 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
-    """Return the law in FLOPs and parameters per FLOP of some runs, with points; "missing": why there is none."""
+    """Return the law in FLOPs and parameters per FLOP of some runs, with points; "missing" is the reason for no fit."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     try:
@@ -109,7 +108,7 @@ def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> 
         return []
     try:
         effective = effective_teraflops(flops, utilisation, coefficients)
-    except ValueError:  # size does not change the loss
+    except ValueError:  # the law does not depend on size
         return []
     if not (flops.min() / REACH < effective.min() and effective.max() < flops.max() * REACH):  # nearly flat
         return []

@@ -1,9 +1,9 @@
 """Rankings of a plan: the models of one data set at their best sizes, the lowest loss first, and their frontier.
 
     1. MODELS     `options.py`: the models of a table or a paper
-    2. RANKING    `ranked`: each model at its best size. Models that do not fit the budget, and absurd models, are left
-    out. 3. SHARES     `_shares`: in how many resamples of the runs each has the lowest loss; all routers have the same
-                  resamples, because they share their dense runs
+    2. RANKING    `ranked`: each model at its best size, without absurd models and models that do not fit the budget
+    3. SHARES     `_shares`: the share of resamples of the runs in which each model has the lowest loss. All routers
+                  have the same resamples, because they share their dense runs
     4. FRONTIER   `frontier`: the lowest loss of each router at other numbers of FLOPs
 
 Losses with different tokenizers or corpora are not comparable, so every data set has its own ranking.

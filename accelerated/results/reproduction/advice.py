@@ -1,7 +1,7 @@
-"""The paper's recommendations, each with a table's evidence and a verdict that follows only from these numbers.
+"""The paper's recommendations, each with the evidence of a table and a verdict.
 
-The rules are our choice; a report prints them next to every verdict. Verdicts: "supported", "supported in part", "open"
-(the interval includes zero), "not supported", "cannot be said" (the table lacks the runs).
+The rules of the verdicts are our choice; a report prints the rule next to each verdict. Verdicts: "supported",
+"supported in part", "open" (the interval includes zero), "not supported", "cannot be said" (the table lacks the runs).
 """
 
 from ..comparisons.ablations import LEAST_FREQUENCY
@@ -9,7 +9,7 @@ from ..comparisons.runs import other_way
 from . import paper
 
 LARGEST = 1.35e9
-"""Parameters; "about 1.3B" with a little room."""
+"""Parameters: a bound above "about 1.3B"."""
 
 LOW_EXPERTS, HIGH_EXPERTS = 64, 128
 MOST_OF_THE_FALL = 200 / 3  # percent
@@ -57,7 +57,7 @@ def _size(results: dict) -> dict:
 
 
 def _experts(results: dict) -> dict:
-    """Judge the advice of 64 to 128 experts by the share of the fall reached there, and whether more experts help."""
+    """Judge the advice of 64 to 128 experts by their share of the fall in loss, and by the gain of more experts."""
     evidence = []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
@@ -100,7 +100,7 @@ def _k(results: dict) -> dict:
 
 
 def _router(results: dict) -> dict:
-    """Judge the recommended router by its differences in loss from each other router."""
+    """Judge the recommended router by the differences of its losses from other routers."""
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
         return _said(CANNOT, {})
@@ -140,7 +140,7 @@ def _against(pair: dict) -> dict:
 
 
 def _frequency(results: dict) -> dict:
-    """Judge "half of the blocks routed" by the changes in loss if fewer are routed."""
+    """Judge "half of the blocks routed" by the changes in loss with fewer routed blocks."""
     ablation = results["routing_frequency"]
     below = ablation["below_half"]
     if not below or ablation["usual"] < LEAST_FREQUENCY:
@@ -169,7 +169,8 @@ def _said(verdict: str, evidence: dict) -> dict:
 
 
 def _together(verdicts: list[str]) -> str:
-    """Return one verdict for several routers: the common one, else "in part" if one supports, else the worst."""
+    """Return a verdict for several routers: the common verdict, else "in part" if one router supports, else the
+    worst."""
     if len(set(verdicts)) == 1:
         return verdicts[0]
     return "supported in part" if any(verdict.startswith("supported") for verdict in verdicts) else "not supported"

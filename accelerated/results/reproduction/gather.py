@@ -1,4 +1,4 @@
-"""All results of a report as one dictionary, `results.json`. Text and figures take their numbers from it."""
+"""All results of a report as a dictionary, `results.json`; text and figures take their numbers from it."""
 
 from ...tables.schema import DENSE
 from ..comparisons.ablations import experts_per_token, routing_frequency
@@ -26,11 +26,11 @@ def gather(
     """Return the results of a table and its trusted runs.
 
     Args:
-        source: the runs, with their choice of rows and their loss, see `table.with_main_loss`.
+        source: the runs, with a choice of rows and of the loss, see `table.with_main_loss`.
         tell: called with a progress line before each part.
         huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
         point: key of runs that differ only in their seed, see `runs.seed_scatter`.
-        name: printed name of the table; the names of its files if "".
+        name: printed name of the table; "" for the names of its files.
 
     Raises:
         InputError: as `Table` and `Table.law_rows`.
@@ -62,7 +62,7 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
     Args:
         table, huber, tell: as `gather`.
         own: the part of the table with the chosen seeds.
-        good: its trusted runs.
+        good: trusted runs of this part.
     """
     tell("dense power law")
     results = {"dense": dense_law(own, good)}
@@ -83,7 +83,7 @@ def _comparisons(results: dict, good: list[Run]) -> dict:
     """Return the comparisons of runs that differ in one setting: k, the share of routed blocks, the router, E.
 
     Args:
-        results: with "dense", whose exponent turns losses into sizes, and "seed_scatter".
+        results: results with "dense" (its exponent converts losses to sizes) and "seed_scatter".
         good: trusted runs.
     """
     dense = results["dense"]
@@ -147,13 +147,13 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
 
 
 def _suspect(run: Run) -> dict:
-    """Return a run that is not trusted, with the reason."""
+    """Return the entry of a run that is not trusted, with the reason."""
     cell = {"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts, "R": run.frequency}
     return cell | {"loss": run.loss, "reason": run.suspect}
 
 
 def _repeated(group: list[Run]) -> dict:
-    """Return runs of one configuration and seed, with their losses."""
+    """Return the entry of runs with the same configuration and seed, with their losses."""
     first_run = group[0]
     ids, losses = [run.hyper_id for run in group], [run.loss for run in group]
     cell = {
@@ -168,7 +168,7 @@ def _repeated(group: list[Run]) -> dict:
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return the reasons for runs in no law in N and E, with counts: each run under its first reason."""
+    """Return the reasons why runs are in no law in N and E, with counts; each run has its first reason."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:
@@ -191,7 +191,7 @@ def _why_not(table: Table, runs: list[Run]) -> list[dict]:
 
 
 def _cells_missing(runs: list[Run]) -> list[dict]:
-    """Return the gaps of the main grid: each (router, N, E) that other routers or sizes have."""
+    """Return the gaps of the main grid: each missing (router, N, E) that other routers or sizes have."""
     main = usual([run for run in runs if run.loss is not None])
     there = {(run.router, run.size, run.experts) for run in main}
     sizes, counts = sorted({run.size for run in main}), sorted({run.experts for run in main if run.router != DENSE})

@@ -1,6 +1,6 @@
-"""The facts of a report's first page, decided from the results: the direction of a finding, and counts.
+"""The facts of a report's first page: counts, and keys for the direction of each finding.
 
-The rules are our choice; each number below has its rule. The report has the words; here are counts and keys.
+The rules are our choice; the constants below have the thresholds. The report has the text for each key.
 """
 
 import math
@@ -12,13 +12,13 @@ from ..encoding import constants
 from ..misfit import CLEAR
 
 BAD, EXACT = 5.0, 1e-6
-"""Percent of the loss: above the first a law fits badly, below the second exactly."""
+"""Percent of the loss: above the first number a law fits badly, below the second it fits exactly."""
 
 CHANCE = 2.0
-"""A law within this multiple of the scatter over seeds fits as well as chance allows."""
+"""Largest residual of a good fit, as a multiple of the scatter over seeds."""
 
 ALIKE = 1.01
-"""A law within this multiple of the best law's RMSLE counts as equally good."""
+"""Largest ratio of a law's RMSLE to the best RMSLE at which both laws count as equally good."""
 
 
 def headlines(results: dict) -> dict:
@@ -30,12 +30,12 @@ def headlines(results: dict) -> dict:
     Returns:
         {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None if the table has no data for it:
         gains       {"below", "points", "experts"}: the number of (router, N) where the gain's interval is below 0
-        fading      "less", "more" or "open": whether routing helps less or more as models grow, for every router
+        fading      "less", "more" or "open": whether routing helps larger models less or more, for every router
         misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: residuals of laws, in
                     percent, and the routers whose residuals bend with log N
         pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
-        printed     {"inside", "of", "outside", "rounding"}: printed constants inside the intervals, those outside, and
-                    whether rounding alone makes the printed laws worse
+        printed     {"inside", "of", "outside", "rounding"}: printed constants inside and outside the intervals,
+                    and whether rounding alone makes the printed laws worse
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
         and lists or flags: "jackknife" (intervals of N_cutoff that allow for correlated residuals of
         one size), "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the
@@ -110,7 +110,7 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
 
 
 def _pairs(pairs: list[dict]) -> dict | None:
-    """Return each pair with the better router first, and how many percent lower its loss is (above 0)."""
+    """Return each pair with the better router first, and the percentage by which its loss is lower (above 0)."""
     entries = []
     for pair in pairs:
         overall = pair["overall"]

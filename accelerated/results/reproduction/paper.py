@@ -1,8 +1,8 @@
-"""Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of them.
+"""Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of these.
 
-A printed number is compared with a fit only if the table holds the released runs: the loss of other models on other
-text has other constants. The paper prints rounded constants: `best_in_box` and `_cutoff_box`
-cover all laws that round to them.
+A printed number is compared with a fit only if the table has the released runs, because other models and texts have
+other constants. The paper prints rounded constants: `best_in_box` and `_cutoff_box` cover all laws with these rounded
+constants.
 """
 
 from typing import NamedTuple
@@ -30,17 +30,17 @@ PRINTED = {
     router: Printed(PRINTED_COEFFICIENTS[router], cutoff)
     for router, cutoff in (("S-Base", 937e9), ("RL-R", 85e9), ("Hash", 83e9))
 }
-"""Table 3 of the paper and the cut-offs that its text states, by router_type."""
+"""Table 3 of the paper and the cut-offs in its text, by router_type."""
 
 DENSE_ALPHA, DENSE_N_C = 0.078, 3.568e13
-"""The dense power law that the paper states, L = (N_c/N)^alpha; N_c in parameters."""
+"""The dense power law of the paper, L = (N_c/N)^alpha; N_c in parameters."""
 
 NAMES = {"S-Base": "S-BASE", "RL-R": "RL-R", "Hash": "HASH"}
 """Routers as the paper spells them, by router_type."""
 
 
 class Suspect(NamedTuple):
-    """A released run with an impossible label, or that appears twice in the table with two different losses."""
+    """A released run with an impossible label, or with two different losses in the table."""
 
     hyper_id: int
     router: str
@@ -62,7 +62,7 @@ SUSPECTS = (
     Suspect(66, "S-Base", 64, 0.125, 2.6573, f"{_TWICE}; {_BETTER} (47, 56)"),
     Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; worse than routing half as many blocks (21)"),
 )
-"""Rows of S-BASE at 25M that must not be used to judge the routing frequency. The laws in N and E use none."""
+"""Wrong rows of S-BASE at 25M, excluded from the comparison of routing frequencies; no law in N and E uses them."""
 
 DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
 """{N: validation loss} of the released dense runs of seed 42, four decimals; the losses identify these runs."""
@@ -73,7 +73,7 @@ class Advice(NamedTuple):
 
     key: str
     words: str
-    checked: bool  # whether the words are from the published text; others are as usually quoted
+    checked: bool  # whether the published text has these words; otherwise they are the usual quotation
 
 
 ADVICE = (
@@ -91,9 +91,9 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
 
     Returns:
         "coefficients" and "N_cutoff" as printed; "difference" of each from the fit; "inside": whether the interval
-        contains it; "rmsle" of the printed coefficients on the rows; "best_in_box": the smallest RMSLE of all laws that
-        round to them; "cutoff_of_rounded": 10^(-b/c) of the printed figures; "cutoff_box": its range over the laws
-        that round to them.
+        contains the printed constant; "rmsle" of the printed coefficients on the rows; "best_in_box": the smallest
+        RMSLE of all laws with these rounded coefficients; "cutoff_of_rounded": 10^(-b/c) of the printed numbers;
+        "cutoff_box": the range of 10^(-b/c) over these laws.
     """
     printed = PRINTED[router]
     size, experts, loss = rows
@@ -115,17 +115,17 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
 
 
 def _cutoff_box(printed: RoutedCoefficients) -> list[float]:
-    """Return the smallest and largest cut-off 10^(-b/c) of laws whose b and c round to the printed ones."""
+    """Return the smallest and largest cut-off 10^(-b/c) of laws whose b and c round to the printed constants."""
     moves = (-HALF_UNIT, HALF_UNIT)
     ends = [10 ** (-(printed.b + i) / (printed.c + j)) for i in moves for j in moves]
     return [min(ends), max(ends)]
 
 
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
-    """Return the smallest RMSLE of the laws whose coefficients round to the printed ones.
+    """Return the smallest RMSLE of the laws whose coefficients round to the printed constants.
 
-    a, b, c and d move within half a unit of their last digit, a bounded linear least-squares problem. E_start and E_max
-    are fixed, because half a unit in their last digit changes predictions by less than 1e-4.
+    a, b, c and d vary within half a unit of their last digit, which is a bounded linear least-squares problem. E_start
+    and E_max are fixed, because half a unit of their last digit changes predictions by less than 1e-4.
     """
     from scipy.optimize import lsq_linear
 

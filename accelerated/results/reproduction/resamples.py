@@ -1,8 +1,8 @@
 """Intervals of the same quantities by other methods: the jackknife by size, and the bootstrap of runs and of sizes.
 
-The profile interval assumes independent residuals. If the law is slightly wrong at a size, the runs of that size
-share a residual; leaving out or resampling whole sizes shows that. With few sizes these methods are rough,
-and the result counts resamples without a value.
+The profile interval assumes independent residuals. If the law is slightly wrong at a size, all runs of this size share
+a residual. Intervals from whole sizes, left out or resampled, include this error. With few sizes these methods are
+rough; the result counts resamples without a value.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
     Returns:
         [{"router", "seed", "resamples", "quantities": [{"name", "N", "E", "value", "profile", "jackknife", "runs",
         "sizes", "undefined_runs", "undefined_sizes"}], "undetermined_runs", "undetermined_sizes"}]. Each interval is
-        [low, high]; NaN where it has no end. `undetermined` counts resamples whose rows do not determine the law.
+        [low, high], with NaN for a missing end. `undetermined` counts resamples that do not determine the law.
     """
     entries = []
     for (selection, fit), law in zip(table.fits(), laws, strict=True):
@@ -97,5 +97,5 @@ def _ends(interval: Interval) -> list[float]:
 
 
 def _unbounded(resamples: Bootstrap) -> int:
-    """Return the number of resamples without a finite E_max: it is unbounded, or the law is in its linear limit."""
+    """Return the number of resamples without a finite E_max (unbounded, or in the law's linear limit)."""
     return sum(count for status, count in resamples.statuses.items() if "unbounded" in status or "linear" in status)

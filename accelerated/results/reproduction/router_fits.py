@@ -1,4 +1,4 @@
-"""The laws in N and E, router by router, with intervals, and the paper's printed constants.
+"""The laws in N and E of each router, with intervals and the paper's printed constants.
 
 bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, equivalent dense sizes, residuals
 other rows     `other_rows`      the same law for other choices of the seeds
@@ -29,12 +29,12 @@ from . import paper
 from .table import Table, columns_of
 
 COEFFICIENTS = RoutedCoefficients._fields
-FOUND = "interior"  # the status of a law if all coefficients are inside the domain
+FOUND = "interior"  # status of a law with all coefficients inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
-"""Values of E at which the report shows the equivalent dense size, if the table has them, besides the largest E."""
+"""Values of E, besides the largest E of the table, at which the report shows the equivalent dense size."""
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
-"""The paper's rows, and one run of the dense size that its choice of seed excludes."""
+"""The paper's rows, and a run of the dense size that the paper's seed excludes."""
 
 
 def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[dict]:
@@ -46,17 +46,17 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
         huber: delta in log10 units; adds a fit by the sum of Huber terms.
 
     Returns:
-        One entry per router: its rows; "differences" and "shorter" (see `alike`); "missing": the reason for
-        no law, or None; "cautions"; then the entries of `Fit.to_dict`, with "negative" and "endless" for each of
-        the slopes; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached"
-        (the share of the fall of log L to E_max that the largest E reaches, in percent), with huber "huber" and, for
-        the released runs, "printed".
+        An entry for each router: the rows; "differences" and "shorter" (see `row_differences`); "missing": the reason
+        for no law, or None; "cautions"; then the entries of `Fit.to_dict`, with "negative" and "endless" for each
+        slope; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached" (the
+        share of the fall of log L to E_max that the largest E reaches, in percent), "huber" if requested and, for the
+        released runs, "printed".
     """
     return [_law(table, selection, fit, dense, huber) for selection, fit in table.fits()]
 
 
 def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber: float | None) -> dict:
-    """Return the entry of one router, see `router_laws`; without a law, `fit` is the reason."""
+    """Return the entry of a router, see `router_laws`; without a law, `fit` is the reason."""
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     if isinstance(fit, str):
@@ -70,7 +70,7 @@ def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber
 
 
 def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) -> dict:
-    """Return the rows of the law: N and E, [n] each, and other differences between them."""
+    """Return the rows of the law: N and E, [n] each, and other differences between the rows."""
     return {
         "router": selection.router,
         "rows": size.size,
@@ -82,7 +82,7 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
 
 
 def _doubts(selection: RouterRows, loss_column: str) -> dict:
-    """Return the differences of rows that a law ignores, the runs that end early, and both as sentences."""
+    """Return the differences of rows that a law ignores, the shorter runs, and both as sentences."""
     differing = differences(selection.frame) + row_doubts(selection, loss_column)
     shorter = shorter_runs(selection.frame)
     return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
@@ -122,7 +122,7 @@ def _slopes(fit: Fit) -> list[dict]:
 
 
 def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
-    """Return the gain from dense to E = `top` at each N, with its interval also in percent of the loss."""
+    """Return the gain from dense to E = `top` at each N, with its interval, also in percent of the loss."""
     return [
         {"N": int(n), "E": int(top)} | interval | {"percent": [log_percent(interval[end]) for end in _ENDS]}
         for n, interval in zip(sizes, intervals, strict=True)
@@ -140,7 +140,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return the mean residual at each size, and the largest size's by the law of the others, in percent."""
+    """Return the mean residual at each size, and of the largest size by the law of smaller sizes, in percent."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
@@ -155,7 +155,7 @@ def rough_reach(fit: RoutedFit) -> dict[str, float]:
 
 
 def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
-    """Return the share of the possible fall of log L (at infinite E) that E reaches, in percent."""
+    """Return the fall of log L at E as a percentage of the fall at infinite E."""
     start, top = coefficients.E_start, coefficients.E_max
     if not start < top < math.inf:
         return None
@@ -170,7 +170,7 @@ def negative(slope: dict) -> str:
 
 
 def described(fit: RoutedFit) -> dict:
-    """Return status, coefficients and scores of a fit without intervals. Undetermined coefficients are NaN."""
+    """Return status, coefficients and scores of a fit, without intervals; undetermined coefficients are NaN."""
     return {
         "status": fit.status,
         "rmsle": fit.rmsle,
@@ -220,9 +220,9 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
 
     Returns:
-        {"router", "rows", "sizes", "missing"}, what the rows differ in as `router_laws`, and, where there is a law,
-        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". If the table holds the
-        released runs, the entry also has the paper's values.
+        {"router", "rows", "sizes", "missing"}, and "differences" and "shorter" as in `router_laws`. With a law, also
+        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". For the released runs,
+        the entry also has the paper's values.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
@@ -286,8 +286,8 @@ def transfer(table: Table) -> list[dict]:
 
     Returns:
         [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients", "derived",
-        "gains"}]. Do not use a coefficient that is not "determined": the fit is at the edge of the domain, or an end
-        of its interval is open, or the rows do not determine the law.
+        "gains"}]. Do not use a coefficient that is not "determined": the fit is at the edge of the domain, an end of
+        the interval is open, or the rows do not determine the law.
     """
     entries = []
     for column in table.loss_columns:
@@ -301,7 +301,7 @@ def transfer(table: Table) -> list[dict]:
 
 
 def _transferred(selection: RouterRows, column: str, fit: Fit | str) -> dict:
-    """Return the entry of one router for one loss column."""
+    """Return the entry of a router for a loss column."""
     size, experts, loss = columns_of(selection, column)
     entry = {
         "loss": column,

@@ -1,9 +1,9 @@
 """The runs of a table for each analysis, and the excluded runs with reasons.
 
-A law in N and E is fitted to the rows that `selection.select_rows` chooses. For the released runs these are the paper's
-rows ("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every
-seed. The law in (F, B) and the ablations use every run except `paper.SUSPECTS`. A user's condition on the user's own
-table holds for all of them, see `Table.part`: an excluded diverged run appears in no section.
+A law in N and E is fitted to the rows of `selection.select_rows`. For the released runs these are the paper's rows
+("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every seed.
+The law in (F, B) and the ablations use every run except `paper.SUSPECTS`. A condition on a user's table holds for all
+analyses, see `Table.part`: an excluded diverged run appears in no section.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ class Table:
     """The runs of a table and their fits; each choice of rows and each fit is computed once.
 
     Args:
-        source: with the main choice of rows and the main loss, see `with_main_loss`.
-        name: printed name of the table; the names of its files if "".
+        source: the runs, with the main choice of rows and the main loss, see `with_main_loss`.
+        name: printed name of the table; "" for the names of its files.
 
     Attributes:
         last: the last evaluation of each run, by hyper_id
-        released: it holds the runs that the paper's authors released
-        rows: as `select_rows` takes it
-        loss_columns: those with any value; the main loss first
+        released: whether the table has the runs that the paper's authors released
+        rows: choice of rows for `select_rows`
+        loss_columns: loss columns with any value, the main loss first
 
     Raises:
-        InputError: no loss has a value, or the requested one has none.
+        InputError: no loss has a value, or the requested loss has none.
     """
 
     def __init__(self, source: Runs, name: str = ""):
@@ -70,7 +70,7 @@ class Table:
         """The table without the evaluations that a user's condition excludes.
 
         Presets choose rows only for the laws in N and E. A condition on the released table does the same, because other
-        sections describe its other runs. InputError: the condition is invalid, or no row matches.
+        sections describe its other runs. Raise `InputError` if the condition is invalid, or no row matches.
         """
         if not self.has_condition:
             return self
@@ -89,8 +89,8 @@ class Table:
         """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
 
         Args:
-            loss_column: the table's own if None.
-            rows: the table's own if None; "all" is the default of `select_rows`, every seed.
+            loss_column: column of the loss; None for the table's main loss.
+            rows: choice of rows; None for the table's choice; "all" for the default of `select_rows`, every seed.
 
         Raises:
             InputError: as `select_rows`.
@@ -104,31 +104,31 @@ class Table:
         return self._chosen[key].selections()
 
     def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
-        """Return the rows of each router with the bounded law fitted to them, or the reason why not; as `law_rows`."""
+        """Return the rows of each router (see `law_rows`), with the bounded law or the reason for no fit."""
         key = self._key(loss_column, rows)
         if key not in self._fits:
             self._fits[key] = [(each, fit_form(BOUNDED, each, key[0])) for each in self.law_rows(loss_column, rows)]
         return self._fits[key]
 
     def profiles(self) -> list[Profile]:
-        """Return the isoFLOP profiles of each kind of model; [] where no budget has enough sizes."""
+        """Return the isoFLOP profiles of each kind of model; [] if no budget has enough sizes."""
         runs = Runs(self.frame, self._source.paths, self.rows if self.has_condition else None, self.loss_column)
         with contextlib.suppress(InputError):  # no row is left
             return kinds_profiles(runs.selections("one kind"), self.loss_column)
         return []
 
     def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
-        """Return the loss and the choice of rows for `Runs`; "all" becomes the default there."""
+        """Return the loss and the choice of rows for `Runs`; "all" becomes its default."""
         return loss_column or self.loss_column, self.rows if rows is None else None if rows == "all" else rows
 
 
 def open_runs(paths, rows: str | None = None, loss_column: str | None = None) -> Runs:
-    """Read a table, or several, with the main choice of rows and the main loss of a report.
+    """Read one table or several, with the main choice of rows and the main loss of a report.
 
     Args:
         paths: as `results.read`.
-        rows: as `select_rows`; None: the default above.
-        loss_column: column of the laws; None: as `with_main_loss`.
+        rows: choice of rows for `select_rows`; None for the default above.
+        loss_column: column of the laws; None for the choice of `with_main_loss`.
     """
     runs = read(paths).where(rows)
     return with_main_loss(runs) if loss_column is None else runs.of_loss(loss_column)
@@ -141,7 +141,7 @@ def with_main_loss(runs: Runs) -> Runs:
 
 
 def _losses(last, paths) -> list[str]:
-    """Return the loss columns with values; InputError if there are none."""
+    """Return the loss columns with values; raise `InputError` without such columns."""
     columns = [name for name in last.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
         raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
@@ -156,7 +156,7 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
 
 
 def size_labels(table: Table) -> dict[int, str]:
-    """Return the table's label of each N if labels are one to one, or a rounded count."""
+    """Return the label of each N: the table's label if labels and N match one to one, else a rounded count."""
     sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
     if "model_size_label" in table.last:
         both = zip(table.last["dense_parameter_count"], table.last["model_size_label"], strict=True)
@@ -168,7 +168,7 @@ def size_labels(table: Table) -> dict[int, str]:
 
 
 def seeds_chosen(table: Table) -> bool:
-    """Return whether a user's condition names the seed; then the excluded runs show the scatter over seeds."""
+    """Return whether a user's condition names the seed; then excluded runs show the scatter over seeds."""
     return table.has_condition and "seed" in names_in(table.rows)
 
 
@@ -185,7 +185,7 @@ def _is_released(last) -> bool:
 
 
 def _run(table: Table, row: dict, tokens: float) -> Run:
-    """Return one row of the table as a Run; `tokens` is the number of tokens of a step."""
+    """Return a row of the table as a `Run`; `tokens` is the number of tokens of a step."""
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")

@@ -1,10 +1,10 @@
-"""Results of a sweep that a table cannot give: is the gain of routing beyond chance, are experts used evenly.
+"""Results of a sweep that need its folders: whether routing gains more than chance, and whether loads are even.
 
-    1. COMPARE  `compare`    dense against the largest E, at every size of every router, in units of chance
-    2. LOAD     `loads`      how evenly the experts are used at the largest E
+    1. COMPARE  `compare`    dense and the largest E, at every size of every router, with the error due to chance
+    2. LOAD     `loads`      the loads of the experts at the largest E
     3. RUNS     `find`       the models, the text, the time, and the command that repeats the sweep
 
-`reproduction.gather` gives the laws and all else; the words are in the report.
+`reproduction.gather` gives all other results; the report has the text.
 """
 
 import math
@@ -32,7 +32,7 @@ CHANCE = 1.96
 
 
 class Comparison(NamedTuple):
-    """One router at one size: its largest E compared with dense. Losses are means over the seeds."""
+    """The comparison of a router's largest E with dense at one size; losses are means over the seeds."""
 
     router: str
     size: int
@@ -41,27 +41,27 @@ class Comparison(NamedTuple):
     routed_loss: float
     difference: float  # routed minus dense, nats per token: negative if routing helps
     percent: float  # the same in percent of the dense loss
-    spread: float | None  # range over seeds to compare the difference with; None if not measured
-    borrowed: bool  # whether the spread is from other routers, because this one has one seed per point
-    error: float | None  # standard error of the difference over documents; None if not on the same windows
+    spread: float | None  # range of losses over seeds; None if not measured
+    borrowed: bool  # whether the spread is from other routers, because this router has one seed per point
+    error: float | None  # standard error of the difference over documents; None if the windows differ
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
 
 class Load(NamedTuple):
-    """The loads of one run's experts."""
+    """The loads of the experts of a run."""
 
     router: str
     size: int
     experts: int
     seed: int
-    shares: list[list[float]]  # [blocks, E G] share times E G, falling: 1 everywhere is balance
-    busiest: float  # largest of them
+    shares: list[list[float]]  # [blocks, E G] share times E G, in falling order; all are 1 at balance
+    busiest: float  # the largest of these
     idle: int  # experts without a validation token, over all routed blocks
-    dropped_fraction: float  # share of the training assignments, since the evaluation before the last
+    dropped_fraction: float  # share of the training assignments since the second last evaluation
 
     @property
     def dropped(self) -> float:
-        """The same in percent."""
+        """The dropped share in percent."""
         return 100 * self.dropped_fraction
 
 
@@ -72,16 +72,16 @@ def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
 
 
 def find(sweep: Sweep, results: dict) -> dict:
-    """Return the facts of a sweep besides its results.
+    """Return the other facts of a sweep.
 
     Args:
         sweep: result of `read_sweep`.
         results: result of `gather_sweep`.
 
     Returns:
-        "comparisons" and "loads", as the functions of this file; "learning" and "not_learned", see `learning`;
-        "outcomes", the comparisons in short (see `outcome`);
-        "registered", of `registered.score`; and the models, the text, the time and the code.
+        "comparisons" and "loads", from the functions of this file; "learning" and "not_learned", see `learning`;
+        "outcomes", summaries of the comparisons (see `outcome`); "registered", from `registered.score`; and the models,
+        the text, the time and the code.
     """
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
@@ -121,7 +121,7 @@ def _trained(sweep: Sweep) -> dict:
 
 
 def _evaluated(sweep: Sweep) -> dict:
-    """Return the amount of evaluation text and the errors of the losses, if the runs have them."""
+    """Return the amount of evaluation text and the errors of the losses, if the runs have window losses."""
     known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
     return {
         "errors": _ends(run.standard_error for run in known),
@@ -131,7 +131,7 @@ def _evaluated(sweep: Sweep) -> dict:
 
 
 def _done_how(sweep: Sweep) -> dict:
-    """Return how to repeat the sweep: sessions, seeds, devices, code, command."""
+    """Return the facts for a repetition of the sweep: sessions, seeds, devices, code, command."""
     return {
         "sessions": len(sweep.sessions),
         "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
@@ -154,11 +154,11 @@ def _ends(values) -> list:
 
 
 def evaluation(runs: list[SweepRun]) -> dict:
-    """Return what a loss depends on besides the earlier tokens.
+    """Return dependencies of a loss other than the earlier tokens.
 
     Returns:
-        {"masked": percent of tokens that were hidden and predicted, "grouped": routers whose experts see
-        one position of a group of sequences}.
+        {"masked": percent of hidden (and predicted) tokens, "grouped": routers whose experts see one position of a
+        group of sequences}.
     """
     masked = [run.config for run in runs if run.config.model.objective == "masked"]
     by_position = [run for run in runs if not masked or run.config.model.grouping == "position"]
@@ -169,11 +169,11 @@ def evaluation(runs: list[SweepRun]) -> dict:
 
 
 def preset_of(sweep: Sweep) -> str | None:
-    """Return the name of the preset with the runs of a sweep; None without one."""
+    """Return the name of the preset with the runs of a sweep; None without such a preset."""
     for preset in presets():
         try:
             grid = read_grid(preset, {"corpus": list(sweep.planned[0].corpus)})
-        except InputError:  # this corpus is not allowed for it
+        except InputError:  # the preset does not allow this corpus
             continue
         if grid == (sweep.name, sweep.planned):
             return preset
@@ -204,8 +204,8 @@ def _numbers(run: SweepRun) -> dict:
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
     """Return the seed spread for a router, and whether it is borrowed from other routers.
 
-    It is the largest range among the points of the router and of dense, because their difference has the errors of
-    both. Without such a point, it is the largest range of the sweep.
+    The spread is the largest range among the points of the router and of dense, because their difference has both
+    errors. Without such a point, the spread is the largest range of the sweep.
     """
     router_spreads = [spread for spread in spreads if spread["router"] == router]
     candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads
@@ -213,7 +213,7 @@ def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
 
 
 def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Comparison]:
-    """Compare the largest E of each router with dense, at each size that has both."""
+    """Compare the largest E of each router with dense, at each size with both."""
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)
     for size in sorted({run.size for run in runs}):
@@ -235,9 +235,9 @@ def outcome(router: str, comparisons: list[Comparison]) -> dict:
     """Return the number of sizes where a router is below dense by more than chance, and the gains.
 
     Returns:
-        {"router", "experts", "sizes", "spread", "borrowed", "lower" (sizes where it is lower by more than chance;
-        if no spread is known, just lower), "nats" and "percent" (ends of the gains there, the largest first), "rest"
-        (the other comparisons)}.
+        {"router", "experts", "sizes", "spread", "borrowed", "lower" (number of sizes where the router is lower by more
+        than chance, or just lower if no spread is known), "nats" and "percent" (ends of the gains at these sizes, the
+        largest first), "rest" (the other comparisons)}.
     """
     entries = [entry for entry in comparisons if entry.router == router]
     measured = any(entry.spread is not None for entry in entries)
@@ -258,8 +258,7 @@ def outcome(router: str, comparisons: list[Comparison]) -> dict:
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
     """Return the standard error over documents of the difference of two groups' mean losses.
 
-    It is computed window by window on the same windows; None if runs have no windows, different windows, or
-    a single document.
+    Losses are compared window by window. Return None if runs have no windows, different windows, or a single document.
     """
     if any(run.windows is None for run in (*first, *second)):
         return None
@@ -269,10 +268,9 @@ def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | N
 
 
 def verdict(difference: float, spread: float | None, error: float | None) -> str:
-    """Return whether a loss that differs from dense by `difference` is lower by more than chance.
+    """Return a verdict on a loss that differs from dense by `difference`: whether it is lower by more than chance.
 
-    Two kinds of chance count: the seed, by the range over seeds, and the documents on which the losses
-    were measured, by a 95 % interval of CHANCE standard errors.
+    Two errors count: the range over seeds, and a 95 % interval over documents, of CHANCE standard errors.
     """
     if spread is None:
         return ("lower" if difference < 0 else "not lower") + ", spread not measured"
@@ -284,7 +282,7 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
 
 
 def loads(sweep: Sweep) -> list[Load]:
-    """Return the load of the run with the largest E at each size of each router; the first of several seeds."""
+    """Return the loads of the run with the largest E, at each size of each router; of several seeds, the first."""
     entries = []
     for selection in sweep.selections:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
@@ -295,7 +293,7 @@ def loads(sweep: Sweep) -> list[Load]:
 
 
 def load_of(run: SweepRun) -> Load:
-    """Return the load of one routed run that has a log."""
+    """Return the load of a routed run with a log."""
     shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
     busiest, idle = max(map(max, shares)), sum(share == 0 for block in shares for share in block)
     dropped = float(run.row["dropped_fraction"])
@@ -329,7 +327,7 @@ _OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
 
 
 class Learning(NamedTuple):
-    """What the routers of one run have learned; None if not measured."""
+    """The diagnostics of the routers of a run; None if not measured."""
 
     hyper_id: int
     router: str
@@ -337,18 +335,18 @@ class Learning(NamedTuple):
     experts: int
     seed: int
     chance: float  # agreement of two routings at random
-    agreement: float | None  # share of choices that training and evaluation have in common
+    agreement: float | None  # share of common choices of training and evaluation
     information: float | None  # mutual information of expert and token id, in bits
-    entropy: float | None  # entropy of the policy over ln(E G)
-    exchange: float | None  # loss with experts exchanged at random, over the loss
-    reasons: list[str]  # why the router has not learned; empty if it has
+    entropy: float | None  # entropy of the policy divided by ln(E G)
+    exchange: float | None  # loss with randomly exchanged experts divided by the loss
+    reasons: list[str]  # reasons why the router has not learned; empty if it has learned
 
 
 COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
 
 
 def learning(sweep: Sweep) -> list[Learning]:
-    """Return the diagnostics of each finished routed run that has them, by hyper_id."""
+    """Return the diagnostics of the finished routed runs that have them, by hyper_id."""
     routed = [run for run in sweep.runs if run.config.model.num_routed]
     entries = [learning_of(run) for run in routed]
     return [entry for entry in entries if entry.exchange is not None]
@@ -366,7 +364,7 @@ def learning_of(run: SweepRun) -> Learning:
 
 
 def not_learned_sentence(entries: list[Learning]) -> str | None:
-    """Return one sentence that names the runs whose routers have not learned; None if all have."""
+    """Return a sentence that names the runs whose routers have not learned; None if all have learned."""
     kinds: dict[str, dict[int, list[int]]] = {}
     for entry in entries:
         if entry.reasons:

@@ -1,8 +1,7 @@
 """Read a sweep's folder for its report: the plan, the finished runs with their logs, and the sessions.
 
-A run is finished when it has an evaluation of its last step; of the others only
-the number is used. `results.csv` is written when a session ends, so the tables of the runs supply what a killed
-or running session has not collected.
+A run is finished if it has an evaluation of its last step. Reports only count unfinished runs. A session writes
+`results.csv` at its end, so this file reads the tables of the runs, for killed and running sessions.
 """
 
 import dataclasses
@@ -22,13 +21,13 @@ from ...training.window_losses import WindowLosses
 
 
 class SweepRun(NamedTuple):
-    """One finished run."""
+    """A finished run."""
 
     hyper_id: int
     config: TrainConfig
-    row: dict  # its last evaluation, a row of `read_table`
+    row: dict  # the last evaluation, a row of `read_table`
     log: list[dict]  # the lines of log.jsonl
-    windows: WindowLosses | None  # losses of its last evaluation by window; None if the run kept none
+    windows: WindowLosses | None  # window losses of the last evaluation; None if the run has none
 
     @property
     def router(self) -> str:
@@ -52,12 +51,12 @@ class SweepRun(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the loss over documents, nats per token; NaN if not known."""
+        """Standard error of the loss over documents, nats per token; NaN if unknown."""
         return float(self.row.get("standard_error", math.nan))
 
     @property
     def load(self) -> list[list[float]]:
-        """[blocks, E G] share of the validation tokens that each expert took at the last evaluation; [] if dense."""
+        """[blocks, E G] share of the validation tokens of each expert at the last evaluation; [] if dense."""
         evaluations = [line for line in self.log if line.get("kind") == "evaluation"]
         return evaluations[-1].get("load", []) if evaluations else []
 
@@ -68,13 +67,13 @@ class Sweep(NamedTuple):
     folder: Path
     name: str
     planned: tuple[TrainConfig, ...]  # by hyper_id
-    runs: list[SweepRun]  # the finished ones, by hyper_id
-    selections: list[RouterRows]  # by router: the runs for a law, with dense runs as E = 1; [] if none is routed
+    runs: list[SweepRun]  # the finished runs, by hyper_id
+    selections: list[RouterRows]  # by router: the runs for a law, with dense runs as E = 1; [] without routed runs
     sessions: list[dict]  # see `training.sweeps.sweep_folder.read_sessions`
     frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
-        """Return the used runs of one router and the dense runs."""
+        """Return the used runs of a router, and the dense runs."""
         used = set(selection.frame["hyper_id"])
         return [run for run in self.runs if run.hyper_id in used]
 
@@ -91,7 +90,7 @@ def read_sweep(folder: Path) -> Sweep:
     """Read the folder of a sweep.
 
     Raises:
-        InputError: it holds no sweep, none of its runs is finished, or a file in it is damaged.
+        InputError: the folder has no sweep or no finished run, or one of its files is damaged.
     """
     folder = Path(folder)
     name, planned = read_plan(folder)

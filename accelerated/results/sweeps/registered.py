@@ -1,12 +1,12 @@
-"""Predictions for the largest model, made before it is trained, and their score.
+"""Predictions for the largest models, made before training, and their score.
 
     1. HOLD OUT  `held_out`  the runs of the largest size, which `routelaws sweep --hold-out largest` trains last
     2. REGISTER  `register`  predictions.json in the folder of the sweep: losses with intervals, and their
                              time; written once
     3. SCORE     `score`     compares the measured losses
 
-A law is fitted to the smaller sizes of each router: the bounded one or, if they do not determine it, the bilinear
-or the separable one; the dense runs use their power law. A run is compared with the interval of one more run.
+A law is fitted to the smaller sizes of each router: the bounded law or, if the runs do not determine it, the bilinear
+or the separable law. Dense runs have a power law. A measured loss is compared with the interval of one more run.
 """
 
 import datetime
@@ -44,7 +44,7 @@ FORM = {
         }
     ],
 }
-"""The form of predictions.json, as far as it is read again."""
+"""The form of the entries of predictions.json that this file reads again."""
 
 LAWS = ("routed-bounded", "bilinear", "separable")
 """The laws to try for a router, in this order."""
@@ -52,17 +52,17 @@ LAWS = ("routed-bounded", "bilinear", "separable")
 LOSS = "loss_validation"
 
 ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_increase",)
-"""Columns in which models of one N and E differ; a router's law covers only one kind, see `select_rows`."""
+"""Columns in which models of the same N and E differ; a router's law covers only one kind, see `select_rows`."""
 
 
 def held_out(planned) -> list[int]:
     """Return the hyper_ids of the runs of the largest size.
 
     Args:
-        planned: configurations, by hyper_id.
+        planned: configurations by hyper_id.
 
     Raises:
-        InputError: fewer than two smaller sizes, from which no law follows.
+        InputError: there are fewer than two smaller sizes.
     """
     sizes = [config.accounting().dense_parameters for config in planned]
     if len(set(sizes)) < 3:
@@ -75,7 +75,7 @@ def held_out(planned) -> list[int]:
 
 
 def check_untouched(folder: Path) -> None:
-    """Raise InputError if a run to predict already has results and no prediction was written."""
+    """Raise `InputError` if a run of the largest size has results, but the sweep has no predictions."""
     folder = Path(folder)
     if (folder / FILE).exists() or not (folder / "sweep.json").exists():
         return
@@ -89,7 +89,7 @@ def check_untouched(folder: Path) -> None:
 
 
 def register(folder: Path) -> Path:
-    """Write the predictions of a sweep's smaller runs for the largest; an existing file is not changed.
+    """Write predictions for the largest size from a sweep's smaller runs; keep an existing file.
 
     Args:
         folder: folder of a sweep whose smaller runs are finished.
@@ -98,7 +98,7 @@ def register(folder: Path) -> Path:
         The path of predictions.json.
 
     Raises:
-        InputError: a run of the largest size has results already, or no law can be fitted to the smaller ones.
+        InputError: a run of the largest size already has results, or no law fits the smaller runs.
     """
     folder = Path(folder)
     with locked(folder, wait=True, holder="another sweep"):
@@ -123,11 +123,11 @@ def register(folder: Path) -> Path:
 
 
 def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
-    """Return the predictions of the other runs of a sweep for some runs, one entry for each router, E and kind.
+    """Return predictions for some runs from the other runs of a sweep, an entry for each router, E and kind.
 
     Returns:
         [{"router", "N", "E", "runs": [hyper_id], "law", "loss", "law_interval", "run_interval", "reason"}]; `loss` is
-        None if no law can be fitted, or only a law of another kind; `reason` explains it.
+        None if no law of this kind can be fitted; `reason` gives the reason.
     """
     frame = sweep.frame[~sweep.frame["hyper_id"].isin(held)]
     fits, entries = {}, {}
@@ -159,7 +159,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
-    """Return how a run differs from the runs of its law; "" if it does not."""
+    """Return text on the differences of a run from the runs of its law; "" if there are none."""
     frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
@@ -169,7 +169,7 @@ def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
 
 
 def _fit(frame, router: str):
-    """Return the first law that the rows of a router determine, or the reason why none does."""
+    """Return the first law that the rows of a router determine, or the reason for none."""
     reason = "no run of this router is smaller"
     for name in ("dense",) if router == DENSE else LAWS:
         try:
@@ -191,9 +191,9 @@ def score(sweep: Sweep) -> dict | None:
     """Return the predictions of a sweep with the measured losses; None without predictions.
 
     Returns:
-        The content of predictions.json; each prediction also has "measured" [losses of its
-        finished runs], "error" (their mean divided by the prediction, minus 1; None without runs), and "inside": how
-        many are within `run_interval`. "scored" and "hits" count runs over all.
+        The content of predictions.json. Each prediction also has "measured" [losses of the finished runs], "error"
+        (their mean divided by the prediction, minus 1; None without runs), and "inside": the number of losses within
+        `run_interval`. "scored" and "hits" count the runs of all predictions.
 
     Raises:
         InputError: the file is damaged.
@@ -214,7 +214,7 @@ def score(sweep: Sweep) -> dict | None:
 
 def _against(entry: dict, runs) -> dict:
     """Return the measured losses for one prediction."""
-    hyper_ids = entry.get("runs")  # files of version 0.1.0 lack it
+    hyper_ids = entry.get("runs")  # files of version 0.1.0 lack this entry
     if hyper_ids is None:
         hyper_ids = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
     losses = [run.loss for run in runs if run.hyper_id in hyper_ids]

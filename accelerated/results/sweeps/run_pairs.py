@@ -1,4 +1,4 @@
-"""Compare single runs: the loss of each, its difference from the first, and the settings that differ."""
+"""Compare single runs: their losses, differences from the first run, and different settings."""
 
 import math
 from collections.abc import Sequence
@@ -13,29 +13,29 @@ from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
-"""Fields that do not affect the result of a run; differences in them are not shown."""
+"""Fields that do not affect the result of a run; the comparison hides their differences."""
 
 
 class RunBeside(NamedTuple):
-    """One run, and the difference of its last evaluation from the first run's."""
+    """A run, and the difference of its last loss from the first run's last loss."""
 
     folder: Path
     config: TrainConfig
     size: int  # N
-    step: int  # step of its last evaluation
+    step: int  # step of the last evaluation
     loss: float  # nats per token
-    error: float  # standard error over documents; NaN if it is not known
+    error: float  # standard error over documents; NaN if unknown
     difference: float  # loss minus the first run's
-    difference_error: float  # its standard error over the same windows; NaN if the windows differ
+    difference_error: float  # standard error of the difference over the same windows; NaN if the windows differ
 
     @property
     def unfinished(self) -> bool:
-        """Whether its last evaluation is before its last step."""
+        """Whether the last evaluation is before the last step."""
         return self.step < self.config.steps
 
     @property
     def verdict(self) -> str:
-        """unknown, chance (due to documents), lower or higher than the first."""
+        """The difference as a word: unknown, chance (due to documents), lower or higher."""
         if math.isnan(self.difference_error):
             return "unknown"
         if abs(self.difference) <= CHANCE * self.difference_error:
@@ -47,17 +47,17 @@ class RunsBeside(NamedTuple):
     """The comparison of runs."""
 
     runs: list[RunBeside]
-    settings: dict[str, list]  # {field: [value of each run]} where they differ
+    settings: dict[str, list]  # {field: [value of each run]} of the different fields
 
 
 def beside(folders: Sequence[str | Path]) -> RunsBeside:
-    """Read runs and compare each with the first.
+    """Read runs and compare each run with the first.
 
     Args:
         folders: folders of two or more runs.
 
     Raises:
-        InputError: a folder holds no run, or no evaluation yet; a folder is given twice.
+        InputError: a folder has no run or no evaluation, or is given twice.
     """
     folders = [Path(folder) for folder in folders]
     if len(set(folders)) < len(folders):
@@ -94,7 +94,7 @@ def _last_evaluation(folder: Path) -> tuple[dict, WindowLosses | None]:
 def _against(
     loss: float, windows: WindowLosses | None, first: float, its_windows: WindowLosses | None
 ) -> tuple[float, float]:
-    """Return the difference of a loss from the first and its error; window by window if the windows are equal."""
+    """Return the difference of a loss from the first loss and its error; window by window if the windows are equal."""
     apart = None if None in (windows, its_windows) else loss_difference([windows], [its_windows])
     if apart is None:
         return loss - first, math.nan
@@ -102,7 +102,7 @@ def _against(
 
 
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
-    """Return the fields in which runs differ, with the value of each."""
+    """Return the different fields of runs, with the value of each run."""
     fields = [config.fields() for config in configs]
     values = {name: [settings[name] for settings in fields] for name in fields[0] if name not in HOW_IT_RAN}
     return {name: column for name, column in values.items() if any(value != column[0] for value in column)}
@@ -151,7 +151,7 @@ def _off_by(error: float) -> str:
 
 
 def setting(value) -> str:
-    """Return the value of a field as a table shows it."""
+    """Return the value of a field as text for a table."""
     if value is None or value == ():
         return "none"
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
