@@ -1,6 +1,6 @@
-"""Routers of strangers as small functions: designs that people use, and defects that were planted or reported.
+"""Routers of other libraries as small functions: used designs, and planted or reported defects.
 
-Each is route(logits, k, bias, mask) -> (expert [T, k], gate [T, k]), in float32 as a library computes.
+Each is route(logits, k, bias, mask) -> (expert [T, k], gate [T, k]), in float32 like a library.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def _sigmoid(z):
 
 
 def best(scores, k):
-    """Return the k best, equal ones by neither index, in rising order of their number: unsorted."""
+    """Return the k best in rising order of index, with arbitrary ties."""
     scrambled = np.lexsort((np.broadcast_to(np.arange(scores.shape[1]) * 5 % 7, scores.shape), -scores), axis=1)
     return np.sort(scrambled[:, :k], axis=1)
 
@@ -31,7 +31,7 @@ def shared(gate, eps=0.0):
 
 
 def qwen3(z, k, bias=None, mask=None):
-    """Softmax over all in float32, torch.topk with its ties; not renormalised."""
+    """Softmax over all experts in float32, torch.topk with its ties; not renormalised."""
     p = softmax(z)
     expert = best(p, k)
     return expert, at(p, expert)
@@ -55,7 +55,7 @@ def in_groups(scores, groups=GROUPS, taken=TAKEN):
 
 
 def deepseek(z, k, bias=None, mask=None, *, eps=0.0, groups=GROUPS, taken=TAKEN, shift=0):
-    """Sigmoid scores, a bias for the choice alone, groups, renormalised, times 2.5."""
+    """Sigmoid scores, a bias for the choice alone, groups, renormalised gates, times 2.5."""
     if z.shape[1] % groups or taken * z.shape[1] // groups < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)
@@ -72,14 +72,14 @@ def phimoe(z, k, bias=None, mask=None):
 
 
 def phimoe_by_gate(z, k, bias=None, mask=None):
-    """The second choice has the larger gate where the logits are close."""
+    """The second choice can have the larger gate if the logits are close."""
     expert, gate = phimoe(z, k)
     order = np.argsort(-gate, axis=1, kind="stable")
     return at(expert, order), at(gate, order)
 
 
 def in_two_groups(z, k, bias=None, mask=None):
-    """Softmax with groups by their best expert; excluded experts have gate 0, also where k takes them."""
+    """Softmax with groups by their best expert; excluded experts have gate 0, even if k includes them."""
     if z.shape[1] % 4:
         raise NotImplementedError("groups of one expert")
     p, half = softmax(z), z.shape[1] // 2
@@ -123,7 +123,7 @@ DESIGNS = {
     "Switch": (switch, "right", "softmax over all experts"),
     "top 2 alone": (gshard, "right", "softmax over chosen"),
 }  # fmt: skip
-"""A router, its verdict, and the dialect that the verdict names."""
+"""A router, its verdict, and the dialect in the verdict."""
 
 
 def _rounded(z):
@@ -230,7 +230,7 @@ def bias_on_logits(z, k, bias=None, mask=None):
 
 
 def excluded_at_zero(z, k, bias=None, mask=None):
-    """DeepSeek-V3 where excluded experts have the score 0, which beats negative biases."""
+    """DeepSeek-V3 with score 0 for excluded experts, which exceeds negative biases."""
     if z.shape[1] % GROUPS or TAKEN * z.shape[1] // GROUPS < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)
@@ -240,7 +240,7 @@ def excluded_at_zero(z, k, bias=None, mask=None):
 
 
 def one_group_more(z, k, bias=None, mask=None):
-    """Three groups of four for one token in five, where the sum of a group is above its neighbour's."""
+    """One token in five uses three of four groups, if the sum of a group exceeds its neighbour's."""
     expert, gate = deepseek(z, k, bias, mask)
     more, more_gate = deepseek(z, k, bias, mask, taken=TAKEN + 1)
     odd = (np.arange(len(z)) % 5 == 0)[:, None]
@@ -254,7 +254,7 @@ def one_more_in_the_sum(z, k, bias=None, mask=None):
 
 
 def second_to_last(z, k, bias=None, mask=None):
-    """Leaves out the best expert where there are more than k."""
+    """Leave out the best expert if there are more than k."""
     if z.shape[1] == k:
         return mixtral(z, k)
     expert = np.argsort(-z, axis=1, kind="stable")[:, 1 : k + 1]
@@ -297,7 +297,7 @@ def scaled_where_biased(z, k, bias=None, mask=None):
 
 
 def rolled_tokens(z, k, bias=None, mask=None):
-    """Gates of the token before."""
+    """Return the gates of the previous token."""
     expert, gate = mixtral(z, k)
     return expert, np.roll(gate, 1, axis=0)
 
@@ -340,4 +340,4 @@ DEFECTS = {
     "gates of the token before": (rolled_tokens, "differs"),
     "experts off by one": (next_expert, "differs"),
 }
-"""A router, and the kind of defect that is found; "differs" where another design is the best name for it."""
+"""A router and the kind of its defect; "differs" if another design describes it best."""

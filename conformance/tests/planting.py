@@ -1,4 +1,4 @@
-"""What files of planted bugs share."""
+"""A shared fixture of the files of planted bugs."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from routelaws.conformance import bounds
 
 @pytest.fixture(autouse=True)
 def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business. For a file of bugs to import."""
+    """Do not record the bound shares of a wrong backend. Files of planted bugs import this fixture."""
     monkeypatch.setattr(bounds, "worst_share", {})

@@ -1,6 +1,6 @@
-"""Adapters: what they decline is left out and counted, what a library does wrong shows, whole layers against ours.
+"""Adapters: declined calls are counted and left out, a library's faults show, and whole layers are compared.
 
-What needs a library is skipped where it is not installed.
+Tests that need a missing library are skipped.
 """
 
 import doctest
@@ -41,7 +41,7 @@ def stranger(**names):
 
 
 def without_stances(**names):
-    """Return a backend whose functions are not asked for their design first, so that every call is the test's."""
+    """Return a backend without the search for designs, so that every call is the test's."""
     backend = stranger(**names)
     backend._stances.update(dict.fromkeys(stances.JUDGED))
     return backend
@@ -52,7 +52,7 @@ def row(backend, path: str) -> report.Row:
 
 
 class TestNotOffered:
-    """A call that raises NotImplementedError is left out, counted, and no verdict."""
+    """A call that raises NotImplementedError is left out and counted, and gives no verdict."""
 
     @staticmethod
     def router(logits, k=1, *, held=None):
@@ -79,7 +79,7 @@ class TestNotOffered:
         assert f"    {found.left_out}" in lines
 
     def test_an_option_without_a_parameter(self):
-        """It is not offered; a parameter that the function needs, and one of any name, are another matter."""
+        """The option is not passed; a required parameter and variadic keywords are different."""
 
         def plain(logits, k=1):
             return top_k.top_k_router(logits, k)
@@ -184,13 +184,13 @@ def behind(namespace):
 
 
 def softmax_route(logits, k):
-    """A stranger's router in the form that transformers has: (gates [T, k], experts [T, k])."""
+    """A router in the form of transformers: (gates [T, k], experts [T, k])."""
     found = top_k.top_k_router(logits, k)
     return found.gate, found.expert
 
 
 def dense(logits, k, capacity=None):
-    """The same as gates [T, E]; with a capacity, 0 for whoever is dropped."""
+    """The same as gates [T, E]; with a capacity, 0 for dropped tokens."""
     found = top_k.top_k_router(logits, k)
     capacity = len(logits) if capacity is None else capacity
     stays = reference.dispatch(found.expert, logits.shape[1], capacity).kept
@@ -211,7 +211,7 @@ def fused(logits, k, capacity=None):
 
 
 def whole_layer(planted, k, capacity=None):
-    """A stranger's layer, gated experts with SiLU: it returns y alone."""
+    """A layer of gated experts with SiLU, which returns y alone."""
     found = top_k.top_k_router(planted.x @ planted.router, k)
     capacity = len(planted.x) if capacity is None else capacity
     stays = reference.dispatch(found.expert, planted.router.shape[1], capacity).kept
@@ -231,7 +231,7 @@ FORMS = {"pair": softmax_route, "[T, E]": dense, "[T, E, C]": fused, "layer": bl
 
 
 class TestBlocks:
-    """Every form of a router gives the suite what the reference gives; a fault in it shows."""
+    """Every form of a router gives the reference's results, and a fault in it shows."""
 
     @pytest.mark.parametrize("form", FORMS)
     def test_a_route(self, form):
@@ -306,7 +306,7 @@ class TestTransformers:
         wanted = top_k.top_k_router(z, 2, score=score, normalisation=normalisation)
         assert np.array_equal(np.take_along_axis(found["expert"], order, 1), wanted.expert)
         gates = np.take_along_axis(np.asarray(found["gate"], float), order, 1)
-        scale = 64 * UNIT["float32"] * wanted.gate  # a layer multiplies and divides by 4096 on the way
+        scale = 64 * UNIT["float32"] * wanted.gate  # the layer multiplies and divides by 4096
         assert_close_bounded("top_k.gate", gates / factor, wanted.gate, scale, what=name)
 
     def test_switch_drops(self, library):
@@ -314,7 +314,7 @@ class TestTransformers:
         test_experts.check_dispatch(backend, Selection(np.zeros((8, 1), int), 2, "one expert", 1), 3)
 
     def test_experts_of_nllb_are_swapped(self, library):
-        """Its layer one-hot encodes a mask that is one already: expert 0 gets the first gate of every token."""
+        """The layer one-hot encodes a mask that is already one-hot, so expert 0 gets the first gate of every token."""
         namespace = backends.load("transformers:NllbMoeSparseMLP")
         z = np.array([[0.0, 0.0, 3.0, 2.0]], np.float32)
         found = namespace.top_k_router(namespace.from_numpy(z), 2)
@@ -336,7 +336,7 @@ class TestTransformers:
 
     @pytest.mark.slow
     def test_every_router(self, library):
-        """All but those with a reason, and each speaks of its own experts."""
+        """All routers pass, except those with a stated reason, and each names its own number of experts."""
         mute = {}
         for name in library.names():
             try:
@@ -353,7 +353,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "wild" / "README.md"
 
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
 def test_ten_lines_of_a_stranger():
-    """The first program on the page speaks softmax."""
+    """The first program on the page matches the dialect softmax."""
     pytest.importorskip("torch")
     names = {}
     exec(compile(PAGE.read_text("utf-8").split("```python\n")[1].partition("```")[0], str(PAGE), "exec"), names)
@@ -363,7 +363,7 @@ def test_ten_lines_of_a_stranger():
 @pytest.mark.slow
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
 def test_the_example_of_the_page(tmp_path):
-    """The program on the page is run, and the page's verdicts are what it prints."""
+    """The program on the page runs, and prints the page's verdicts."""
     text = PAGE.read_text("utf-8")
     (tmp_path / "jax_functions.py").write_text(text.split("```python\n")[2].partition("```")[0], "utf-8")
     arguments = "--backend jax_functions --only top_k_indices,log_sum_exp,softmax".split()

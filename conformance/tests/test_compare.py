@@ -1,4 +1,4 @@
-"""The comparers accept what is right, reject what is wrong, and say where."""
+"""The comparisons accept right results, reject wrong ones, and name the place."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from routelaws.conformance.compare import assert_admissible_top_k, assert_close_
 
 @pytest.fixture(autouse=True)
 def a_bound(monkeypatch):
-    """A bound of our own, so that these tests use up no share of a real one."""
+    """Add a separate bound, so that these tests record no share of a real bound."""
     monkeypatch.setitem(bounds.BOUNDS, "meta", bounds.Bound(2.0, "for the tests of the suite"))
     monkeypatch.setattr(bounds, "worst_share", {})
 

@@ -1,4 +1,4 @@
-"""Designs of `train --config`, and layers of other models, route as that model in transformers, on the same weights."""
+"""Designs of `train --config` and layers of other models route like the model in transformers."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def _mixtral(model):
 def _gpt_oss(model):
     from transformers.models.gpt_oss import modeling_gpt_oss as module
 
-    config = transformers.GptOssConfig(hidden_size=D, num_local_experts=32)  # gpt-oss-20b; the class has those of 120b
+    config = transformers.GptOssConfig(hidden_size=D, num_local_experts=32)  # gpt-oss-20b; the class has 120b
     return module.GptOssTopKRouter(config), config
 
 
@@ -57,7 +57,7 @@ def exact(*shape) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_a_design_routes_as_its_model_in_transformers(name):
-    """Experts, gates by expert, and the weight of the balance loss: theirs is k at balance."""
+    """Compare experts, gates by expert, and the weight of the balance loss, which is k at balance in transformers."""
     model = from_mapping(read_config_file(name)).model
     router, config = ROUTERS[name](model)
     assert (config.num_local_experts, config.num_experts_per_tok) == (model.expert_count, model.choices)
@@ -86,7 +86,7 @@ def test_a_design_routes_as_its_model_in_transformers(name):
 
 
 def test_the_sparsemixer_of_transformers():
-    """Choices and gates of Phi-3.5-MoE in evaluation, of logits near each other and not."""
+    """Compare choices and gates of Phi-3.5-MoE in evaluation, for close and for distant logits."""
     from transformers.models.phimoe.modeling_phimoe import sparsemixer as theirs
 
     z = np.concatenate([exact(40, 6), 3 + exact(40, 6) / 64, -np.abs(exact(20, 6)) - 1])
@@ -122,7 +122,7 @@ def test_the_layer_of_llama4_has_its_gates_on_the_input():
 
 
 def test_the_balance_loss_of_transformers_is_k_at_balance():
-    """What the weights of the designs were multiplied by: theirs is the dialect "tokens"."""
+    """The designs multiply their weights by this factor; transformers uses the dialect "tokens"."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     z = exact(T, 8)

@@ -1,8 +1,8 @@
-"""The docstrings of the fast twin stand alone in `help()`, and say what those of the reference say.
+"""The docstrings of the fast twin are complete in `help()` and agree with those of the reference.
 
-A public name that both sides define has one description: the same summary, arguments, fields and returns, word for
-word. The fast twin leaves the examples out, has its own "Raises", describes the arguments that it adds, and ends with
-"Differs from the reference" where something does.
+A public name of both twins has one description: the same summary, arguments, fields and returns, word for word. The
+fast twin omits the examples, has its own "Raises", and describes the arguments that it adds. It ends with "Differs from
+the reference" if something differs.
 """
 
 import ast
@@ -17,20 +17,20 @@ DIFFERS = "Differs from the reference"
 HEADINGS = ("Args", "Attributes", "Returns", "Raises", "Source", "Discontinuity", "Example", DIFFERS)
 
 OWN_WORDS = {
-    ("notation.py", "check_finite", ""),  # it returns the dtype that came
+    ("notation.py", "check_finite", ""),  # it returns the dtype of the input
     ("notation.py", "one_hot", ""),  # float32
     ("routers/top_k.py", "switch_router", ""),  # not written out
     ("transformer.py", "init", "Args"),  # a JAX key
     ("transformer.py", "init", "Returns"),  # float32
     ("transformer.py", "draw_noise", "Args"),
 }
-"""(file, name, section) in which the twins have to use other words; "" is the summary."""
+"""(file, name, section) with different words in the twins; "" is the summary."""
 
 DESCRIBED = [path for path in MIRRORED if not path.endswith("__init__.py")]
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return {heading: text with single spaces} of a docstring; "" is what stands before the first heading."""
+    """Return {heading: text with single spaces} of a docstring; "" is the text before the first heading."""
     found, heading = {"": []}, ""
     for line in text.splitlines():
         match = re.match(rf"({'|'.join(HEADINGS)}):(.*)", line)
@@ -49,7 +49,7 @@ def entries(text: str, heading: str) -> dict[str, str]:
 
 
 def fields(path: str, node: ast.ClassDef) -> dict[str, str]:
-    """Return {field: description} of a class of the reference, from the comment or the text beside each field."""
+    """Return {field: description} of a class of the reference, from the comment or the text next to each field."""
     lines = (ROOMS["reference"] / path).read_text(encoding="utf-8").splitlines()
     found = {}
     for item, after in zip(node.body, [*node.body[1:], None], strict=True):
@@ -83,7 +83,7 @@ def described(path: str, room: str) -> dict[str, tuple[ast.AST, str]]:
 
 
 def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> list[str]:
-    """Return what the description in the fast twin lacks or says otherwise."""
+    """Return what the fast twin's description lacks or describes differently."""
     (node, ours), (twin, theirs) = reference, accelerated
     mine, other = sections(ours), sections(theirs)
     problems = [f"{name}: leads to the reference instead of a description"] if "See reference" in theirs else []

@@ -1,4 +1,4 @@
-"""A derandomised profile draws the same examples in every run, whatever else is imported."""
+"""A derandomised profile draws the same examples in every run, for any other imports."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Failing calls as files: which call is written, that NumPy alone opens it, and that it holds what was called."""
+"""Files of failing calls: the right call is written, NumPy alone opens it, and it holds the arguments."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
 
 
 def export(folder, backend, check, profile: str = "quick") -> Path:
-    """Put a guarded backend to a check that fails, and return the file that is written of it."""
+    """Run a failing check on a guarded backend, and return the file that it writes."""
     with pytest.raises(Exception) as caught:
         check(backend)
     trouble = backend.ledger.blame(caught.value, backend.name, "test_here.py::test_this[float32]")
@@ -114,7 +114,7 @@ def test_bfloat16_is_float32_and_what_is_traced_is_left_out():
 
 
 def test_the_first_call_that_differs_is_written(tmp_path):
-    """Not the last of the example; and of several examples that which failed."""
+    """The file has the first differing call of the failing example, not its last call."""
 
     def check(backend):
         found = [backend.notation.softmax(z) for z in (Z, Z + [[1, 2, 3]], Z)]
@@ -136,7 +136,7 @@ def test_the_first_call_that_differs_is_written(tmp_path):
 
 
 def test_a_broken_rule_is_shown_by_the_call_that_broke_it(tmp_path):
-    """Later examples end before the call is made."""
+    """Later examples end before the call."""
     backend = guarded(softmax=change)
     for z in (Z, np.zeros((1, 1))):
         backend.ledger.begin_example()

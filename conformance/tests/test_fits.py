@@ -1,7 +1,7 @@
-"""The stored fits of the vectors, found again by numpy.linalg and SciPy.
+"""Repeat the stored fits of the vectors by numpy.linalg and SciPy.
 
-Every law is written out again; a search starts at the law that a table was made with. A fit is least squares of its
-residuals, or the sum of Huber terms (SciPy's is ours for the loss "huber", with delta as its scale).
+Every law is written out again; a search starts at the law of the table. A fit is least squares of its residuals, or the
+sum of Huber terms (SciPy's loss "huber" with scale delta).
 """
 
 import math
@@ -108,7 +108,7 @@ def compute(g) -> dict:
 
 
 def accuracy(g, columns, names, theta_of, gain) -> dict:
-    """A line in ln(-ln Q'), of the rows above the guess rate and the gain."""
+    """Fit a line in ln(-ln Q') to the rows above the guess rate plus the gain."""
     guess = g.get("guess_rate", 0.0)
     used = (g["accuracy"] > guess + g.get("least_gain", gain)) & (g["accuracy"] < 1)
     share = (g["accuracy"][used] - guess) / (1 - guess)
@@ -148,7 +148,7 @@ LINES = {
 
 
 def search(residuals, start, huber=None):
-    """Return the unknowns where a sum is least, half the sum of squares or Huber's, and the derivatives there."""
+    """Return the unknowns with the least sum (half the sum of squares, or Huber's) and the derivatives there."""
     how = {} if huber is None else dict(loss="huber", f_scale=huber)
     found = optimize.least_squares(residuals, start, x_scale=np.maximum(np.abs(start), 1e-2), **how, **EXACT)
     again = optimize.least_squares(residuals, found.x, x_scale=np.maximum(np.abs(found.x), 1e-2), **how, **EXACT)
@@ -158,7 +158,7 @@ def search(residuals, start, huber=None):
 
 
 def covariance(J, residual, turn, huber=None):
-    """Residual variance of n - p times (JᵀJ)⁻¹, carried to the coefficients; by Huber (1981, 7.6) for his sum."""
+    """Return the residual variance of n - p times (JᵀJ)⁻¹ of the coefficients; for Huber's sum as in Huber (1981, 7.6)."""
     n, p = J.shape
     delta = math.inf if huber is None else huber
     inside = np.mean(np.abs(residual) <= delta)
@@ -168,7 +168,7 @@ def covariance(J, residual, turn, huber=None):
 
 
 def additive(function, columns, logged, begin):
-    """Return the check of a law in ln L: the coefficients `logged` are searched by their logarithms."""
+    """Return the check of a law in ln L; the search uses logarithms of the coefficients `logged`."""
 
     def fit(g):
         return fitted(function, [g[name] for name in columns], g["loss"], logged, begin._asdict(), g.get("huber", 1e-3))
@@ -237,7 +237,7 @@ def utilisation_fit(g):
 
 
 def surprise_fit(form):
-    """The two sums of downstream accuracy, in ln(-ln Q')."""
+    """Fit the two sums of downstream accuracy, in ln(-ln Q')."""
 
     def fit(g):
         guess, huber = g.get("guess_rate", 0.0), g.get("huber")
@@ -330,7 +330,7 @@ SEARCHES = {
 
 
 def test_every_fit_of_the_vectors_is_checked():
-    """`fit_routed` is held by `suite/test_laws_global.py`."""
+    """`suite/test_laws_global.py` tests `fit_routed`."""
     checked = {*LINES, *SEARCHES, "laws.broken.fit_broken"}
     assert checked == {name for name in DOCUMENTS if ".fit_" in name} - {"laws.fitting.fit_routed"}
 
@@ -354,7 +354,7 @@ def test_search(name):
 
 @pytest.mark.slow
 def test_broken_law():
-    """Six unknowns for eight rows: of many starts SciPy's best is no better than the stored sum, and as good."""
+    """Six unknowns for eight rows: SciPy's best of many starts equals the stored sum."""
     [case] = DOCUMENTS["laws.broken.fit_broken"]["cases"]
     g, answers = case["inputs"], stored(case)
     x = np.log(g["flops"]) - np.log(g["flops"]).mean()

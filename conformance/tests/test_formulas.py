@@ -1,6 +1,6 @@
-"""The stored answers of laws that are formulas, written out a second time from the papers.
+"""Compute the stored answers of closed formulas of laws a second time, from the papers.
 
-Most of these functions have no twin: this is what holds them.
+Most of these functions have no twin, so only this file tests them.
 """
 
 import math
@@ -15,18 +15,18 @@ log10, log = np.log10, np.log
 
 
 def effective(x, start, most):
-    """1/Ê = 1/(x + offset) + 1/most, with the offset that makes it `start` at x = 0 (Clark et al., equation of Ê)."""
+    """Return Ê: 1/Ê = 1/(x + offset) + 1/most, with the offset that gives `start` at x = 0 (Clark et al.)."""
     saturation = 0.0 if math.isinf(most) else 1 / most
     return 1 / (1 / (x + 1 / (1 / start - saturation)) + saturation)
 
 
 def plane(k) -> tuple:
-    """a, b, c, d of a log-linear law."""
+    """Return a, b, c, d of a log-linear law."""
     return (k.a, k.b, getattr(k, "c", 0.0), k.d)
 
 
 def lines(k, size):
-    """Level and slope in log10 E at each size."""
+    """Return level and slope in log10 E at each size."""
     if not hasattr(k, "sizes"):
         a, b, c, d = plane(k)
         return a * log10(size) + d, b + c * log10(size)
@@ -51,13 +51,13 @@ def surface(k, x, y):
 
 
 def solved(k, y, loss):
-    """log10 L = (a + c y) x + b y + d for x."""
+    """Solve log10 L = (a + c y) x + b y + d for x."""
     slope = k.a + k.c * log10(y)
     return 10 ** np.where(slope < 0, (log10(loss) - k.d - k.b * log10(y)) / slope, np.nan)
 
 
 def worth(k, x, y, start):
-    """The x' at y = start with the loss of (x, y)."""
+    """Return the x' at y = start with the loss of (x, y)."""
     return 10 ** ((log10(surface(k, x, y)) - k.d - k.b * log10(start)) / (k.a + k.c * log10(start)))
 
 
@@ -67,7 +67,7 @@ def curve(k, size, extra):
 
 
 def least_experts(k, size, loss):
-    """The E of the bounded law at a loss: solve for log10 Ê, and then the equation of Ê for E."""
+    """Return the E of the bounded law at a loss: solve for log10 Ê, then the equation of Ê for E."""
     slope = k.b + k.c * log10(size)
     wanted = 10 ** ((log10(loss) - k.a * log10(size) - k.d) / slope)
     saturation = 0.0 if math.isinf(k.E_max) else 1 / k.E_max
@@ -193,7 +193,7 @@ def speedup(g):
 
 
 def passed(g):
-    """All ways to draw the attempts, those without a right one taken away, as a product of chances."""
+    """Return 1 minus the probability that no drawn attempt is right, as a product."""
     miss, n, wrong = 1.0, g["samples"], g["samples"] - g["correct"]
     for i in range(g["attempts"]):
         miss *= max(wrong - i, 0) / (n - i)
@@ -283,7 +283,7 @@ FORMULAS = {
     "laws.broken.predict_broken": broken,
     "laws.planning.printed_joint_optimum": printed,
 }  # fmt: skip
-"""For each function what the papers say it is, of the inputs of a case: a value, or values by output."""
+"""The formulas of the papers for each function, from the inputs of a case: a value, or values by output."""
 
 
 def test_every_formula_of_the_vectors_is_written_again():

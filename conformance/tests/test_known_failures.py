@@ -1,4 +1,4 @@
-"""Failures that are known beforehand, and bounds that our own twin shows to be slack."""
+"""Known failures, and bounds that are slack for our own twin."""
 
 import json
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ class TestKnownFailures:
             engine_options.known_failures_of(str(tmp_path / "no"))
 
     def test_what_is_right_all_the_same(self):
-        """Said, and a failure only where that was asked for; what no test called is not right."""
+        """An unexpected success is reported, and fails only with `--strict`; a function without a test is not right."""
         ledger = Ledger()
         ledger.called("mine", "notation.softmax")
         backend = backends.Backend("mine", notation, ledger)
@@ -68,7 +68,7 @@ class TestKnownFailures:
 
 class TestSlackBounds:
     def suite(self, profile: str, name: str = backends.OURS) -> plugin.Suite:
-        """A run in which three bounds were checked often, one seldom, and three shares were too small."""
+        """Run with three bounds checked often, one seldom, and three shares too small."""
         suite = plugin.Suite(engine_options.Options.made([name], profile=profile))
         suite.ledger.called(name, "notation.softmax")
         used = {"loose": 1e-3, "tight": 0.5, "exact": 0.0, "seldom": 1e-3}
@@ -89,7 +89,7 @@ class TestSlackBounds:
         assert found.slack == () and not any("slack" in line for line in found.lines())
 
     def test_in_a_plain_run_and_from_other_processes(self):
-        """Tests without the guard count where they ask for the backend; those of the suite itself do not."""
+        """Tests without the guard count if they use the backend; tests of the suite itself do not."""
         one, all_ = Ledger(), Ledger()
         for plain in (backends.OURS, ""):
             one.begin(plain)

@@ -1,8 +1,7 @@
-"""Our functions against well-kept libraries that have the same ones: SciPy and JAX, always there; and torch.
+"""Our functions against SciPy, JAX and torch.
 
-The twins agree with each other; that they are right is for others to say. The reference is compared, in float64, and
-of what only the fast twin has, the optimizer. A test whose library is not installed is skipped and says so; none of
-these libraries is needed otherwise.
+The twins agree with each other; other libraries show that both are right. Most tests compare the reference in float64;
+the optimizer exists only in the fast twin. A test is skipped with a message if its library is missing.
 """
 
 import math
@@ -27,7 +26,7 @@ U = UNIT["float64"]
 OBJECTIVES = ("causal", "masked")
 
 NOBODY = -100
-"""A target that does not count."""
+"""The target of an ignored position."""
 
 
 def installed(name: str):
@@ -41,13 +40,13 @@ def torch():
 
 
 def logits_of_many_sizes():
-    """Rows of 5 logits, from 1e-3 to 1e4."""
+    """Return rows of 5 logits, from 1e-3 to 1e4."""
     random = np.random.default_rng(0)
     return np.concatenate([scale * random.standard_normal((20, 5)) for scale in (1e-3, 1.0, 30.0, 1e4)])
 
 
 def check_cross_entropy(objective: str, mean) -> None:
-    """The loss of a dense model is mean(logits [b, S, V], targets [b, S]) over the targets that are not `NOBODY`."""
+    """Compare the loss of a dense model with mean(logits [b, S, V], targets [b, S]), without targets `NOBODY`."""
     config = ModelConfig(d_model=8, blocks=2, heads=2, kqv_size=4, vocab_size=11, objective=objective)
     random = np.random.default_rng(4)
     params, tokens = transformer.init(random, config), random.integers(0, 10, (3, 7))
@@ -92,7 +91,7 @@ class TestSciPy:
 
     @pytest.mark.parametrize("shape", [(13, 3, 2), (12, 4, 1), (5, 6, 2)], ids=str)
     def test_the_linear_program_of_balance(self, shape):
-        """BASE reaches the optimum of the program; the prices of its solver, and the quantile steps, prove it to us."""
+        """BASE reaches the optimum of the linear program; the solver's prices and the quantile steps prove it."""
         num_tokens, num_experts, k = shape
         scores = np.random.default_rng(num_tokens).standard_normal((num_tokens, num_experts))
         each_token = np.kron(np.eye(num_tokens), np.ones(num_experts))
@@ -120,7 +119,7 @@ class TestSciPy:
 
     @pytest.mark.parametrize("scale", [0.3, 3.0, 10.0])
     def test_the_plan_of_sinkhorn(self, scale):
-        """Potentials of the experts for which a general solver of equations finds equal loads."""
+        """A general solver finds the same potentials for equal loads."""
         z = scale * np.random.default_rng(1).standard_normal((24, 4))
 
         def plan(free):
@@ -132,7 +131,7 @@ class TestSciPy:
 
     @pytest.mark.parametrize("huber", [None, pytest.param(1e-3, marks=pytest.mark.slow)])
     def test_the_optimum_of_the_routed_law(self, huber):
-        """A general solver gets to our fit and not below it, from there and from the law that made the rows."""
+        """A general solver does not get below our fit, from there and from the law of the rows."""
         random = np.random.default_rng(2)
         size, count = (grid.ravel() for grid in np.meshgrid(10.0 ** np.arange(7, 10), 2.0 ** np.arange(0, 10, 2)))
 
@@ -158,17 +157,17 @@ class TestSciPy:
 
 
 class Attention(NamedTuple):
-    """One attention layer, its input, and what a library needs that knows no distances."""
+    """One attention layer, its input, and the arguments of a library without relative positions."""
 
     params: dict
     x: np.ndarray  # [b, S, d]
     parts: list  # queries, keys and values [b, H, S, c]
-    bias: np.ndarray  # [b, H, S, S], what a distance adds to a logit
-    scale: float  # of errors, in units of the last place
+    bias: np.ndarray  # [b, H, S, S], the part of a logit that depends on the distance
+    scale: float  # scale of errors, in units of the last place
 
 
 def draw_attention(relative: bool) -> Attention:
-    """Sines of the distance come first, then cosines; 10,000 to the power of -p / 4 is the frequency of pair p."""
+    """Draw a layer. Sines of the distance come before cosines; pair p has the frequency 10,000^(-p / 4)."""
     random = np.random.default_rng(3)
     shapes = {name: (8, 2, 3) for name in ("query", "key", "value", "relative_key")} | {"output": (2, 3, 8)}
     params = {name: random.standard_normal(shape) / math.sqrt(8) for name, shape in shapes.items()}
@@ -186,7 +185,7 @@ def draw_attention(relative: bool) -> Attention:
 
 
 def check_attention(drawn: Attention, values: np.ndarray, causal: bool, unit: float) -> None:
-    """The values [b, H, S, c] of a library, projected, are ours."""
+    """Compare the projected values [b, H, S, c] of a library with ours."""
     wanted = np.einsum("bhsc,hcd->bsd", values, drawn.params["output"])
     found = transformer.attention(drawn.params, drawn.x, causal=causal)
     scale = unit * drawn.scale * np.abs(wanted).max()
@@ -194,7 +193,7 @@ def check_attention(drawn: Attention, values: np.ndarray, causal: bool, unit: fl
 
 
 def draw_norm() -> tuple[dict, np.ndarray]:
-    """Rows of variance from 1e-6, where the small number below the root counts, to 1e4."""
+    """Draw rows of variance from 1e-6, where epsilon matters, to 1e4."""
     random = np.random.default_rng(0)
     x = random.standard_normal((6, 8)) * 10.0 ** np.arange(-3, 3)[:, None] + 1
     return {"scale": random.standard_normal(8), "offset": random.standard_normal(8)}, x
@@ -209,7 +208,7 @@ def check_norm(wanted: np.ndarray, unit: float) -> None:
 
 
 CASES = [(True, True), (True, False), (False, True)]
-"""Whether attention goes in one direction, and whether the distance adds something."""
+"""Whether attention is causal, and whether it has relative positions."""
 
 
 @pytest.mark.library("jax")
@@ -218,7 +217,7 @@ class TestJax:
         params, x = draw_norm()
         with jax.enable_x64(True):
             normed = np.asarray(jax.nn.standardize(jax.numpy.asarray(x), epsilon=transformer.NORM_EPSILON))
-        check_norm(normed * params["scale"] + params["offset"], UNIT["float32"])  # its variance cancels digits
+        check_norm(normed * params["scale"] + params["offset"], UNIT["float32"])  # the variance loses digits
 
     @pytest.mark.parametrize(
         ("causal", "relative"), [CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])]
@@ -228,7 +227,7 @@ class TestJax:
         with jax.enable_x64(True):
             parts = [jax.numpy.asarray(part.swapaxes(1, 2)) for part in drawn.parts]
             values = jax.nn.dot_product_attention(*parts, bias=jax.numpy.asarray(drawn.bias), is_causal=causal)
-        check_attention(drawn, np.asarray(values).swapaxes(1, 2), causal, UNIT["float32"])  # of its softmax
+        check_attention(drawn, np.asarray(values).swapaxes(1, 2), causal, UNIT["float32"])  # error of the softmax
 
     def test_dialect_of_top_k(self):
         verdict = classify("ties", lambda scores, k: jax.lax.top_k(scores, k)[1])
@@ -245,7 +244,7 @@ class TestTorch:
 
 
 NAMES = {
-    # of a leaf: its shape, whether AdamW decays it
+    # shape of each leaf, and whether AdamW decays it
     "embedding": ((5, 3), True), "up": ((2, 3, 4), True), "down": ((2, 4, 3), True), "router": ((3, 2), True),
     "in": ((3, 2), True), "out": ((2,), False), "scale": ((3,), False), "offset": ((3,), False), "bias": ((2,), False),
 }  # fmt: skip
@@ -264,7 +263,7 @@ class TestOptimizerOfTorch:
     STEPS = 10
 
     def rates(self, torch, config) -> list[float]:
-        """Return the rate of each step by torch's schedules: linear from the first step, then a cosine to a tenth."""
+        """Return the rate of each step by torch's schedules: linear, then a cosine down to a tenth."""
         peak, up = config.peak_learning_rate(), round(config.warmup * config.steps)
         dummy = torch.optim.SGD([torch.zeros(1)], lr=peak)
         rising = torch.optim.lr_scheduler.LinearLR(dummy, 1 / up, 1.0, total_iters=up - 1)
@@ -285,9 +284,10 @@ class TestOptimizerOfTorch:
         assert_close_bounded("libraries.rate", found, self.rates(torch, config), 0.01, what="learning rates")
 
     def test_steps(self, torch):
-        """AdamW, global-norm clipping, the schedule, the slower router and what is not decayed, on given gradients.
+        """Compare AdamW, global-norm clipping, the schedule, the slower router and undecayed leaves for given
+        gradients.
 
-        Torch divides by the norm + 1e-6 where it clips, and we by the norm: the one difference.
+        Torch divides by the norm + 1e-6 to clip, and we divide by the norm.
         """
         config, ours = training(steps=self.STEPS, warmup=0.3, learning_rate=0.01, weight_decay=0.5)
         random = np.random.default_rng(5)
@@ -297,7 +297,7 @@ class TestOptimizerOfTorch:
         found = self.ours(ours.optimizer(config), params, gradients)
         wanted = self.theirs(torch, config, params, gradients)
         for name, value in params.items():
-            moved = np.abs(wanted[name] - value).max()  # an error of a step is in units of what was moved
+            moved = np.abs(wanted[name] - value).max()  # unit of the error: the largest change of the leaf
             assert_close_bounded("libraries.adamw", found[name], wanted[name], moved, what=f"AdamW of {name!r}")
 
     @staticmethod

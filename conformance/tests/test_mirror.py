@@ -1,4 +1,4 @@
-"""The rules of the house, read from the source: twins mirror each other, and only what is hot has a twin."""
+"""Rules of the code, read from the source: twins have the same interface, and only slow functions have a twin."""
 
 import ast
 import doctest
@@ -28,7 +28,7 @@ def sources(room: str) -> list[str]:
 
 @functools.cache
 def parse(room: str, path: str) -> ast.Module:
-    """Return the tree of a file; nobody changes it."""
+    """Return the tree of a file, which callers must not change."""
     return ast.parse((ROOMS[room] / path).read_text(encoding="utf-8"))
 
 
@@ -71,12 +71,12 @@ def public_names(tree: ast.Module) -> dict:
 
 
 def is_shared(node: ast.AST) -> bool:
-    """Return whether a name stands for a function of the reference that calls fast twins, `_calling.py`."""
+    """Return whether a name is a function of the reference that calls fast twins (`_calling.py`)."""
     return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("calling(")
 
 
 def differences(reference: ast.Module, accelerated: ast.Module) -> list[str]:
-    """Return which twins of the accelerated file take or hold something else than those of the reference."""
+    """Return the differences between the interfaces of the reference's file and its twin."""
     problems = []
     theirs = public_names(accelerated)
     for name, node in public_names(reference).items():
@@ -146,7 +146,7 @@ def find(room: str, path: str):
 
 
 def test_a_name_without_a_twin_is_the_references():
-    """So that `routelaws.accelerated` has every public name, and one record where both sides use it."""
+    """`routelaws.accelerated` has every public name, and both sides share one record class."""
     for path in (path for path in MODULES if not path.endswith("__init__.py")):
         twins = public_names(parse("accelerated", path)) if path in MIRRORED else {}
         ours, theirs = find("reference", path), find("accelerated", path)
@@ -155,7 +155,7 @@ def test_a_name_without_a_twin_is_the_references():
 
 
 def slow_calls(function, seen: set) -> list[str]:
-    """Return the functions with a fast twin that a function of the reference calls, itself or by others of its file."""
+    """Return the functions with a fast twin that a function of the reference calls, directly or within its file."""
     found, scope = [], function.__globals__
     names = _calling._names(function.__code__)
     for name in names & scope.keys():
@@ -169,7 +169,7 @@ def slow_calls(function, seen: set) -> list[str]:
 
 
 def twin_of(function) -> str | None:
-    """Return the name of a function of the reference that has another one in `accelerated`."""
+    """Return the name of a function of the reference if `accelerated` has another function for it."""
     if not inspect.isfunction(function) or not function.__module__.startswith("routelaws.reference.laws."):
         return None
     file = function.__module__.removeprefix("routelaws.reference.laws.")
@@ -181,7 +181,7 @@ def twin_of(function) -> str | None:
 
 @pytest.mark.parametrize("name", reference.laws._MODULES)
 def test_what_is_taken_from_the_reference_calls_nothing_that_has_a_twin(name):
-    """A closed formula around something hot needs `calling`."""
+    """A closed formula that calls a slow function needs `calling`."""
     slow_file = getattr(reference.laws, name)
     for public, value in vars(getattr(accelerated.laws, name)).items():
         if inspect.isfunction(value) and value.__module__ == slow_file.__name__:
@@ -190,7 +190,7 @@ def test_what_is_taken_from_the_reference_calls_nothing_that_has_a_twin(name):
 
 
 def imported(tree: ast.Module) -> list[tuple[str, str]]:
-    """Return [(module, name)] of what a file takes from the reference."""
+    """Return [(module, name)] of a file's imports from the reference."""
     return [
         (node.module.removeprefix("routelaws.reference").lstrip("."), alias.name)
         for node in ast.walk(tree)
@@ -200,7 +200,7 @@ def imported(tree: ast.Module) -> list[tuple[str, str]]:
 
 
 def test_what_has_a_twin_is_not_taken_from_the_reference():
-    """Else a command is slow, or a twin is compared with itself."""
+    """Otherwise a command is slow, or a twin is compared with itself."""
     for path in (path for path in sources("accelerated") if not path.startswith("tests/")):
         for module, name in imported(parse("accelerated", path)):
             twin = f"{module.replace('.', '/')}.py"
@@ -244,7 +244,7 @@ def test_the_reference_imports_numpy_alone():
 
 
 def test_relative_imports_stay_inside():
-    """A relative import cannot leave the room, so that one room can be used without the others."""
+    """Each folder must work without the others."""
     for room in ("reference", "accelerated"):
         for path in sources(room):
             for node in ast.walk(parse(room, path)):
@@ -254,10 +254,10 @@ def test_relative_imports_stay_inside():
 
 TOLERANCE_WORDS = {"rtol", "atol", "rel", "abs", "rel_tol", "abs_tol", "decimal", "nulp", "maxulp"}
 SMALL = 1e-5
-"""A comparison with a number between 0 and this is taken for a tolerance."""
+"""A comparison with a number between 0 and this counts as a tolerance."""
 
 CLOSE_CALLS = {"assert_allclose", "assert_almost_equal", "assert_array_almost_equal", "allclose", "isclose", "approx"}
-"""Calls that have a tolerance by default, which nobody would see."""
+"""Calls with a hidden default tolerance."""
 
 
 def tolerance_literals(tree: ast.Module) -> list[str]:
@@ -270,7 +270,7 @@ def tolerance_literals(tree: ast.Module) -> list[str]:
             if words or name in CLOSE_CALLS:
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
         elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.Lt | ast.LtE):
-            limit = getattr(node.comparators[-1], "value", None)  # of a constant
+            limit = getattr(node.comparators[-1], "value", None)  # the value of a constant
             if isinstance(limit, float) and abs(limit - SMALL / 2) <= SMALL / 2:
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found

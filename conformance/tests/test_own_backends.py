@@ -1,4 +1,4 @@
-"""What is wrong in bfloat16 or in one kernel alone is seen, and the reference compared with itself is exact."""
+"""Faults in bfloat16 or in one kernel alone are found, and the reference compared with itself is exact."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ DRAWN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float3
 
 
 def own(name: str) -> backends.Backend:
-    """Return a backend as a run makes it of a name."""
+    """Return a backend as a run creates it from a name."""
     name = name if "." in name else f"routelaws.conformance.engine.own_backends:{name}"
     return backends.Backend(name, backends.load(name), Ledger())
 
@@ -55,7 +55,7 @@ class TestKernels:
 
 
 def reference_checks(backend):
-    """Comparisons of a value with that of the reference, through rooms that have floats."""
+    """Compare values with the reference, for folders that return floats."""
     test_experts.check_expert_ffn(backend, SELECTION, "float64")
     test_experts.check_combine(backend, SELECTION, 3, "float64")
     test_experts.check_routed_ffn(backend, SELECTION, 0.6, "float64")

@@ -1,6 +1,6 @@
-"""The reference held to the plain model and to the examples by hand, as a backend is; and the cases themselves.
+"""Compare the reference with the plain model and the examples by hand, and check the cases themselves.
 
-The tests that are imported here are run with the reference as their `backend`.
+The imported tests run with the reference as their `backend`.
 """
 
 import math
@@ -67,11 +67,10 @@ TWO_OF_FOUR = {
         [[0, 1], [0, 2]], [[0.50761, 0.49239], [0.50761, 0.49239]],
     ),
 }  # fmt: skip
-"""Fields, states, noise, and by hand the experts and the gates of a token, which has two of the four halves of experts.
-
-S-BASE in evaluation: 4/10 and 1/4 by softmax. BASE: each half has one token; 4 + 3 + 3 + 1 is the most, and the gates
-are σ(4) = 0.98201, σ(3) = 0.95257 and σ(1). RL-R: 4 and 3 and 1 + 4, the largest first; gate 1/k. A bias: σ(4) and σ(3)
-of their sum; two tokens at half 0, none at half 3, one in the mean.
+"""Fields, states, noise, and by hand the experts and gates of a token, which has two of the four narrow experts. S-BASE
+in evaluation: 4/10 and 1/4 by softmax. BASE: each narrow expert has one token; 4 + 3 + 3 + 1 is the largest sum, and
+the gates are σ(4) = 0.98201, σ(3) = 0.95257 and σ(1). RL-R: 4, 3 and 1 + 4, the largest first; gate 1/k. Bias: σ(4) and
+σ(3) divided by their sum; expert 0 has two tokens, expert 3 none, and the mean is one.
 """
 
 
@@ -79,8 +78,7 @@ of their sum; two tokens at half 0, none at half 3, one in the mean.
     ("name", "twin"), [*((name, oracle) for name in TWO_OF_FOUR), ("S-BASE", fast), ("a bias", fast)]
 )
 def test_a_token_has_k_g_narrow_experts(name, twin):
-    """Two experts cut in two, where both twins could take k experts for k G, or E for E G; the fast one where the quick
-    tests of whole models have no narrow experts."""
+    """With two experts cut in two, a twin could wrongly use k experts for k G, or E for E G."""
     fields, states, noise, expert, gate = TWO_OF_FOUR[name]
     params = {"router": np.eye(len(states[0]), 4)}
     if name == "a bias":
@@ -96,11 +94,11 @@ def test_a_token_has_k_g_narrow_experts(name, twin):
 
 
 SHAKE = 2.0**-10
-"""Ten thousand times the rounding of float32, and as much as a Sinkhorn plan may be off where it stops."""
+"""Ten thousand times the rounding of float32, and the tolerance of a Sinkhorn plan."""
 
 
 def shaken(tree, random: np.random.Generator):
-    """Return weights that are each off by about a thousandth."""
+    """Return weights that each differ by about a thousandth."""
     if isinstance(tree, dict):
         return {name: shaken(node, random) for name, node in tree.items()}
     return tree * (1 + SHAKE * random.standard_normal(tree.shape))
@@ -109,7 +107,7 @@ def shaken(tree, random: np.random.Generator):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_no_case_stands_on_an_edge(name, training):
-    """Weights that are a little off choose the same experts, drop the same tokens and give nearly the same loss."""
+    """Slightly different weights choose the same experts, drop the same tokens and give nearly the same loss."""
     drawn, config = test_plain_model.batch(name), reference.configuration.ModelConfig(**MODELS[name])
 
     def outcome(params):

@@ -1,4 +1,4 @@
-"""The suite as a product: strangers' backends, each named as what it is, and the rest goes on."""
+"""The suite as a product: each backend gets its verdicts, whatever its faults."""
 
 import ast
 import functools
@@ -79,7 +79,7 @@ FOUND = {
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run the command in a folder that is not the repository."""
+    """Run the command in a folder outside the repository."""
     hidden = ("ROUTELAWS_BACKEND", "ROUTELAWS_PROFILE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     command = [sys.executable, "-m", "routelaws.conformance", *arguments]
@@ -135,7 +135,7 @@ def example() -> str:
 
 
 def test_the_example_of_the_readme(tmp_path):
-    """What the README says is what happens; the reference beside it, compared with itself."""
+    """The README's example gives the stated result; the reference is compared with itself, too."""
     text = README.read_text("utf-8")
     (tmp_path / "my_moe.py").write_text(example(), encoding="utf-8")
     command = re.search(r"python -m routelaws.conformance (--backend my_moe --only .*)\n", text)[1].split()
@@ -150,7 +150,7 @@ def test_the_example_of_the_readme(tmp_path):
 
 
 def test_show(tmp_path, capsys):
-    """The reference's source of a function, with the record that it returns; a wrong name is one line."""
+    """`--show` prints a function's source with its record; a wrong name is one line."""
     done = run(tmp_path, "--show", "switch_router,notation.softmax")
     assert done.returncode == 0 and not list(tmp_path.iterdir())
     for part in ("# routers.top_k.switch_router\n", "class Routing(NamedTuple)", "def softmax(logits"):
@@ -161,14 +161,14 @@ def test_show(tmp_path, capsys):
 
 
 def test_faults_and_what_was_not_checked_stand_in_the_report():
-    """Each fault once, with its test and input; and the options that no call had, by whose doing.
+    """The report has each fault once, with its test and input, and the options that no call had, with the reason.
 
-    The quick profile collects garbage seldom, and only while it runs.
+    The quick profile collects garbage seldom, and only during the run.
     """
     before, seen = gc.get_threshold(), []
 
     def top_k_indices(scores, k):
-        """Ties go to the last one, and the lowest score is forgotten where all are asked for."""
+        """Break ties wrongly, and omit the lowest score if all are needed."""
         found = np.argsort(scores, axis=-1)[:, ::-1][:, :k]
         return np.where(np.arange(k) == scores.shape[1] - 1, found[:, :1], found) if k > 1 else found
 
@@ -201,7 +201,7 @@ def test_only_some_of_many_faults_are_printed():
 
 
 def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
-    """In plain words, in the tests of dialects too, where it would speak none."""
+    """The message is clear, also in the tests of dialects."""
     path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1]))
     with pytest.raises(backends.Broken) as caught:
         test_dialects.test_the_backend_speaks_ours(backend, "second expert", path, monkeypatch)
@@ -211,7 +211,7 @@ def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
 
 
 class TestDefaults:
-    """A call with an option at the reference's default asks for the same as the call without it."""
+    """A call with an option at the reference's default equals the call without it."""
 
     def test_it_is_made_without_what_is_lacking(self):
         router = stranger(top_k_router=lambda logits: top_k.top_k_router(logits)).routers.top_k.top_k_router
@@ -252,12 +252,12 @@ class TestDefaults:
 
 
 def options_without(*names: str) -> list[str]:
-    """Return the options of the reference's top-k router, in its order, without some."""
+    """Return the options of the reference's top-k router, in its order, except some."""
     return [name for name in options_of("routers.top_k.top_k_router") if name not in names]
 
 
 def test_an_option_of_an_answered_call_is_checked():
-    """One that was declined in every call is not; another process hands over the same."""
+    """An option that every call declined is not checked; processes merge their records."""
 
     def top_k_router(logits, k=1, *, score="softmax", bias=None):
         if score != "softmax":
@@ -279,7 +279,7 @@ def test_an_option_of_an_answered_call_is_checked():
 
 
 def test_an_option_that_stands_beside_a_declined_one_is_not_said_to_be_declined():
-    """A mask that is offered, and only ever asked for together with a score that is not, was not checked."""
+    """A mask that was only tested together with a missing score was not checked."""
 
     def top_k_router(logits, k=1, *, score="softmax", mask=None):
         if score != "softmax":
@@ -309,7 +309,7 @@ def test_what_raises_is_told_with_the_shapes_that_it_was_given():
 
 
 def test_what_changes_its_input_is_looked_at_further():
-    """The next test has copies of its own, so that a wrong value shows beside the change."""
+    """The next test passes copies, so a wrong value shows as well as the change."""
 
     def softmax(z):
         z -= z.max(axis=-1, keepdims=True)
@@ -324,7 +324,7 @@ def test_what_changes_its_input_is_looked_at_further():
 
 
 def test_defaults_that_differ_are_listed():
-    """Whether or not a test found a difference; None leaves the default to the library."""
+    """They are listed even without a fault; None leaves the default to the library."""
     mine = stranger(
         mean_probability=lambda logits, score="sigmoid", *, mask=None: None,
         modulo_table=lambda num_tokens, num_experts, k=None: None,
@@ -441,7 +441,7 @@ class TestBackend:
             _ = backend.notation.nothing
 
     def test_a_module_of_the_reference_that_it_imports_does_not_hide_its_own_functions(self):
-        """Else the reference would be compared with itself, and a wrong function be called right."""
+        """Otherwise the reference would be compared with itself."""
         mine = SimpleNamespace(notation=notation, softmax=lambda z: notation.softmax(z) * 2)
         backend = backends.Backend("mine", mine, Ledger())
         assert backend.notation.softmax.guarded((np.zeros((1, 2)),), {}, "float64").tolist() == [[1.0, 1.0]]
@@ -472,7 +472,7 @@ class TestBackend:
             stranger(top_k_router=lambda logits: lacks).routers.top_k.top_k_router(np.zeros((3, 2)))
 
     def test_a_record_as_an_argument(self):
-        """It arrives as the backend's own class where there is one, with arrays in the precision of the test."""
+        """It is passed as the backend's class, if there is one, with arrays in the precision of the test."""
         own = namedtuple("Routing", notation.Routing._fields)
         seen = []
 
@@ -518,7 +518,7 @@ class TestBackend:
         assert asked == ["laws.dense.fit_dense"]
 
     def test_arrays_of_its_own(self):
-        """Handed over by from_numpy, in the precision of the test, and taken back by to_numpy."""
+        """`from_numpy` converts them, in the precision of the test, and `to_numpy` converts them back."""
 
         class Own:
             def __init__(self, array):
@@ -555,7 +555,7 @@ class TestBackend:
 
     @pytest.mark.parametrize("dtypes", ["float32", ("float16",), ("float32", "fp8"), ()])
     def test_precisions_that_no_test_knows(self, dtypes):
-        """With none of those that the tests know nothing would be compared, and nothing found wrong."""
+        """Without a known precision no test would compare anything."""
         with pytest.raises(backends.BackendError, match="dtypes are .*; allowed: a tuple of one or more of 'float64'"):
             stranger(softmax=notation.softmax, dtypes=dtypes)
 
@@ -598,7 +598,7 @@ class TestBlame:
 
     @pytest.mark.parametrize("ours, theirs", [(0.75, 0.25), (0.25, 0.75)])
     def test_other_processes(self, ours, theirs):
-        """Counts add up and the worst share stays, whichever process comes first."""
+        """Counts add up and the worst share stays, in any order of processes."""
         first, second = self.ledger(), self.ledger()
         for ledger, share in ((first, ours), (second, theirs)):
             ledger.share("bound", share)
@@ -614,7 +614,7 @@ class TestBlame:
         assert len(first.troubles) == 1
 
     def test_the_worst_share_of_a_bound_in_several_processes(self, monkeypatch):
-        """The shares of the report without a backend."""
+        """The report without a backend has the worst shares."""
         monkeypatch.setattr(bounds, "worst_share", {})
         for share in (0.5, 0.75, 0.25):
             plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"worst_share": {"bound": share}}))
@@ -632,7 +632,7 @@ class TestBlame:
 
 @pytest.mark.slow
 def test_what_no_test_compared_to_its_end_is_not_called_right():
-    """A function that declines some of each test's calls answers others, but nothing that it gives is compared."""
+    """A function that declines a call in every test is never compared."""
 
     def top_k_indices(scores, k):
         if k != 2:
@@ -653,7 +653,7 @@ def test_nightly_draws_new_examples_and_keeps_those_that_fail():
 
 @pytest.mark.slow
 def test_every_run_draws_as_many_examples_as_its_profile_says():
-    """Files of tests that an earlier run has imported in this process, or pytest itself, count the examples of that."""
+    """Test files that an earlier run or pytest imported keep their number of examples."""
     calls = []
     mine = SimpleNamespace(softmax=lambda z: calls.append(0) or notation.softmax(z), log_sum_exp=notation.log_sum_exp)
     found = {}
@@ -666,7 +666,7 @@ def test_every_run_draws_as_many_examples_as_its_profile_says():
 
 @functools.cache
 def suite_tests() -> list[tuple]:
-    """Return (file, definition, its marks and those of its file as text) of each test of the suite with a backend."""
+    """Return (file, definition, marks of the test and its file as text) of each test of the suite with a backend."""
     found = []
     for file in sorted(runner.FOLDER.glob("test_*.py")):
         tree = ast.parse(file.read_text("utf-8"))
@@ -688,7 +688,7 @@ ASKS = "pytest.mark.asks("
 
 
 def test_every_test_of_a_backend_says_what_it_asks_for():
-    """By marks that name functions of the reference, or say why there is none to name; with --only these decide."""
+    """Marks name functions of the reference, or the reason why there is none; `--only` uses them."""
     paths, asked = set(), 0
     for file, node, marks in suite_tests():
         names = vars(importlib.import_module(f"routelaws.conformance.suite.{file.stem}"))
@@ -705,7 +705,7 @@ def test_every_test_of_a_backend_says_what_it_asks_for():
 
 
 def test_marks_and_parameters_say_what_a_test_asks_for():
-    """A path, a last name that several functions have, and a parameter; "softmax" alone may be an option."""
+    """A path, an ambiguous last name, and a parameter are functions; "softmax" alone may be an option."""
 
     def item(*texts, **parameters):
         mark = SimpleNamespace(args=texts)
@@ -721,22 +721,22 @@ def test_marks_and_parameters_say_what_a_test_asks_for():
 
 
 NOT_OF_WORDS = ("test_closed_forms_are_refits",)
-"""Tests with an error on the way whose point is a value."""
+"""Tests of a value that also check an error."""
 
 
 def test_what_only_our_twin_promises_is_marked():
-    """A test of the words of an error is not for strangers."""
+    """Tests of error messages do not apply to other libraries."""
     for file, node, marks in suite_tests():
         if node.name not in NOT_OF_WORDS and "pytest.raises" in ast.unparse(node):
             assert "pytest.mark.twin" in marks, f"{file.name}: {node.name} has to be marked twin"
 
 
 DOWNSTREAM = ("normalise", "predict_accuracy", "fit_direct", "pass_at_k")
-"""Functions that few files of tests name."""
+"""Functions in few test files."""
 
 
 def run_downstream(monkeypatch, only=("fit_direct", "pass_at_k"), seed: int | None = None, **more):
-    """Return the calls that a run makes, in their order, and its report; pass_at_k is wrong."""
+    """Return the calls of a run in their order, and its report; pass_at_k is wrong."""
     calls = []
 
     def noted(name):
@@ -756,7 +756,7 @@ def run_downstream(monkeypatch, only=("fit_direct", "pass_at_k"), seed: int | No
 
 
 def test_a_shuffled_run_finds_the_same_in_another_order(monkeypatch, capsys):
-    """And its seed, which is printed, repeats that order."""
+    """The printed seed repeats the order."""
     (first, found), (again, _), (other, wanted) = (run_downstream(monkeypatch, seed=seed) for seed in (7, 7, 8))
     assert first == again != other and sorted(other) == sorted(first)
     for one, same in zip(found.rows, wanted.rows, strict=True):
@@ -775,7 +775,7 @@ def test_a_seed_is_drawn_where_none_is_named(monkeypatch):
 
 
 def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
-    """Unless `only` names it; the report says what is left out."""
+    """Slow functions run only if `only` names them; the report lists the skipped ones."""
     for only, left_out in ((("fit_direct",), True), (("fit_direct", "normalise"), False)):
         calls, found = run_downstream(monkeypatch, only, slow=("normalise",))
         assert "fit_direct" in calls and ("normalise" in calls) != left_out
@@ -790,7 +790,7 @@ def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
 
 @pytest.mark.slow
 def test_the_reference_passes(tmp_path):
-    """Routers and experts; what is compared by value is the same to the last bit."""
+    """Routers and experts compared by value are equal to the last bit."""
     names = ["top_k_router", "switch_router", "gshard_router", "sinkhorn_plan", "expert_capacity", "dispatch"]
     done = run(tmp_path, "--backend", "routelaws.reference", "--only", ",".join(names), "--json", "found.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -853,19 +853,19 @@ MESSAGES = {
     ),
     "an object without a name": ("assert <object object at 0x7f9d> is None", "assert <object object> is None"),
 }  # fmt: skip
-"""What an assertion says, and what a report makes of it."""
+"""The message of an assertion, and its form in a report."""
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_have_no_addresses(name):
-    """Two runs write the same words."""
+    """Two runs write the same messages."""
     said, wanted = MESSAGES[name]
     ledger = Ledger()
     assert ledger.blame(AssertionError(said), "mine", "test_experts.py::test_expert_capacity").detail == wanted
 
 
 def test_a_dialect_is_named_before_it_is_called_wrong():
-    """Beside the mismatch that the same function causes elsewhere; what is worse than a difference stays first."""
+    """A dialect comes before the mismatch that it causes; worse faults come first."""
     path, words = (
         "experts.expert_capacity",
         "capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is not",

@@ -1,6 +1,6 @@
-"""A router whose record is spoilt in one field, in one call, is wrong: each router, field and combination of options.
+"""A router with one wrong field in one call fails: each router, field and combination of options.
 
-The calls are those of the suite (`test_records.VALUES`), which here are shown to leave nothing out.
+The calls are those of the suite (`test_records.VALUES`).
 """
 
 import functools
@@ -17,11 +17,11 @@ from routelaws.conformance.suite.test_records import MASK, ROUTERS, cases, check
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 TRIPLES = {2: 1872, np.inf: 3788}
-"""Routers, fields and combinations of so many options; a new router or option makes them more."""
+"""Number of wrong records by the number of combined options; a new router or option increases it."""
 
 
 def off(values: np.ndarray, row: int) -> np.ndarray:
-    """Return the values with the last entry of a row off by a thousandth, or with another index there."""
+    """Return the values with the last entry of a row off by a thousandth, or with another index."""
     values = np.array(values)
     flat = values.reshape(len(values) if values.ndim else 1, -1)
     entry = flat[row % len(flat)]
@@ -35,11 +35,11 @@ SPOILT = {
     "another order": lambda values: np.flip(values, axis=-1) if np.ndim(values) else values,
     "nothing": np.zeros_like,
 }
-"""Ways to spoil a field; those that change nothing of it do not count."""
+"""Ways to make a field wrong; changes without effect do not count."""
 
 
 def spoilt(path: str, field: str, spoil):
-    """Return the reference with one field of what one router returns spoilt."""
+    """Return the reference with one field of one router's result changed."""
     right = public_functions()[path]
 
     @functools.wraps(right)
@@ -62,7 +62,7 @@ def call_right(backend, path: str, case) -> bool:
 
 @pytest.mark.parametrize("most", [2, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_every_field_of_every_call(most):
-    """And what is not spoilt is right."""
+    """The unchanged record passes."""
     triples = 0
     for path in ROUTERS:
         for case in (case for case in cases(path) if case.changed <= most):

@@ -1,4 +1,4 @@
-"""The vectors: the files are what the reference writes, right answers pass, and wrong ones do not."""
+"""The vectors: the files equal the reference's results, right answers pass, and wrong answers fail."""
 
 import doctest
 import inspect
@@ -26,7 +26,7 @@ QUICK = ("accounting.count", "experts.expert_capacity", "routers.hash_layer.bala
 
 
 def without_rounding(document: dict) -> dict:
-    """Return a file without what depends on the last bit of an exp or a log: values that are compared, and bounds."""
+    """Return a file without compared values and bounds, which depend on the last bit of an exp or a log."""
     for check in (check for entry in document["functions"] for case in entry["cases"] for check in case["checks"]):
         rounded = ["value"] if check["rule"] in ("close", "objective", "certificate") else []
         for name in ("bound", "tolerance", *rounded):
@@ -35,7 +35,7 @@ def without_rounding(document: dict) -> dict:
 
 
 def check_files(folder) -> None:
-    """Fail unless the files of a folder are those of `FOLDER`, but for the rounding of this machine."""
+    """Fail unless the files of a folder equal those of `FOLDER`, up to this machine's rounding."""
     for path in sorted(folder.iterdir()):
         committed, written = (FOLDER / path.name).read_text(), path.read_text()
         if committed != written:
@@ -85,7 +85,7 @@ GIVEN_BY_THE_SUITE = {
 
 
 def test_every_option_has_a_value_in_some_case():
-    """One that both twins ignore alike shows in a file alone: they still agree with each other."""
+    """Otherwise both twins could ignore an option and still agree."""
     for name, document in DOCUMENTS.items():
         options = inspect.signature(operator.attrgetter(name)(oracle)).parameters.values()
         given = {option for case in document["cases"] for option in case["inputs"]}
@@ -144,7 +144,7 @@ def test_the_fast_twin_passes(precision, only):
 
 
 def changed(value):
-    """Return an answer that is wrong by a little in every entry: 2^-14 of the largest, 1, or the other truth."""
+    """Return an answer with an error in every entry: 2^-14 of the largest, 1, or the other truth value."""
     value = np.asarray(value)
     if value.dtype.kind == "U":
         return f"{value}?"
@@ -168,10 +168,10 @@ def with_change(answer, path: str):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in FITS else ()) for n in DOCUMENTS])
 def test_every_output_is_compared_closely(name):
-    """In most cases that check it: in some a bound is wide, such as that of an extreme logit."""
+    """Most cases that check an output do so; some have a wide bound, such as for an extreme logit."""
     given = DOCUMENTS[name]["cases"]
     answers = [cases.call(name, case["inputs"]) for case in given]
-    outputs = {check["output"] for case in given for check in case["checks"]} - {"prices"}  # those are a whole region
+    outputs = {check["output"] for case in given for check in case["checks"]} - {"prices"}  # prices are not unique
     for output in outputs:
         asked = [any(check["output"] == output for check in case["checks"]) for case in given]
         wrong = iter([with_change(a, output) if has else a for a, has in zip(answers, asked, strict=True)])
@@ -190,7 +190,7 @@ def higher_index(scores, k):
 
 
 def last_optimum(scores, k=1):
-    """The tokens settle their ties from the last to the first."""
+    """Break ties from the last token to the first."""
     found = oracle.routers.base.balanced_assignment(scores[::-1], k)
     return found._replace(expert=found.expert[::-1])
 
@@ -225,7 +225,7 @@ def test_what_is_missing_or_raises_or_has_another_shape():
 
 
 Z = np.array([[2.0, 1.0], [0.5, 1.0], [3.0, 0.0], [1.0, 1.0]])
-THREE = np.array([[5.0, 1.0], [4.0, 2.0], [3.0, 1.0]])  # two at expert 0, which costs 2, and one at expert 1
+THREE = np.array([[5.0, 1.0], [4.0, 2.0], [3.0, 1.0]])  # two tokens at expert 0, whose price is 2, and one at expert 1
 PLAN = np.full((4, 2), 1 / 8)
 WRONG_ANSWERS = {
     "equal": ({"value": np.array([1, 2])}, [1, 2], ([1, 3], [[1, 2]], [1], [1, np.nan])),
@@ -242,7 +242,7 @@ WRONG_ANSWERS = {
                                                                PLAN * [[2], [0], [1], [1]])),
     "potentials": ({"of": np.zeros((4, 2)), "potentials": "g", "bound": 4.0}, PLAN, (PLAN * [0.9, 1.1], 2 * PLAN)),
 }  # fmt: skip
-"""For each rule: a check, an answer that passes, and answers that do not."""
+"""For each rule: a check, a passing answer, and failing answers."""
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,4 +1,4 @@
-"""Verdicts on routers of strangers: designs are recognised, and no planted defect is right."""
+"""Verdicts on routers of other libraries: designs are recognised, and no planted defect passes."""
 
 import itertools
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "largest": ("bias",), "pa
 
 
 def asked(route, offers=()):
-    """Return what `judge` asks of a router that offers some options."""
+    """Return an `ask` for `judge`, for a router that offers some options."""
 
     def ask(probe):
         for name in ("bias", "mask"):
@@ -64,7 +64,7 @@ def test_the_reference_is_right(score, normalisation):
 
 
 class TestWhatIsLeftOver:
-    """The same input twice, after other inputs, and after training."""
+    """Repeat the same input, after other inputs, and after training."""
 
     def test_drawn_in_evaluation(self):
         random = np.random.default_rng(0)
@@ -81,7 +81,7 @@ class TestWhatIsLeftOver:
         calls = itertools.count()
 
         def route(z, k, bias, mask):
-            if next(calls) > 25:  # what it keeps is full
+            if next(calls) > 25:  # its cache is full
                 z = -z
             return mimics.qwen3(z, k)
 
@@ -109,7 +109,7 @@ class TestWhatIsLeftOver:
 
 
 class TestGradients:
-    """The derivative of the gates, and of a balance loss, by the logits."""
+    """The derivatives of the gates and of a balance loss by the logits."""
 
     @staticmethod
     def judged(route, gradient_of):
@@ -163,7 +163,7 @@ class TestGradients:
 
 @pytest.mark.parametrize("normalisation", ["none", "sum"])
 def test_a_design_that_is_not_the_documented_one(normalisation):
-    """Without renormalising it is a design of its own; the library's words say whether that is meant."""
+    """Without renormalising it is another design; the library's documentation says which is intended."""
     backend = backend_of(
         mimics.qwen3, documented={"top_k_router": {"normalisation": normalisation, "score": "softmax"}}
     )
@@ -185,7 +185,7 @@ def test_experts_that_never_run():
 
 
 def backend_of(route, *offers, **names) -> backends.Backend:
-    """Return a backend with one router, whose record has the fields alone that a library returns."""
+    """Return a backend with one router, whose record has only the fields of that library."""
 
     def plain(logits, k=1):
         return dict(zip(("expert", "gate"), route(logits, k), strict=True))
@@ -217,7 +217,7 @@ def test_a_report_names_the_dialect_and_each_fact_once():
 
 
 def test_what_a_test_sees_is_in_the_reference_s_order():
-    """Ties, order and the fields that are not returned; a call that asks for another design is left out."""
+    """Test ties, order and missing fields; a call for another design is left out."""
     router, z = backend_of(mimics.mixtral).routers.top_k.top_k_router, np.array([[0.5, 0.0, 0.5, 0.5], [0.0, 2, 1, 3]])
     found = router.guarded((z, 2), {"normalisation": "sum"}, "float32")
     wanted = top_k.top_k_router(z, 2, normalisation="sum")
@@ -253,7 +253,7 @@ def test_padding_of_a_stranger_is_finite():
 
 
 def test_a_fused_gate_is_read():
-    """[T, E, C] with a place for every token; where experts drop tokens, the first that lost a gate is shown."""
+    """[T, E, C] has a slot for every token; the first expert that lost a gate shows drops."""
 
     def fused(capacity):
         def route(logits, k):
@@ -352,7 +352,7 @@ def test_gates_of_all_experts_have_no_order():
 
 
 def test_two_inputs_do_not_name_a_dialect():
-    """By chance, one order of two that are left is that of a priority; another draw is another."""
+    """One of two possible orders matches a priority by chance; another draw differs."""
     from routelaws.conformance.dialects.classifier import SUBJECTS, classify
 
     priority = next(one.function for one in SUBJECTS["drop order"].dialects if one.name == "priority")

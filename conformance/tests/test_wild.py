@@ -1,4 +1,4 @@
-"""docs/wild: the page is what its results give, and every reproduction is a short program of its own."""
+"""docs/wild: the page matches its results, and every reproduction is a separate short program."""
 
 import ast
 import importlib.util
