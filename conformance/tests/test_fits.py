@@ -158,7 +158,7 @@ def search(residuals, start, huber=None):
 
 
 def covariance(J, residual, turn, huber=None):
-    """Return the residual variance of n - p times (JᵀJ)⁻¹ of the coefficients; for Huber's sum as in Huber (1981, 7.6)."""
+    """Return the residual variance of n - p times (JᵀJ)⁻¹ of the coefficients; for Huber see Huber (1981, 7.6)."""
     n, p = J.shape
     delta = math.inf if huber is None else huber
     inside = np.mean(np.abs(residual) <= delta)
