@@ -103,7 +103,7 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise InputError if others can change a folder's content; return whether they cannot pass through it.
+    """Raise `InputError` if others can change a folder's content; return whether they cannot pass through it.
 
     Args:
         folder: an existing folder.

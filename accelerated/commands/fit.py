@@ -51,7 +51,7 @@ class FitFlags:
     floor: float | None = None
 
     def choice(self) -> Choice:
-        """Return the choices besides the law; InputError if a flag is for another kind of law."""
+        """Return the choices besides the law; raise `InputError` if a flag is for another kind of law."""
         law, options = law_of(self.law), {} if self.floor is None else {"floor": self.floor}
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":

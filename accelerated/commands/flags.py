@@ -187,7 +187,7 @@ def in_flags(message: str, names: list[str]) -> str:
 
 
 def refuse(flags: dict, why: str) -> None:
-    """Raise InputError for a flag that another flag makes meaningless.
+    """Raise `InputError` for a flag that another flag makes meaningless.
 
     Args:
         flags: names without dashes, and values; None for flags that were not given.
@@ -201,7 +201,7 @@ def refuse(flags: dict, why: str) -> None:
 
 
 def check_level(level: float) -> None:
-    """Raise InputError unless --level is a confidence level, between 0 and 1."""
+    """Raise `InputError` unless --level is a confidence level, between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"--level {level:g} is out of range; use a number between 0 and 1")
 
@@ -236,7 +236,7 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def _limit(name: str, text: str) -> float:
-    """Return one limit; InputError if it is invalid."""
+    """Return one limit; raise `InputError` if it is invalid."""
     allowed = range_of(name)
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))

@@ -52,7 +52,7 @@ class BudgetFlags:
     dtype: str = DTYPE
 
     def budget(self) -> Budget:
-        """Return the budget; InputError if a limit is not an amount, or --flops is missing."""
+        """Return the budget; raise `InputError` if a limit is not an amount, or --flops is missing."""
         if self.flops is None:
             raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
         return Budget(
@@ -147,7 +147,7 @@ def plan(
 
 
 def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool) -> None:
-    """Raise InputError for a flag that cannot be used with --next."""
+    """Raise `InputError` for a flag that cannot be used with --next."""
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
     refuse(

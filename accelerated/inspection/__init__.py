@@ -1,1 +1,1 @@
-"""Inspect routers: the choices of every routed block on a text, statistics of them, and an HTML page."""
+"""Inspect routers: the choices of every routed block on a text, their statistics, and an HTML page."""

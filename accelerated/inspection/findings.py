@@ -1,4 +1,4 @@
-"""Findings about a router from its routing of a text: numbers for each routed block, and sentences.
+"""Statistics of a router from its routing of a text: numbers for each routed block, and sentences.
 
 `routelaws.reference.diagnostics` defines the measures.
 """
@@ -41,24 +41,24 @@ LABELS = {"token": "the token itself", "previous": "the token before it", "posit
 """Printed names of the labels that may predict the expert."""
 
 DEGREES = ((0.95, "alone decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
-"""Words for the share of the possible information. Our choice."""
+"""Descriptions of the share of the possible information. Our choice."""
 
 ALIKE = ((0.95, "take the same tokens"), (0.5, "take mostly the same tokens"), (0.1, "take partly the same tokens"))
-"""Words for the matched agreement of two models: 0 is chance, 1 is equal. Our choice."""
+"""Descriptions of the agreement of two models after matching: 0 is chance, 1 is equal. Our choice."""
 
 
 def best_matching(count: np.ndarray) -> np.ndarray:
-    """Return the permutation π [E] with the largest Σ count(e, π(e)), as the reference does, but fast."""
+    """Return the permutation π [E] with the largest Σ count(e, π(e))."""
     return linear_sum_assignment(count, maximize=True)[1]
 
 
 matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_matching)
 
 UNEVEN = 2.0
-"""A sentence reports the busiest expert above this multiple of an even load. Our choice."""
+"""Multiple of an even load above which a sentence reports the busiest expert. Our choice."""
 
 MANY = 8
-"""Routed blocks above which sentences leave numbers of single blocks to the table. Our choice."""
+"""Number of routed blocks above which sentences omit the numbers of single blocks. Our choice."""
 
 NEITHER = "neither the token, nor the token before it, nor the position"
 
@@ -67,32 +67,32 @@ class Word(NamedTuple):
     """A token that an expert takes more often than its share."""
 
     piece: str
-    taken: int  # tokens that this expert takes
-    of: int  # tokens in all
+    taken: int  # occurrences that this expert takes
+    of: int  # occurrences in all
 
 
 class BlockFindings(NamedTuple):
-    """The findings about one block."""
+    """The statistics of a block."""
 
     block: int
     load: list[float]  # [E], share of the choices divided by the share of an even load
-    entropy: float | None  # entropy of the probabilities over log E; None without logits
+    entropy: float | None  # entropy of the probabilities divided by log E; None without logits
     information: dict[str, Information]  # by `LABELS`
-    most: float  # most bits that the experts of this block can tell
-    agreement: float | None  # share of experts that evaluation and training have in common
+    most: float  # largest possible number of bits, from the loads of this block
+    agreement: float | None  # share of common experts of evaluation and training
     dropped: float | None  # share of the assignments without a slot in training
     unchosen: float  # share of the tokens that no expert takes
     faults: Faults
     words: list[list[Word]]  # of each expert
-    matched: Matched | None = None  # match with another model on the same tokens; None without one
+    matched: Matched | None = None  # match with another model on the same tokens; None without another model
 
 
 def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockFindings]:
-    """Return the findings about each block.
+    """Return the statistics of each block.
 
     Args:
         trace: trace of a model.
-        other: trace of the same tokens by another model, to compare with.
+        other: trace of the same tokens by another model, for comparison.
         seed: seed of the shuffles.
 
     Raises:
@@ -119,7 +119,7 @@ def _check_comparable(trace: Trace, other: Trace) -> None:
 
 
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
-    """Return the findings about the block with index `i`."""
+    """Return the statistics of the block with index `i`."""
     row, expert = _choices(trace.expert[i])
     counts = np.bincount(expert.ravel(), minlength=trace.experts)
     nats = None if trace.logits is None else entropy(softmax(trace.logits[i].astype(np.float64), axis=1))
@@ -138,7 +138,7 @@ def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
 
 
 def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens [n] and experts [n, k]: T rows of k, or one row per choice if the number of choices varies."""
+    """Return tokens [n] and experts [n, k]: T rows of k or, if k varies over tokens, a row per choice."""
     if (expert >= 0).all():
         return np.arange(len(expert)), expert
     row, choice = np.nonzero(expert >= 0)
@@ -146,7 +146,7 @@ def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dict[str, Information]:
-    """Return the information about each label; the first token of a window has no token before it."""
+    """Return the information about each label; exclude the first token of a window for "previous"."""
     previous = np.concatenate([[0], trace.token[:-1]])
     labels = {"token": trace.token, "previous": previous, "position": trace.position}
     told = {}
@@ -185,7 +185,7 @@ COLUMNS = {
     "no expert": lambda block: _percent(block.unchosen or None),
     "agrees with the other": lambda block: _matched(block.matched),
 }
-"""The columns of a table with one row per block, and the cell of each."""
+"""The columns of a table with a row per block, and a function for the cells of each column."""
 
 
 def _matched(matched: Matched | None) -> str:
@@ -212,7 +212,7 @@ def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
 
 
 def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
-    """Return sentences on what decides the experts, and notes, each once with its blocks."""
+    """Return sentences on the labels that decide the experts, and notes, each once with its blocks."""
     return [line for of in (_decided_by, _notes_on, _compared) for line in _by_block(of, trace, found)]
 
 
@@ -223,7 +223,7 @@ def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
 
 
 def _spans(blocks: list[str]) -> list[str]:
-    """Return sorted numbers as texts; four or more consecutive numbers become one range.
+    """Return sorted numbers as texts; four or more consecutive numbers become a range.
 
     Example:
         >>> _spans(["1", "2", "4", "5", "6", "7"])
@@ -258,7 +258,7 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return notes on a working block: an uneven load, choices that training changes."""
+    """Return notes on a block without faults: an uneven load, choices that training changes."""
     lines = []
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:
@@ -271,7 +271,7 @@ def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
-    """Return sentences on what decides the expert of a token."""
+    """Return sentences on the labels that decide the expert of a token."""
     if block.faults.collapsed or not block.most:
         return []
     shares = {name: share(told, block.most) for name, told in block.information.items()}
@@ -293,8 +293,10 @@ def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
 
 
 def share(told: Information, most: float) -> float | None:
-    """Return the information in excess of shuffled labels, divided by the possible excess; None if shuffled labels give
-    half of the information."""
+    """Return the excess of the information over shuffled labels, divided by the possible excess.
+
+    Return None if shuffled labels give half of the information.
+    """
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 
 
@@ -309,7 +311,7 @@ def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) 
 
 
 def as_json(trace: Trace, found: list[BlockFindings], other: str | None = None) -> dict:
-    """Return the findings as plain numbers and texts."""
+    """Return the statistics as plain numbers and texts."""
     blocks = []
     for block in found:
         told = {name: each._asdict() for name, each in block.information.items()}

@@ -1,8 +1,8 @@
 """The routing of a text by a trained run: in evaluation with its logits, and again as in training.
 
-The model returns no router logits. They are the product of a routed block's input and its router, and the model can
-return that input: without block m's FFN and later blocks, and with the norm of that FFN as the final norm, the last
-vectors are the input of block m's router.
+The model returns no router logits, so this file computes them: logits are the product of the router's input and its
+weights. To get the input of block m's router, remove the FFN of block m and all later blocks, and use the norm of this
+FFN as the final norm. The last vectors of the model are then the input of the router.
 """
 
 import functools
@@ -38,12 +38,12 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
 
     Args:
         folder: a run folder.
-        text: a file; the start of the run's validation text if None.
-        tokens: route at most this many.
+        text: a file; None for the start of the run's validation text.
+        tokens: largest number of tokens to route.
         tell: called with a progress line.
 
     Raises:
-        InputError: no run there, a dense run, or a text that cannot be read or has changed since training.
+        InputError: the folder has no run or a dense run, or the text cannot be read or has changed since training.
     """
     run = load_run(folder, telling(tell))
     if not run.config.model.num_routed:
@@ -101,10 +101,10 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
 def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     """Return the routing of the batches of the steps first, ..., last of a run, from 1, by its last checkpoint.
 
-    The weights are the same for all batches; the batches are routed as in training, with the noise of their steps.
+    All batches have the same weights. They are routed as in training, with the noise of their steps.
 
     Raises:
-        InputError: as `trace_folder`; or the model is not causal, or its tokens do not choose their experts.
+        InputError: as `trace_folder`; the model is not causal; or its tokens do not choose their experts.
     """
     run = load_run(folder, telling(tell))
     config, model = run.config, run.config.model
@@ -160,7 +160,7 @@ def _compiled_steps(config: TrainConfig):
 
 
 def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text as batches of windows [n, b, S], and which tokens are real: the last batch is padded.
+    """Return the text as batches of windows [n, b, S], and the mask of real tokens (the last batch has padding).
 
     With `targets` the windows are [n, b, S + 1], and a token is real if the next token is known.
     """
@@ -180,7 +180,7 @@ def windows_of(config: TrainConfig, ids: np.ndarray, *, targets: bool = False) -
 
 
 def _of_tokens(values: np.ndarray, *, shape: tuple, real: np.ndarray) -> np.ndarray:
-    """Return [n_r, T, ...] from [n, n_r, b S, ...], only the real tokens."""
+    """Return the values [n_r, T, ...] of the real tokens, from [n, n_r, b S, ...]."""
     n, b, length, routed = shape
     return np.moveaxis(values, 1, 0).reshape(routed, n * b * length, *values.shape[3:])[:, real.ravel()]
 
@@ -221,7 +221,7 @@ def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
 
 
 def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:
-    """Return the logits [T, E] of one routed block; `place` has its number and its index. See the top of this file."""
+    """Return the logits [T, E] of a routed block; `place` has its number and its index. See the top of this file."""
     block, index = place
     norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
     routed = jax.tree.map(lambda leaf: leaf[index], params["routed_ffn"])
@@ -231,7 +231,7 @@ def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dic
 
 
 def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return the expert whose mixture weighs each token most, and that weight, both [n_r, T, 1]."""
+    """Return the expert with the largest mixing weight for each token, and this weight, both [n_r, T, 1]."""
 
     def of_block(logits, log_temperature):
         groups, present, ungroup = _groups(logits.reshape(*shape, -1), real, model, False)
@@ -245,7 +245,7 @@ def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig)
 
 
 def _chosen(choice: ExpertChoice, shape: tuple, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return which experts chose each token, and their gates, both [n_r, T, E]."""
+    """Return the mask of the experts that chose each token, and their gates, both [n_r, T, E]."""
     places = _groups(jnp.arange(shape[0] * shape[1]).reshape(*shape, 1), None, model, False)[0][..., 0]
 
     def of_block(token, gate):

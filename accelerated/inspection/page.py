@@ -1,4 +1,4 @@
-"""The page on a routing: one HTML file without network access or scripts, light and dark, for phones and screens.
+"""The page on a routing: an HTML file without scripts or network access, light and dark, for phones and screens.
 
 Radio buttons choose the block and the expert; the style sheet shows the choice.
 """
@@ -82,13 +82,13 @@ TAKES = "Typical tokens: an expert takes them far above its share; 3/5 means 3 o
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return a routing as one HTML page that needs no other file; `other` is the name of a model compared with."""
+    """Return a routing as an HTML page that needs no other file; `other` is the name of another model."""
     body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other)}"
     return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))
 
 
 def microscope(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return what a page shows of a routing; its style sheet needs `STYLE` and `rules`."""
+    """Return the body of a page on a routing; the style sheet needs `STYLE` and `rules`."""
     experts = _shown_experts(found)
     word = "Block " if len(found) <= MANY else ""
     buttons = "".join(_button("block", f"b{i}", f"{word}{block.block}", i == 0) for i, block in enumerate(found))
@@ -162,7 +162,7 @@ def _piece(piece: str, after: str = "") -> str:
 
 
 def _told(block: BlockFindings) -> str:
-    """Return one bar for each label that may predict the expert."""
+    """Return a bar for each label that may predict the expert."""
     rows = []
     for name, told in block.information.items():
         few = " (too few tokens to judge)" if block.most and share(told, block.most) is None else ""
@@ -185,7 +185,7 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
 
 
 def _words(words: list[Word]) -> str:
-    """Return tokens with the number of their occurrences that an expert takes; spaces become a symbol and a count."""
+    """Return tokens with the number of occurrences that an expert takes; spaces become a symbol and a count."""
     items = []
     for word in words:
         piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
@@ -206,7 +206,7 @@ def _shown_experts(found: list[BlockFindings]) -> list[list[int]]:
 
 
 def rules(trace: Trace, found: list[BlockFindings]) -> str:
-    """Return the style rules of blocks and experts: colours, and what the radio buttons show."""
+    """Return the style rules of blocks and experts: colours, and the effect of the radio buttons."""
     experts = _shown_experts(found)
     used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
     lines = [
@@ -239,14 +239,14 @@ def _bar(value: float, mark: float) -> str:
 
 
 def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
-    """Return a table of HTML cells, without a header if all heads are empty."""
+    """Return a table of HTML cells, without a header if all headings are empty."""
     head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>" if any(heads) else ""
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'
 
 
 def _terms(found: list[BlockFindings]) -> str:
-    """Explain the numbers on the page, except for columns that no block has."""
+    """Return explanations of the numbers on the page, without absent columns."""
     shown = (term for term in TERMS if term[0] not in COLUMNS or any(map(COLUMNS[term[0]], found)))
     lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in shown)
     return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"

@@ -1,4 +1,4 @@
-"""The loss of a run with a stored routing: its experts and gates, or only its experts."""
+"""The loss of a run with the experts and gates, or only the experts, of a stored routing."""
 
 from pathlib import Path
 
@@ -19,15 +19,15 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
     Args:
         folder: a run folder.
-        path: path of a file from `routelaws inspect --out`, for this run or another with the same tokens and shapes.
+        path: a file from `routelaws inspect --out`, for this run or another run with the same tokens and shapes.
         tell: called with a progress line.
 
     Returns:
-        {"loss": with the stored routing, "loss_own": with the run's own, both nats per token; "tokens": number of
-        predicted tokens; "gates": whether the file has gates}.
+        {"loss": with the stored routing, "loss_own": with the run's own routing, both nats per token; "tokens": number
+        of predicted tokens; "gates": whether the file has gates}.
 
     Raises:
-        InputError: no run there, or a routing that does not fit it.
+        InputError: the folder has no run, or the routing does not fit the run.
     """
     run, stored = load_run(folder, telling(tell)), read_routing(path)
     check_routing(path, stored, run.config)

@@ -1,4 +1,4 @@
-"""The page on one run: losses, loads, what its experts learned, settings, and the command that repeats it."""
+"""The page on one run: losses, loads, statistics of its experts, settings, and the command that repeats the run."""
 
 import base64
 import contextlib
@@ -30,7 +30,7 @@ from .own_run import trace_folder
 from .page import STYLE, microscope, rules
 
 SAMPLE = 16_384
-"""Validation tokens for the findings about experts, as in `routelaws inspect`."""
+"""Number of validation tokens for the statistics of experts, as in `routelaws inspect`."""
 
 COMMAND_WIDTH = 72
 """Longest line of the command that repeats a run, in characters."""
@@ -50,7 +50,7 @@ def write_run_page(folder: Path, tell=print) -> Path:
         tell: called with a progress line.
 
     Raises:
-        InputError: no run there, no evaluation yet, or a file that is damaged.
+        InputError: the folder has no run or no evaluation, or a file is damaged.
     """
     folder = Path(folder)
     (run, frame), title = read_run(folder), f"Run {folder.absolute().name}"
@@ -123,7 +123,7 @@ EVENNESS = {
     "idle_experts": ("experts without a token", percent),
     "dropped_fraction": ("dropped in training", lambda value: percent(value, ".2f")),
 }
-"""Columns of the table of expert loads: their heads and cells."""
+"""Columns of the table of expert loads: headings, and functions for the cells."""
 
 
 def _figure(run: SweepRun) -> str:
@@ -144,7 +144,7 @@ def _figure(run: SweepRun) -> str:
 
 
 def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
-    """Return the findings about experts on a sample, and style rules; or the reason why there are none."""
+    """Return the statistics of the experts on a sample, and style rules; or the reason for missing statistics."""
     if not config.model.num_routed:
         return "", ""
     head = "<h2>What the experts learned</h2>\n"
@@ -170,7 +170,7 @@ def _settings(config: TrainConfig) -> str:
 
 
 def _repeat(folder: Path, run: SweepRun) -> str:
-    """Return the command, and the conditions for equal results."""
+    """Return the command that repeats the run, and the conditions for equal results."""
     record = read_record(folder)
     texts = [] if record is None else [f"{name}: {digest}" for name, digest in record.texts.items()]
     blocks = [
@@ -183,7 +183,7 @@ def _repeat(folder: Path, run: SweepRun) -> str:
 
 
 def command(folder: Path, run: SweepRun) -> str:
-    """Return the command that trains the same run into another folder: `routelaws train` with its changed settings."""
+    """Return the command that trains the same run in another folder: `routelaws train` with the changed settings."""
     base, flags = TrainConfig().fields(), []
     if isinstance(trunk := run.row.get("trunk"), str) and trunk:
         name, _, step = trunk.rpartition("@")

@@ -1,9 +1,9 @@
 """A model of transformers in a local folder, with the weights of one layer in memory at a time.
 
 The model is built on the meta device, without memory. Before a layer runs, its weights are read from the safetensors
-files and converted as `from_pretrained` converts them; then the whole text goes through it, and the weights are freed.
+files and converted as in `from_pretrained`. The whole text passes through the layer, and then its weights are freed.
 
-Only classes that transformers ships are used. No code of the folder runs, and no pickle is read.
+All classes are from transformers. No code of the folder runs, and no pickle is read.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class StreamedModel:
     """A Mixture-of-Experts in a folder.
 
     Raises:
-        InputError: no such model there, or one that cannot be read without its own code, pickle or dequantisation.
+        InputError: the folder has no such model, or reading it needs its own code, a pickle or dequantisation.
     """
 
     def __init__(self, folder: Path):
@@ -127,7 +127,7 @@ class StreamedModel:
         return keep
 
     def _run(self, tokens: torch.Tensor) -> None:
-        """Run the model up to the last layer with a router."""
+        """Run the model to the last layer with a router."""
         last = [layer for layer in self._layers if any(name.startswith(f"{layer}.") for name in self._routers)][-1]
         try:
             with contextlib.ExitStack() as stack:
@@ -149,7 +149,7 @@ class StreamedModel:
 
     @contextlib.contextmanager
     def _streamed(self, name: str, layer: nn.Module, windows: int, last: bool) -> Iterator[None]:
-        """Let a layer load its weights, run window by window, and free them."""
+        """Let a layer load its weights, run window by window, and free its weights."""
         forward = layer.forward
 
         def window(values, i: int):
@@ -181,7 +181,7 @@ class StreamedModel:
             with _opened(path) as file:
                 names = list(file.keys())
             for name in names:
-                rules = ((renamings, converters), ([], []))  # a known name needs no rule
+                rules = ((renamings, converters), ([], []))  # known names need no rule
                 targets = (rename_source_key(name, *of, prefix, known)[0] for of in rules)
                 target = next((target for target in targets if target in known), None)
                 if target is not None:
@@ -231,7 +231,7 @@ def _configuration(folder: Path):
 
 
 def _without_memory(folder: Path, config) -> nn.Module:
-    """Return the model without its weights; only buffers that no file stores have values."""
+    """Return the model without weights; only buffers that no file stores have values."""
     try:
         with _quiet(), torch.device("meta"):
             model = transformers.AutoModel.from_config(
@@ -249,7 +249,7 @@ def _without_memory(folder: Path, config) -> nn.Module:
 
 
 def _layers(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the units of loading: each layer of the top-level lists, and each other module."""
+    """Yield the modules to load separately: each layer of the top-level lists, and each other module."""
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList):
             yield from ((f"{prefix}{name}.{i}", layer) for i, layer in enumerate(child))
@@ -283,7 +283,7 @@ def _opened(path: Path):
     """Open a safetensors file."""
     try:
         file = safe_open(path, framework="pt")
-    except Exception as error:  # the reader in Rust raises its own types
+    except Exception as error:  # the Rust reader raises its own types
         raise InputError(
             f"{path}: is not a complete safetensors file ({in_line(str(error))[:100]}); copy it again"
         ) from error
@@ -292,8 +292,7 @@ def _opened(path: Path):
 
 
 def _free(layer: nn.Module) -> None:
-    """Replace weights by arrays of the same shape that use no memory; on the CPU, because some models check the
-    device."""
+    """Replace weights by CPU arrays of the same shape that use no memory; some models check the device."""
     for module in layer.modules():
         for name, value in module._parameters.items():
             if value is not None:
@@ -311,7 +310,7 @@ def _joined(outputs: list):
 
 
 def _routed_layer(name: str, windows: list) -> RoutedLayer:
-    """Return the answers of a router for all windows."""
+    """Return the outputs of a router for all windows."""
     logits, gate, expert = (None if part[0] is None else np.concatenate(part) for part in zip(*windows, strict=True))
     number = next(int(part) for part in name.split(".") if part.isdigit()) + 1
     if expert is None:

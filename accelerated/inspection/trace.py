@@ -1,7 +1,6 @@
 """The routing of a text: the choice of every routed block for every token, and its file.
 
-`routing.npz` holds the arrays of `Trace` under their names; NumPy reads it without pickle. Arrays that a router
-does not have are absent.
+`routing.npz` has the existing arrays of `Trace` under their names. NumPy reads the file without pickle.
 """
 
 import io
@@ -15,23 +14,24 @@ from ..files import read_bytes, write_atomically
 
 
 class Trace(NamedTuple):
-    """The routing of T tokens in n_r routed blocks with E experts each; k experts per token at most.
+    """The routing of T tokens in n_r routed blocks with E experts each, and at most k experts per token.
 
     Attributes:
         name: printed name of the run
         token: [T] integers, token ids
         piece: [T] texts of the tokens
         sequence: [T] integers, the window of each token
-        position: [T] integers, its position in the window
+        position: [T] integers, the position of each token in the window
         block: [n_r] integers, the number of each routed block, from 1
         expert: [n_r, T, k] integers, the chosen experts, first choice first; -1 for none
         gate: [n_r, T, k], the factor of each chosen expert's output; 0 for none
         experts: E
-        logits: [n_r, T, E], the router's scores; None for a router without
-        trained: [n_r, T, k], the experts of the same tokens when routed as in training; None if not known
-        dropped: [n_r], share of the assignments that find no slot in training; None if not known
-        mixes: whether experts process mixtures of tokens; `expert` is then the expert that weighs the token most
-        step: [T] integers, the training step of each token, from 1; None for a text that is no training batch
+        logits: [n_r, T, E], the router's scores; None for a router without logits
+        trained: [n_r, T, k], the experts of the same tokens, routed as in training; None if unknown
+        dropped: [n_r], share of the assignments without a slot in training; None if unknown
+        mixes: whether experts process mixtures of tokens; `expert` is then the expert with the largest weight of the
+            token
+        step: [T] integers, the training step of each token, from 1; None for other texts than training batches
     """
 
     name: str
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
 
     @property
     def choices(self) -> int:
-        """k, experts per token; if experts choose, the largest number that a token has."""
+        """k, experts per token; if experts choose, the largest number of experts of a token."""
         return self.expert.shape[2]
 
     @property
@@ -68,7 +68,7 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 
 def at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return experts and gates [..., T, k] from [..., T, E], largest gate first; -1 and 0 beyond a token's last."""
+    """Return experts and gates [..., T, k] from [..., T, E], largest gate first; missing experts are -1 with gate 0."""
     order = np.argsort(-np.where(chosen, gate, -1), axis=-1, kind="stable")[..., : max(1, chosen.sum(axis=-1).max())]
     taken = np.take_along_axis(chosen, order, axis=-1)
     return np.where(taken, order, -1), np.where(taken, np.take_along_axis(gate, order, axis=-1), 0)
@@ -78,7 +78,7 @@ def read_text(path: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        InputError: it cannot be read as UTF-8, or is empty.
+        InputError: the file cannot be read as UTF-8, or is empty.
     """
     try:
         content = read_bytes(path).decode("utf-8")

@@ -15,9 +15,9 @@ def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace
     """Return the routing of a text by a model of transformers.
 
     Args:
-        folder: has config.json, tokenizer.json and safetensors files.
+        folder: a folder with config.json, tokenizer.json and safetensors files.
         text: a file.
-        tokens: route at most this many.
+        tokens: largest number of tokens to route.
 
     Raises:
         InputError: torch or transformers is missing, or the folder or the text cannot be read.
@@ -81,6 +81,6 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
 
 
 def _piece(tokenizer, i: int) -> str:
-    """Return the text of a token within a text; decoded alone, many tokenizers drop its leading space."""
+    """Return the text of a token within a text, with its leading space (which many tokenizers drop)."""
     once, twice = (tokenizer.decode([i] * times, skip_special_tokens=False) for times in (1, 2))
     return twice[len(once) :] or tokenizer.id_to_token(i) or f"[{i}]"

@@ -24,11 +24,11 @@ def read_router(name: str, answer) -> tuple:
         answer: the output of its forward pass.
 
     Returns:
-        Tensors: logits [..., E]; gates and experts [..., k]. Where the router gives only gates [..., E], 0 if not
-        chosen, the experts are None.
+        Tensors: logits [..., E]; gates and experts [..., k]. Experts are None if the router gives only gates [..., E],
+        0 for experts that are not chosen.
 
     Raises:
-        LookupError: it returned only logits, so another class chooses.
+        LookupError: the router returned only logits, so another class chooses.
     """
     if not isinstance(answer, tuple):
         raise LookupError(f"{name} returns only logits; another class chooses the experts")

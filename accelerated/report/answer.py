@@ -1,4 +1,4 @@
-"""The answer of a report: sentences on each finding with its numbers, and a table of the gains by the law."""
+"""The answer of a report: sentences with the numbers of each finding, and a table of the gains by the law."""
 
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
 from ..results.misfit import how_far_off
@@ -6,7 +6,7 @@ from ..wording import plural
 from .outline import Report, capital, loss_name, names, router_name
 
 MANY_PAIRS = 6
-"""Above this number, pairs of routers are counted instead of named."""
+"""Largest number of pairs of routers to name; more pairs are counted."""
 
 
 def findings(report: Report) -> list[str | None]:
@@ -215,13 +215,13 @@ def gains(report: Report) -> list[Block]:
 
 
 def end_heads(report: Report) -> list[str]:
-    """Return the heads of the columns with the gains at the smallest and the largest size."""
+    """Return the headings of the columns with the gains at the smallest and the largest size."""
     sizes = report.table["sizes"]
     return [f"change of the loss at N = {report.size(size)}" for size in (sizes[0], sizes[-1])[: len(sizes)]]
 
 
 def gains_at_ends(report: Report, gains: list[dict]) -> list[str]:
-    """Return the first and the last gain; a gain at another size than its column's names the size."""
+    """Return the first and the last gain; a gain at another size than the size of its column names its size."""
     sizes, cells = report.table["sizes"], []
     for gain, size in [(gains[0], sizes[0]), (gains[-1], sizes[-1])][: len(sizes)]:
         at = "" if gain["N"] == size else f" at N = {report.size(gain['N'])}"

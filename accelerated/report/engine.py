@@ -1,12 +1,11 @@
 """Write reports: for any results table, and for a sweep (`sweep_report`).
 
     1. READ     `table.open_runs`         a table
-    2. FIND     `reproduction.gather`     every number, as one dictionary
-    3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
+    2. FIND     `reproduction.gather`     every number, as a dictionary
+    3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these numbers
     4. SAY      `report_text`             report.md from the sections, and report.html from that
 
-A report is for readers who have not read the paper. It describes the finished runs, whatever
-the result.
+A report is for readers who have not read the paper. It describes all finished runs, also with negative results.
 """
 
 import re
@@ -38,7 +37,7 @@ SHORT = (
     law_sections.isoflop_section,
     run_sections.advice_section,
 )
-"""The sections of the short report: the answer, its figures, and what to do next."""
+"""The sections of the short report: the answer, its figures, and the next steps."""
 
 FULL = (
     table_sections.symbols_section,
@@ -80,13 +79,13 @@ def write_reproduction(
 
     Args:
         tables: a results table or several, see `tables.read_tables`.
-        out: folder of the report, made if missing; a report in it is replaced.
-        rows: the rows for the laws in N and E, as `table.select_rows`; None: the paper's for the released table, every
-            seed for others.
-        loss: the main loss column; loss_validation if None.
+        out: folder of the report, made if missing; an existing report is replaced.
+        rows: the rows for the laws in N and E, see `select_rows`; None for the paper's rows (released table) or every
+            seed (other tables).
+        loss: the main loss column; None for loss_validation.
         huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
         tell: called with a progress line.
-        full: write every table, not only the answer, its figures and the cautions.
+        full: whether to write every table, besides the answer, its figures and the cautions.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -97,7 +96,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # raises errors before a folder is made
+    Table(opened)  # raises errors before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():
@@ -117,7 +116,7 @@ def markdown(
 
 
 def advised(results: dict) -> dict:
-    """Return results with the reason and the rule next to each recommendation's verdict."""
+    """Return results with a reason and a rule for the verdict on each recommendation."""
     advice = [entry | {"rule": RULES[entry["key"]], "because": because(entry)} for entry in results["advice"]]
     return results | {"advice": advice}
 

@@ -135,7 +135,7 @@ def _law_name(law: dict) -> str:
 
 
 def misses_section(report: Report) -> list[Block]:
-    """Return the residuals of the laws by size, and whether they bend or exceed chance."""
+    """Return the residuals of the laws by size, and tests for a bend and for chance."""
     dense, sizes = report.results["dense"], report.table["sizes"]
     laws = report.fitted + ([dense] if "misses" in dense else [])
     if not laws:
@@ -176,7 +176,7 @@ def _clear(test: dict) -> str:
 
 
 def forms_section(report: Report) -> list[Block]:
-    """Return the forms of law, compared on held-out runs."""
+    """Return the comparison of forms of law on held-out runs."""
     forms = [each for each in report.results["forms"] if each["missing"] is None]
     if not forms:
         return []

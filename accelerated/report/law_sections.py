@@ -12,7 +12,7 @@ log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 ```"""
 
 FEW = 6
-"""With fewer spare runs than this, intervals are wide: Student's quantile exceeds 2.4."""
+"""Number of spare runs below which intervals are wide: Student's quantile exceeds 2.4."""
 
 NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 
@@ -68,14 +68,14 @@ def _printed(printed: dict) -> list[str]:
 
 
 def _open_points(report: Report) -> list[Block]:
-    """Return sentences on what the fits leave open, each once with its routers."""
+    """Return sentences on open questions of the fits, each once with its routers."""
     points = once((law["router"], list(_left_open(report, law))) for law in report.fitted)
     lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
     return ["**What the runs leave open:**", *lines] if lines else []
 
 
 def _left_open(report: Report, law: dict):
-    """Yield sentences on what one fit leaves open."""
+    """Yield sentences on the open questions of a fit."""
     slopes, limit = law["derived"]["slopes"], law["status"] == "linear limit"
     if len(law["sizes"]) == 2:
         yield "With two sizes, every trend in N is a line through two points and cannot be checked."
@@ -129,7 +129,7 @@ def _open_constants(law: dict):
 
 
 def fit_details(report: Report) -> list[Block]:
-    """Return the intervals of the constants, and the same law fitted by other methods and to other rows."""
+    """Return the intervals of the constants, and fits of the same law by other methods and to other rows."""
     if not report.fitted:
         return []
     rows = [

@@ -1,4 +1,4 @@
-"""Shared by the sections of a report: its numbers, and the text of routers, losses, sizes and lists."""
+"""The numbers of a report, and texts of routers, losses, sizes and lists for its sections."""
 
 import re
 from typing import NamedTuple
@@ -14,9 +14,9 @@ class Report(NamedTuple):
 
     Attributes:
         results: result of `reproduction.gather`
-        drawn: names of the figures that are there
+        drawn: names of the existing figures
         sweep: result of `sweeps.find`, with "seconds"; None for a table
-        numbers: name of the file of numbers
+        numbers: name of the file with the numbers
         full: whether every table is written
     """
 
@@ -55,16 +55,16 @@ class Report(NamedTuple):
         return listed(map(self.size, numbers))
 
     def figure(self, name: str, title: str, caption: str) -> list[Block]:
-        """Return a figure with its caption directly below it, as `page` expects; no block if it was not drawn."""
+        """Return a figure with its caption; no block without the figure."""
         return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
 
     def see(self, section: str) -> str:
-        """Return a reference to a section: a link in the full report, the section's name in the short one."""
+        """Return a reference to a section: a link in the full report, the name of the section in the short report."""
         return f"[{section}](#{anchor(section)})" if self.full else f"“{section}” of the full report"
 
 
 def who(routers, entries: list[dict]) -> str:
-    """Return the routers of a sentence, as its beginning; empty for all routers."""
+    """Return the beginning of a sentence with its routers; "" for all routers."""
     return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
 
 
@@ -74,7 +74,7 @@ def names(routers) -> str:
 
 
 def missing(entries: list[dict], what: str) -> list[Block]:
-    """Return the reasons why something is missing, each once with its routers."""
+    """Return the reasons for missing results, each once with its routers."""
     reasons = {entry["router"]: entry["missing"] for entry in entries if entry["missing"]}
     return [f"There is no {what} for {names(routers)}: {reason}." for reason, routers in by_reason(reasons).items()]
 

@@ -72,12 +72,12 @@ def page(markdown: str, folder: Path) -> str:
 
 
 def scrolling(body: str) -> str:
-    """Return HTML whose wide tables scroll by themselves."""
+    """Return HTML with a scroll bar for each wide table."""
     return body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 
 def document(title: str, body: str, style: str) -> str:
-    """Return a whole HTML page; `body` and `style` are HTML and CSS already."""
+    """Return a whole HTML page from a body in HTML and a style in CSS."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -86,7 +86,7 @@ def document(title: str, body: str, style: str) -> str:
 
 
 def _anchored(match: re.Match) -> str:
-    """Return a heading with the anchor that the table of contents points to."""
+    """Return a heading with an anchor for the table of contents."""
     return f'<h2 id="{html.escape(anchor(html.unescape(match[1])))}">{match[1]}</h2>'
 
 

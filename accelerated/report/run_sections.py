@@ -15,7 +15,7 @@ def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
 
 
 def pairs_section(report: Report) -> list[Block]:
-    """Return each pair of routers at the same N and E: overall and by size."""
+    """Return the comparison of each pair of routers at the same N and E: overall and by size."""
     pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
     if not pairs:
         return []
@@ -86,7 +86,7 @@ def _turned(report: Report, pairs: list[dict]) -> list[Block]:
 
 
 def experts_per_token_section(report: Report) -> list[Block]:
-    """Return the gain of more experts per token for their cost, compared with other ways to spend FLOPs."""
+    """Return the gain per FLOPs of more experts per token, compared with other uses of FLOPs."""
     ablation = report.results["experts_per_token"]
     if not ablation["cells"]:
         return []
@@ -136,7 +136,7 @@ def _bought(point: dict) -> list[str]:
 
 
 def _versus(ablation: dict) -> list[Block]:
-    """Return the difference of k and the other ways to spend FLOPs."""
+    """Return the differences between k and other uses of FLOPs."""
     others = {"the next larger model": ablation["versus_growth"], "wider dense layers": ablation["versus_dense"]}
     rows = [
         [name, f"k = {k}", str(e["values"]), str(e["less"]), figure(e["mean"], "+.4f"), span(e, "+.4f")]
@@ -192,7 +192,7 @@ log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
 
 def compute_section(report: Report) -> list[Block]:
-    """Return the law in compute and parameters per FLOP, which covers every kind of run."""
+    """Return the law in compute and parameters per FLOP, for every kind of run."""
     held = [entry for entry in report.results["utilisation"] if entry["missing"] is None]
     if not held or not report.results["headlines"]["other_kinds"]:
         return []

@@ -1,4 +1,4 @@
-"""Write the report of a sweep into its folder: the sections for any table, and the sections for sweeps alone."""
+"""Write the report of a sweep into its folder: the sections for tables, and the sections for sweeps."""
 
 import time
 from pathlib import Path
@@ -14,13 +14,13 @@ def write_report(folder: Path, full: bool = False) -> Path:
 
     Args:
         folder: folder of a sweep, finished or not.
-        full: write every table, not only the answer, its figures and the cautions.
+        full: whether to write every table, besides the answer, its figures and the cautions.
 
     Returns:
         The path of report.md.
 
     Raises:
-        InputError: the folder holds no sweep, or no run of it is finished.
+        InputError: the folder has no sweep, or no run is finished.
     """
     folder, started = Path(folder), time.perf_counter()
     sweep = read_sweep(folder)

@@ -1,4 +1,4 @@
-"""The sections that only a sweep has: routed against dense runs, registered predictions, training, and the routers."""
+"""The sections for sweeps alone: routed and dense runs, registered predictions, training, and the routers."""
 
 from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant
 from ..wording import plural
@@ -6,7 +6,7 @@ from .outline import Report, listed, names, router_name
 
 
 def chance_section(report: Report) -> list[Block]:
-    """Compare the largest E of each router with dense, in units of chance."""
+    """Compare the largest E of each router with dense and with chance."""
     sweep = report.sweep
     if not sweep or not sweep["comparisons"]:
         return []
@@ -54,7 +54,7 @@ def _measured_on(sweep: dict) -> list[Block]:
 
 
 def evaluation_words(sweep: dict) -> str:
-    """Return sentences on the objective, and on other tokens that affect a loss."""
+    """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
     sentence = "Evaluation routes greedily, uses no later token and drops nothing."
     if sweep["masked"]:
         rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
@@ -118,7 +118,7 @@ def registered_section(report: Report) -> list[Block]:
 
 
 def routers_section(report: Report) -> list[Block]:
-    """Return the loads of the experts, and what the routers have learned."""
+    """Return the loads of the experts, and the diagnostics of the routers."""
     blocks = _loads(report) + _learning(report) if report.sweep else []
     return [Heading("The routers"), *blocks] if blocks else []
 
@@ -152,7 +152,7 @@ def _loads(report: Report) -> list[Block]:
 
 
 def _learning(report: Report) -> list[Block]:
-    """Return the diagnostics of each routed run, and whether its router has learned."""
+    """Return the diagnostics of each routed run, and the routers that have not learned."""
     rows = []
     for each in report.sweep["learning"]:
         agreement = "" if each.agreement is None else f"{figure(each.agreement, '.2f')} ({figure(each.chance, '.2f')})"

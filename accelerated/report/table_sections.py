@@ -10,7 +10,7 @@ from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
 
 MANY_GAPS, MANY_TWICE = 12, 6
-"""Above this number, gaps of the grid or equal runs are counted instead of named."""
+"""Largest numbers of gaps of the grid and of equal runs to name; larger numbers are only counted."""
 
 SYMBOLS = [
     ["loss, L", "cross-entropy on held-out text", "nats per token"],
@@ -120,7 +120,7 @@ CHOICES = {
 
 
 def rows_section(report: Report) -> list[Block]:
-    """Return the runs used for each analysis, and the missing ones."""
+    """Return the runs of each analysis, and the missing runs."""
     table, rows = report.table, report.results["rows"]
     steps = range_of(sorted(set(table["last_steps"])))
     blocks: list[Block] = [Heading("Which runs were used"), f"The last evaluation of each run is used (step {steps})."]
@@ -222,7 +222,7 @@ def _lacking(report: Report) -> list[Block]:
 
 
 def method_section(report: Report) -> list[Block]:
-    """Return how the numbers were computed, and how to repeat them."""
+    """Return the methods, and the commands that repeat the results."""
     scatter, sizes = report.results["seed_scatter"], report.table["sizes"]
     blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
@@ -250,7 +250,7 @@ def method_section(report: Report) -> list[Block]:
 
 
 def more_section(report: Report) -> list[Block]:
-    """Return where to find the rest, the unused runs, and the command that repeats the report."""
+    """Return the places of further results, the unused runs, and the command that repeats the report."""
     sweep, rows = report.sweep, report.results["rows"]
     lines = not_used(sweep) if sweep else []
     if not report.full:

@@ -1,4 +1,4 @@
-"""Sentences on the evidence and the rule behind the verdict on each recommendation of the paper."""
+"""Sentences on the evidence and the rule for the verdict on each recommendation of the paper."""
 
 from ..results.blocks import Block, Table, count, figure, span
 from .outline import listed, names, router_name
@@ -12,7 +12,7 @@ LACKING = {
     "router": "S-BASE and another router have no run of the same N and E",
     "frequency": "no runs differ only in R, with one R below 0.5 and one at 0.5 or more",
 }
-"""The missing runs if a recommendation cannot be judged."""
+"""The missing runs for each recommendation without a verdict."""
 
 RULES = {
     "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B",
@@ -27,7 +27,7 @@ RULES = {
     "frequency": "supported if, for every router, R below 0.5 certainly has a higher mean loss than the usual R; not "
     "supported if certainly lower for one",
 }
-"""The rules, which are our choice; certain means that the whole interval agrees."""
+"""The rules, which are our choice; "certain" means that the whole interval agrees."""
 
 
 def because(entry: dict) -> str:

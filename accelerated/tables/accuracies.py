@@ -1,17 +1,17 @@
-"""Tables of downstream accuracies: one row for each run, or one for each run, benchmark and metric.
+"""Tables of downstream accuracies: a row for each run, or for each run, benchmark and metric.
 
-    wide    params, tokens, acc_TASK..., loss_TEXT...; and, where known, run, training_set, flops, guess_TASK...
-    long    tokens, benchmark, metric_type, score, tpr; and, where known, flops, params
+    wide    params, tokens, acc_TASK..., loss_TEXT...; optional: run, training_set, flops, guess_TASK...
+    long    tokens, benchmark, metric_type, score, tpr; optional: flops, params
 
-Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout: a first column without a name numbers
-the rows, and `tpr` means tokens per parameter. One of the two tables has neither parameters nor FLOPs. Then N =
-tokens/tpr, accurate to about 10 % because their `tpr` is nominal (20 means 21.8 in the first run
-of the other table), and C = 6 N D. A run is one value each of tokens, tpr and params.
+Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout. A first column without a name numbers
+the rows; `tpr` means tokens per parameter. One table has neither parameters nor FLOPs. Then N = tokens/tpr and C = 6 N
+D. This N is accurate to about 10 %, because `tpr` is nominal (20 means 21.8 in the first run of the other table). Rows
+of a run have equal tokens, tpr and params.
 
-An accuracy is between 0 and 1, a loss above 0; a blank cell means no value. Accuracies in percent are
-divided by 100, with a remark; a table that mixes both units is an error. In the long layout, the metrics `acc`,
-`acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and
-`cross_entropy_loss` is a loss. Other metrics (counts, standard errors, probability scores) are ignored.
+An accuracy is between 0 and 1, and a loss is above 0; a blank cell has no value. Accuracies in percent are divided by
+100, with a remark; a table with both units is an error. In the long layout, the metrics `acc`, `acc_norm`,
+`exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and `cross_entropy_loss` is
+a loss. Other metrics (counts, standard errors, probability scores) are ignored.
 """
 
 import csv
@@ -32,7 +32,7 @@ from .reading import read_cells
 from .schema import shorten, to_numbers
 
 LEAST_PERCENT = 5.0
-"""A number above this is an accuracy in percent, not a wrong share such as 1.2. Our choice."""
+"""Accuracies above this number are in percent; smaller ones above 1 may be errors, such as 1.2. Our choice."""
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs per parameter and token, if a table does not give the FLOPs."""
@@ -45,7 +45,7 @@ class Accuracies(NamedTuple):
     """Runs with their losses and accuracies; NaN for missing values."""
 
     run: np.ndarray  # [n] names
-    training_set: np.ndarray  # [n] names, "" where the table has no such column
+    training_set: np.ndarray  # [n] names, "" if the table has no such column
     parameters: np.ndarray  # [n]
     tokens: np.ndarray  # [n]
     flops: np.ndarray  # [n]
@@ -59,8 +59,8 @@ def read_accuracies(path) -> Accuracies:
     """Read a table of accuracies in either layout.
 
     Raises:
-        InputError: the file cannot be read, has the columns of neither layout, or has invalid cells, each named
-            with its row and column.
+        InputError: the file cannot be read, lacks the columns of both layouts, or has invalid cells; the message gives
+            row and column of each.
     """
     rows, cells = read_cells(path)
     cells = {name: printable_cells(column) for name, column in cells.items()}
@@ -78,7 +78,7 @@ def read_guess_rates(path) -> dict[str, float]:
     """Return {task: guess rate} of a table with the columns task and random_accuracy.
 
     Raises:
-        InputError: the file cannot be read, or a rate is not at least 0 and below 1.
+        InputError: the file cannot be read, or a rate is below 0, or 1 or more.
     """
     rows, cells = read_cells(path)
     for name in ("task", "random_accuracy"):
@@ -95,10 +95,10 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 
     Args:
         table: result of `read_accuracies`.
-        loss: its name, with or without loss_ before it; None for "validation", or else the table's first loss.
+        loss: name of the text, with or without the prefix loss_; None for "validation", or else the table's first loss.
 
     Raises:
-        InputError: the table has no loss, or none of that name.
+        InputError: the table lacks the loss, or has no loss.
     """
     if not table.losses:
         raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
@@ -113,11 +113,11 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 def add_run(path, run: dict) -> None:
     """Write the values of a run into a table with one row per run: into the row of its name, or a new row.
 
-    A lock file next to the table lets concurrent evaluations add their runs one at a time.
+    A lock file next to the table serialises concurrent evaluations.
 
     Args:
         path: the table, `.csv`; made if missing.
-        run: {column: value}, with the name of the run under "run".
+        run: {column: value}; the column "run" has the name of the run.
 
     Raises:
         InputError: the file is not a CSV file with a column run, or cannot be written.
@@ -140,7 +140,7 @@ def add_run(path, run: dict) -> None:
 
 
 def _rows_with(path: Path, run: dict) -> list[dict]:
-    """Return the rows of a table of runs, and the row of one run; raises InputError as `add_run`."""
+    """Return the rows of a table of runs, and the row of one run; raise `InputError` like `add_run`."""
     rows = []
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
@@ -155,7 +155,7 @@ def _rows_with(path: Path, run: dict) -> list[dict]:
 
 
 def _wide(columns: CheckedColumns) -> Accuracies:
-    """Read a table that has one row for each run and a column for each loss and accuracy."""
+    """Read a table with a row for each run and a column for each loss and accuracy."""
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
     flops, remarks = columns.number("flops", above=0.0, blank=True), []
     if np.isnan(flops).any():
@@ -181,7 +181,7 @@ def _wide(columns: CheckedColumns) -> Accuracies:
 def _in_percent(
     columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
 ) -> list[str]:
-    """Return the names whose accuracies are in percent: all their nonzero values are above 1, and some are above 5.
+    """Return the names whose accuracies are in percent: all nonzero values are above 1, and some are above 5.
 
     Args:
         columns: columns of the table.
@@ -218,7 +218,7 @@ def _percent_remarks(percent: list[str]) -> list[str]:
 
 
 def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
-    """Return the guess rates of the table, with a problem for every row that differs from the first.
+    """Return the guess rates of the table; add a problem for every row that differs from the first.
 
     Args:
         columns: columns of the table.
@@ -242,14 +242,14 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
 
 
 def _long(columns: CheckedColumns) -> Accuracies:
-    """Read a table with one row for each run and benchmark, as in the downstream paper."""
+    """Read a table with a row for each run and benchmark, as in the downstream paper."""
     benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
     right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
     wanted = right | (metric == "cross_entropy_loss")
     tokens, tpr = (columns.number(name, above=0.0, where=wanted) for name in ("tokens", "tpr"))
     parameters = columns.number("params", above=0.0, blank=True, where=wanted)
     flops = columns.number("flops", above=0.0, blank=True, where=wanted)
-    # An accuracy is in 0 to 1, a loss above 0; a blank score is a run without that number.
+    # An accuracy is from 0 to 1, a loss above 0; a blank score has no value.
     chosen, cells, rows = np.flatnonzero(wanted), {}, {}
     for i in np.flatnonzero(right):
         cells.setdefault(name := f"{benchmark[i]} {metric[i]}", []).append(columns.cells["score"][i])
@@ -277,11 +277,11 @@ def _long(columns: CheckedColumns) -> Accuracies:
 
 
 def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return parameters and FLOPs with blank values derived, and a remark on each derivation.
+    """Return parameters and FLOPs with derived values in blank cells, and a remark on each derivation.
 
     Args:
         tokens, tpr: [rows], training tokens and tokens per parameter.
-        parameters, flops: [rows], NaN where blank.
+        parameters, flops: [rows], NaN for blank.
         wanted: [rows] bool, the rows to use.
     """
     remarks = []
@@ -295,7 +295,7 @@ def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.nda
 
 
 def _not_used(twice: int, passed: int) -> list[str]:
-    """Return remarks on rows that repeat others, and on rows of other metrics."""
+    """Return remarks on repeated rows, and on rows of other metrics."""
     remarks = []
     if twice:
         remarks.append(
@@ -311,9 +311,9 @@ def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, scor
 
     Args:
         keys: [rows], equal for rows of one run; runs are in the order of their first rows.
-        names: [rows], of the text or the task.
+        names: [rows], names of the text or the task.
         right: [rows] bool, True for an accuracy, False for a loss.
-        score: [rows], NaN where blank; the first of a run and name counts.
+        score: [rows], NaN for blank; the first score of a run and name counts.
     """
     place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     columns: tuple[dict, dict] = ({}, {})  # losses, accuracies

@@ -1,11 +1,11 @@
 """Check redundant columns of a table, row by row: tokens and steps, FLOPs and N, N, P and the shape of the model.
 
-Each `Identity` gives the range of a column that follows from other columns. A row far outside is named in a remark;
-a thousandfold outside (`THOUSANDFOLD`) it is an error, because no way of counting explains that. Both name the likely
-cause: the identity's slip with the nearest factor.
+Each `Identity` gives the range of a column from other columns. A remark names rows far outside the range. A row outside
+by `THOUSANDFOLD` is an error, because no way of counting explains this. The message names the likely cause: the slip of
+the identity with the nearest factor.
 
-All factors are our choice. They are wide where models are counted in several ways: norms, biases and router weights,
-attention and the output layer, experts that are narrower than a dense FFN.
+All factors are our choice. They are wide for quantities that papers count in several ways: norms, biases and router
+weights, attention and the output layer, experts that are narrower than a dense FFN.
 """
 
 import functools
@@ -21,10 +21,10 @@ from .schema import DENSE, Problems, cell_text, groups_of
 from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
-"""A unit slip is a factor of 1000 or more, and the comparison may be off by 10 %."""
+"""Factor of an error: a wrong unit is a factor of 1000 or more, and the range may be wrong by 10 %."""
 
 NEAR = 2.5
-"""Within this factor a slip explains a number."""
+"""Largest factor between a number and a slip that explains it."""
 
 SCALES = {"thousands": 1e3, "millions": 1e6, "billions": 1e9, "trillions": 1e12}
 
@@ -35,17 +35,17 @@ SMALLEST = 1000.0
 """Smallest plausible N; a smaller N is in millions or billions."""
 
 FEWEST, MOST = 1e-4, 1e6
-"""Plausible training tokens per parameter; outside, N or the tokens have another unit."""
+"""Plausible range of training tokens per parameter; outside, N or the tokens have a wrong unit."""
 
 SIZES = "cells may hold sizes, such as 20M or 1.5B"
 
 
 class Identity(NamedTuple):
-    """A column, and its range by other columns."""
+    """A column, and its range from other columns."""
 
     column: str
     by: str  # source of the range, for messages
-    expected: Callable  # `Numbers` -> the least and the most [n], NaN where not known
+    expected: Callable  # `Numbers` -> smallest and largest values [n], NaN if unknown
     factor: float  # tolerated factor outside the range
     slips: Callable  # `Numbers` -> {cause: the resulting factor, [n] or float}
     advice: str  # advice if no slip explains a number
@@ -79,8 +79,11 @@ class Numbers:
         return texts.map({text: routing_options_of(text)["shared_experts"] for text in texts.unique()}).to_numpy(float)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the smallest and largest forward FLOPs per token: 2 N, and with k experts, the output
-        layer and attention, for a width that is estimated from N if missing."""
+        """Return the smallest and the largest forward FLOPs per token.
+
+        The smallest is 2 N. The largest has k experts, the output layer and attention, with a width estimated from N if
+        missing.
+        """
         size, width = self("dense_parameter_count"), self("d_model")
         experts = (or_one(self.frame, "k") + self.shared()) * or_one(self.frame, "flop_increase")
         active = np.fmin(size * experts, self("total_parameter_count"))
@@ -90,7 +93,7 @@ class Numbers:
         return 2 * size, 2 * np.fmax(active, size) + 2 * vocabulary * width + attention
 
     def _by_shape(self, name: str) -> np.ndarray:
-        """Return N, P or the FLOPs of a step as counted from the shape of the model in the first row of each run."""
+        """Return N, P or the FLOPs of a step, counted from the shape of the model in the first row of each run."""
         there = [column for column in (*INPUTS, "router_type", *WORDS) if column in self.frame]
         if "d_model" not in there:
             return np.full(len(self.frame), np.nan)
@@ -111,25 +114,25 @@ def or_one(frame, name: str) -> np.ndarray:
 
 
 def training_steps(frame) -> np.ndarray:
-    """Return the training steps of each row, [n]; NaN where unknown: `convert` then writes 0, 1, or the tokens."""
+    """Return the training steps of each row, [n]; NaN if unknown (`convert` then writes 0, 1, or the tokens)."""
     steps, tokens = column_or_nan(frame, "step"), column_or_nan(frame, "tokens")
     return np.where((steps > 1) & (steps != np.round(tokens)), steps, np.nan)
 
 
 def training_tokens(frame) -> np.ndarray:
-    """Return the training tokens of each row, NaN where unknown: [n] float64."""
+    """Return the training tokens of each row, [n] float64, NaN if unknown."""
     tokens = column_or_nan(frame, "tokens")
     return np.where(np.isnan(tokens), training_steps(frame) * tokens_per_step(frame), tokens)
 
 
 def tokens_per_step(frame) -> np.ndarray:
-    """Return the tokens of a step for each row, [n] float64: from its batch, else tokens / step; NaN where unknown."""
+    """Return the tokens of a step for each row, [n] float64: from the batch, else tokens / step; NaN if unknown."""
     batch = column_or_nan(frame, "batch_size") * column_or_nan(frame, "sequence_length")
     return np.where(np.isnan(batch), column_or_nan(frame, "tokens") / training_steps(frame), batch)
 
 
 def _counted(name: str, row: dict) -> float:
-    """Return a count for one shape; NaN if unknown or not a model of this package."""
+    """Return a count for a shape; NaN if unknown or not a model of this package."""
     known = {column: None if math.isnan(row.get(column, math.nan)) else row[column] for column in INPUTS}
     if known["kqv_size"] is None and known["d_model"] and known["num_heads"]:
         known["kqv_size"] = known["d_model"] / known["num_heads"]
@@ -144,9 +147,9 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
     """Return remarks on redundant columns that disagree.
 
     Args:
-        frame: as `read_table` returns it.
+        frame: result of `read_table`.
         rows: [n] the number of each row in the file.
-        problems: collects thousandfold differences; after these, nothing else is compared.
+        problems: collects thousandfold differences; after a problem, the comparison stops.
     """
     numbers, remarks = Numbers(frame), {}
     with np.errstate(all="ignore"):  # some columns are blank or 0
@@ -159,7 +162,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
 
 
 def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
-    """Return a remark on rows outside an identity, if any; add a problem for rows far outside."""
+    """Return a remark on rows outside an identity; add a problem for rows far outside."""
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
     off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
     apart = np.maximum(off, 1 / off)
@@ -215,7 +218,7 @@ def _implausible(numbers: Numbers) -> list[str]:
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    """Return the slips of a column with another unit; `numerator`: whether the identity's column grows with it."""
+    """Return the slips of a column with a wrong unit; `numerator`: whether it increases the identity's column."""
     return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
 
 
@@ -275,7 +278,7 @@ def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return the FLOPs of a step from N, if the shape does not give them.
 
-    If all are 6 N per token within 1 %, they were computed from N alone.
+    FLOPs of 6 N per token in all rows, within 1 %, were computed from N alone.
     """
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), numbers.tokens_per_step(), np.nan)
     least, most = (each * tokens for each in numbers.forward())
@@ -364,6 +367,5 @@ IDENTITIES = (
         "is one of the three for another text?",
     ),
 )  # fmt: skip
-"""Exact identities come first, because their findings cause the findings of the other identities. Only the first
-finding
-for a column is reported."""
+"""Exact identities come first, because an error there also violates the other identities. Only the first remark on a
+column is reported."""

@@ -1,4 +1,4 @@
-"""The cells of a table under construction, as text: finding and filling blank cells."""
+"""The cells of a new table, as text: find and fill blank cells."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ class Cells:
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
         self.names: list[str] = []  # names of the runs, from a column without a place in the table
-        self.marks: dict[str, list[str]] = {}  # columns without a place in the table, which may belong to its runs
-        self.is_log = False  # each row is an evaluation of the run that it names
+        self.marks: dict[str, list[str]] = {}  # columns without a place in the table that may identify runs
+        self.is_log = False  # whether each row is an evaluation of the named run
         self.rows = len(next(iter(cells.values()), []))
 
     def column(self, name: str) -> list[str]:
-        """Return a column, added with blanks if missing."""
+        """Return a column; add a blank column if missing."""
         return self.cells.setdefault(name, [""] * self.rows)
 
     def blank(self, name: str) -> list[int]:
@@ -43,7 +43,7 @@ FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def harmless(cells: list[str]) -> list[str]:
-    """Return cells of text, with an apostrophe before those that a spreadsheet may run; numbers stay as they are.
+    """Return cells of text, with an apostrophe before texts that a spreadsheet may run; numbers stay unchanged.
 
     Example:
         >>> harmless(["=1+1", "-0.5", "-0.5 %", "S-Base"])
@@ -54,7 +54,7 @@ def harmless(cells: list[str]) -> list[str]:
 
 
 def printable_cells(cells: list[str]) -> list[str]:
-    """Return cells of text, with escapes where a character within a cell is not printable."""
+    """Return cells of text, with escapes for characters that are not printable."""
     return [cell if cell.isprintable() else printable(cell.strip()) for cell in cells]
 
 

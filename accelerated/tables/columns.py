@@ -1,4 +1,4 @@
-"""Columns of a table of measurements, read as text or numbers; one message names every wrong cell."""
+"""Columns of a table of measurements, read as text or numbers; a single message names every wrong cell."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class CheckedColumns:
         self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
 
     def raise_if_any(self) -> None:
-        """Raise InputError if cells were wrong; the message gives row and column of each."""
+        """Raise `InputError` if cells are wrong; the message gives the row and the column of each."""
         self.problems.raise_if_any()
 
     def text(self, name: str) -> np.ndarray:
@@ -42,7 +42,7 @@ class CheckedColumns:
             name: name of the column; all blank if missing.
             least, above, most: the range.
             blank: whether a cell may be blank.
-            where: [n] bool, the rows to check; all if None.
+            where: [n] bool, the rows to check; None for all.
         """
         cells = self.cells.get(name, [""] * len(self.rows))
         values, wrong = to_numbers(cells, UNITS_OF.get(name))
@@ -61,7 +61,7 @@ class CheckedColumns:
 
 
 def size_label(parameters: int) -> str:
-    """Return a parameter count as in the column model_size_label: 7K, 1.3B."""
+    """Return a parameter count in the form of the column model_size_label: 7K, 1.3B."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if parameters >= 0.9995 * size:
             value = parameters / size
@@ -82,7 +82,7 @@ class Leverages(NamedTuple):
 
 
 def read_leverages(path) -> Leverages | None:
-    """Read a table of leverages; None if it has no column leverage.
+    """Read a table of leverages; return None if it has no column leverage.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a cell is not a number above 0.

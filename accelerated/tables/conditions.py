@@ -1,12 +1,12 @@
 """Conditions on the rows of a table, such as `seed == 42 and step <= 100000`.
 
-The text is parsed with Python's own parser into a tree, and the tree is walked here node by node. Only what this
-grammar names is computed, on the columns of the table; everything else is an error. Nothing of the text is ever run:
+Python's parser turns the text into a tree, and this file evaluates the tree node by node on the columns of the table.
+Anything outside this grammar is an error. The text never runs as code:
 
     condition = condition ("and" | "or") condition | "not" condition | "(" condition ")" | comparison
     comparison = value (("==" | "!=" | "<" | "<=" | ">" | ">=") value)+ | value ["not"] "in" list
     value = COLUMN | number | text | "None" | ["-"] value [("+" | "-" | "*" | "/" | "//" | "%" | "**") value]
-    list = "[" value, ... "]" | "(" value, ... ")", in which no COLUMN stands
+    list = "[" value, ... "]" | "(" value, ... ")", without a COLUMN
 
 For example
 
@@ -16,20 +16,20 @@ For example
 
 As in pandas, `&`, `|` and `~` mean and, or and not. Each condition then needs parentheses: `(k == 1) & (seed == 42)`.
 Without parentheses, Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error here. A mixture of
-signs and words is an error too, because they bind differently.
+signs and words is also an error, because they have different precedence.
 
 The rules (our choice):
 
-* Numbers are compared with numbers and text with text. A column that the schema does not know holds numbers if every
-  nonblank cell is a number, else text. Text is ordered by the code points of its characters.
-* Numbers and arithmetic are float64: k / 0 is infinite, and a result that is no number, such as 0 / 0 or the root of
-  -1, counts as blank.
-* A blank cell has no value: `!=` and `not in` are true for it, all other comparisons are false. So `not (k == 1)` and
-  `k != 1` keep the same rows, blank ones included, and `k > 1` keeps no blank ones. `k == None` is true where k is
-  blank and `k != None` where k is not blank; a list may contain None. The schema decides which text is blank, such as
-  "" or "NA", in the table and in the condition.
-* Whole numbers in the text are at most 2^53, because float64 cannot distinguish larger ones; 9**9**9 is an error.
-* A condition cannot use a column whose name is no name in Python, such as `val loss`.
+* Numbers are compared with numbers and text with text. An unknown column has numbers if every nonblank cell is a
+  number, else text. Text is ordered by the code points of its characters.
+* Numbers and arithmetic are float64: k / 0 is infinite. An undefined result, such as 0 / 0 or the root of -1, counts as
+  blank.
+* A blank cell has no value: `!=` and `not in` are true, all other comparisons are false. So `not (k == 1)` and `k != 1`
+  keep the same rows, including blank rows; `k > 1` keeps no blank rows. `k == None` is true for blank cells, and `k !=
+  None` for other cells. A list may contain None. The schema defines blank texts, such as "" or "NA", in the table and
+  in the condition.
+* Whole numbers in the text are at most 2^53, because float64 cannot distinguish larger numbers; 9**9**9 is an error.
+* A condition cannot use a column whose name is not a Python name, such as `val loss`.
 """
 
 import ast
@@ -87,18 +87,18 @@ class _Value(NamedTuple):
 
 
 def row_mask(frame, expression: str) -> np.ndarray:
-    """Return the rows where a condition holds.
+    """Return the mask of the rows that match a condition.
 
     Args:
         frame: result of `read_table`.
-        expression: in the grammar above.
+        expression: a condition in the grammar above.
 
     Returns:
         [n] bool.
 
     Raises:
-        InputError: the expression is not in the grammar, is too long or too deep, names a missing column, or
-            compares a number with text. One line, with the wrong part of the expression.
+        InputError: the expression is outside the grammar, is too long or too deep, names a missing column, or compares
+            a number with text. The message is a line with the wrong part.
     """
     text = _one_line(expression)
     tree = _parsed(text)
@@ -116,7 +116,7 @@ def _one_line(expression: str) -> str:
 
 
 def _parsed(text: str) -> ast.expr:
-    """Return the tree of an expression that is neither too long nor too deep."""
+    """Return the tree of an expression; reject one that is too long or too deep."""
     where = f"rows {shorten(text)}"
     if not text:
         raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")
@@ -124,7 +124,7 @@ def _parsed(text: str) -> ast.expr:
         raise InputError(f"{where}: has {len(text):,} characters; allowed: {LONGEST:,}")
     deep = InputError(f"{where}: is nested too deeply; allowed: {DEEPEST} levels; `and`, `or` and `in` make few")
     try:
-        with warnings.catch_warnings():  # warnings about escapes in quotes would be extra lines
+        with warnings.catch_warnings():  # hide warnings about escapes in quotes
             warnings.simplefilter("ignore")
             tree = ast.parse(text, mode="eval").body
     except (RecursionError, MemoryError):
@@ -134,7 +134,7 @@ def _parsed(text: str) -> ast.expr:
             raise deep from None
         piece = shorten(text[max((error.offset or 1) - 1, 0) :] or text)
         raise InputError(f"{where}: {error.msg.partition(':')[0]} at {piece}; allowed: {ALLOWED}") from None
-    except ValueError:  # a character of value 0, or half of a pair of UTF-16
+    except ValueError:  # a null character, or a lone surrogate
         raise InputError(f"{where}: has invalid characters; allowed: {ALLOWED}") from None
     level = [tree]
     for _ in range(DEEPEST):
@@ -151,14 +151,14 @@ class _Evaluation:
         self.frame, self.text, self.styles = frame, text, set()  # styles: whether & | ~ (True) or words (False) join
 
     def mask(self, tree: ast.expr) -> np.ndarray:
-        """Return where the whole expression holds."""
+        """Return the mask of the whole expression."""
         value = self.value(tree)
         if value.kind != "truth" or np.shape(value.data) != (len(self.frame),):
             self.fail(tree, "is not true or false for each row; needed: a condition such as seed == 42, or: clark")
         return value.data
 
     def value(self, node: ast.expr) -> _Value:
-        """Return the value of a node; InputError if it is not in the grammar."""
+        """Return the value of a node; raise `InputError` if it is not in the grammar."""
         match node:
             case ast.Name():
                 return self.column(node)
@@ -202,7 +202,7 @@ class _Evaluation:
         self.refuse(node)
 
     def comparison(self, node: ast.Compare) -> np.ndarray:
-        """Return where a comparison holds; in a chain, all of its parts."""
+        """Return the mask of a comparison; a chain needs all its parts."""
         mask, left, operands = np.True_, None, [node.left, *node.comparators]
         for op, left_node, right_node in zip(node.ops, operands, node.comparators, strict=False):
             left = self.value(left_node) if left is None else left
@@ -218,7 +218,7 @@ class _Evaluation:
         return mask
 
     def compared(self, node: ast.Compare, op: type, left: _Value, right: _Value) -> np.ndarray:
-        """Return one comparison of two values; it is false (`!=`: true) if one is blank."""
+        """Return the mask of a comparison of two values; false (`!=`: true) if a value is blank."""
         kinds = (left.kind, right.kind)
         if "blank" in kinds and set(kinds) & {"number", "text"} and op in (ast.Eq, ast.NotEq):
             blank = _blank(right if left.kind == "blank" else left)
@@ -228,12 +228,12 @@ class _Evaluation:
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
         mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
-            return mask  # NaN compares like this itself, and text in a condition is never blank
+            return mask  # NaN already compares so, and text in a condition is never blank
         blank = _blank(left) | _blank(right)
         return mask | blank if op is ast.NotEq else mask & ~blank
 
     def member(self, left: _Value, node: ast.expr) -> np.ndarray:
-        """Return where a value is one of a list."""
+        """Return the mask of values in a list."""
         if not isinstance(node, ast.List | ast.Tuple):
             self.fail(node, "no list after `in`; needed: such as [1, 2] or ['Hash', 'Dense']")
         entries = [self.value(entry) for entry in node.elts]
@@ -276,11 +276,11 @@ class _Evaluation:
         return _Value("number", result, node)
 
     def refuse(self, node: ast.expr) -> NoReturn:
-        """Raise InputError for a node outside the grammar."""
+        """Raise `InputError` for a node outside the grammar."""
         self.fail(node, f"{_REFUSED.get(type(node), 'this')} is not allowed; allowed: {ALLOWED}")
 
     def fail(self, node: ast.expr, said: str) -> NoReturn:
-        """Raise InputError about a part of the expression."""
+        """Raise `InputError` about a part of the expression."""
         piece = self.piece(node)
         raise InputError(f"rows {shorten(self.text)}: " + (said if piece == self.text else f"{shorten(piece)}: {said}"))
 
@@ -291,12 +291,12 @@ class _Evaluation:
         return f"{shorten(self.piece(value.node))} is {_KINDS[value.kind]}"
 
     def piece(self, node: ast.expr) -> str:
-        """Return the source text of a node; the tree counts bytes, and there is one line."""
+        """Return the source text of a node; offsets in the tree count bytes of the only line."""
         return self.text.encode()[node.col_offset : node.end_col_offset].decode()
 
 
 def _blank(value: _Value) -> np.ndarray:
-    """Return where a number or text is blank."""
+    """Return the mask of blank numbers or texts."""
     if value.kind == "number":
         return np.isnan(value.data)
     return np.False_ if isinstance(value.data, str) else (value.data.isin(BLANK) | value.data.isna()).to_numpy()

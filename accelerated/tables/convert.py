@@ -1,25 +1,22 @@
 """Convert a user's runs to a results table: rename columns, convert losses to nats, fill derived columns.
 
-A remark names everything that is not copied. Derived (`deriving.py`, `counting.py`), and only in
-blank cells:
+A remark names every change. These blank cells are derived (`deriving.py`, `counting.py`):
 
-    router_type            names of this project's flags become the table's (sinkhorn: S-Base); if it is given by
-                           `constants`, rows with one expert are Dense
+    router_type            flag values become names of the table (sinkhorn: S-Base); with `constants`, rows
+                           with one expert are Dense
     num_experts            1 in Dense rows
-    hyper_id               names of runs are numbered; without any, so are the configurations
-    step                   from tokens; without either, 1 where every run has one row
+    hyper_id               numbers of the names of runs or, without names, of the configurations
+    step                   from tokens; without tokens, 1 if every run has one row
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-All of this is our choice. Columns without a place in the table are dropped unless `keep` names them. There are two
-exceptions: the names of runs are kept as `run`, for messages, and columns that begin with `loss_` are kept if every
-cell is a loss, with a remark, because a law is fitted to one of them only if `--loss` names it. Kept columns, such as
-the name of a text, serve `--rows`, and warnings about differences that a law ignores.
+These rules are our choice. Columns without a place in the table are dropped unless `keep` names them. There are two
+exceptions. The names of runs are kept as `run`, for messages. Columns that begin with `loss_` are kept, with a remark,
+if every cell is a loss. `--rows` can use kept columns, and warnings about differences that a law ignores use them too.
 
-Several files: pieces of a log (`exports.py`) are joined by run and step, and rows of a log without a logged loss are
-left out. NaN counts as logged, because an earlier row must not represent a run that diverged. Tables are converted
-separately and their runs get new numbers. The column `source` names the table of a row, as when `fit` reads several
-tables.
+Pieces of a log (`exports.py`) are joined by run and step; rows of a log without a loss are excluded. NaN counts as a
+loss, because an earlier row must not represent a diverged run. Several tables are converted separately and their runs
+get new numbers. The column `source` names the table of each row.
 """
 
 import csv
@@ -52,7 +49,7 @@ _CALLED = {
     "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
     "perplexity": r"(?<![a-z])(ppl|perplexity)(?![a-z])",
 }
-"""Patterns of column names for losses in other units."""
+"""Patterns of column names of losses in other units."""
 _LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
 
 
@@ -74,27 +71,27 @@ def convert_runs(
     config=None,
     values: dict[str, str] | None = None,
 ) -> Converted:
-    """Write a user's own runs as a results table that `read_table` reads.
+    """Write a user's runs as a results table for `read_table`.
 
     Args:
         runs: a file or several: CSV or JSON lines, see `read_table`, exports of Weights & Biases and TensorBoard, or
             folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
-        columns: {column of the table: column of `runs`}; a column that already has the table's name needs no entry.
-            Allowed are the columns of TABLE_COLUMNS, and `loss_` with any name. With several tables, each uses the
-            columns that it has. In a log hyper_id is the column `run` unless another one is named.
-        constants: {column of the table: value} for cells that `runs` leaves blank.
-        loss_unit: one of LOSS_UNITS, for every loss.
-        keep: more columns of `runs` to keep, under their own names.
-        config: a table with one row per run, whose columns are added to every row of the run. Its column `run` or
-            `Name`, or else its first column, matches the source column of hyper_id. With several tables, it is joined
-            to each table that has one of its runs.
-        values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells of a column of the table that hold OLD
-            (blank ones, where OLD is "" or one of BLANK) become NEW before anything is derived.
+        columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
+            columns of TABLE_COLUMNS, and `loss_` with any name. Each of several tables uses the entries for its
+            columns. In a log, hyper_id is the column `run` by default.
+        constants: {column of the table: value} for blank cells of `runs`.
+        loss_unit: unit of every loss, one of LOSS_UNITS.
+        keep: more columns of `runs` to keep, with unchanged names.
+        config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
+            or else the first column, matches the source column of hyper_id. It is joined to each of several tables that
+            has one of its runs.
+        values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells OLD of a column of the table become
+            NEW before cells are derived. An OLD of "" or another text of BLANK replaces blank cells.
 
     Raises:
-        InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the
-            result is not a valid results table; row numbers refer to `runs`. Nothing is written then.
+        InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the result is
+            not a valid results table; row numbers refer to `runs`. No file is written.
     """
     out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
     _check_request(out, columns, constants, loss_unit)
@@ -127,7 +124,7 @@ def convert_runs(
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
-    """Return {name: value} from NAME=VALUE items; an item may hold several, separated by commas.
+    """Return {name: value} from NAME=VALUE items; an item may have several pairs, separated by commas.
 
     Raises:
         InputError: an item has another form, or a name appears twice.
@@ -144,7 +141,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 
 
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
-    """Raise InputError for errors that can be found before a file is read."""
+    """Raise `InputError` for errors that can be found before a file is read."""
     if out.exists() or out.is_symlink():
         raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
@@ -166,7 +163,7 @@ def _converted(
 ) -> tuple[dict, list[str]]:
     """Return the cells of a source as a results table, and remarks.
 
-    Removes from `unused`, a copy of `values`, the entries that matched a cell.
+    Remove entries that matched a cell from `unused`, a copy of `values`.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:
@@ -214,7 +211,7 @@ def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
 
 
 def _size_by_name(columns: dict[str, str], cells) -> list[str]:
-    """Return a remark if the name of another column suggests that it is N without the embedding."""
+    """Return a remark if another column seems, by its name, to be N without the embedding."""
     source = columns.get("dense_parameter_count")
     other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
     if source is None or other is None or re.search(_LEAVES_OUT, source, re.IGNORECASE):
@@ -225,7 +222,7 @@ def _size_by_name(columns: dict[str, str], cells) -> list[str]:
 
 
 def _located(message: str, at: list[str] | None) -> str:
-    """Return a message that names the rows of a log by run and step."""
+    """Return the message with rows of a log named by run and step."""
     if at is None:
         return message
     return re.sub(r"\brow (\d+)\b", lambda match: at[int(match[1]) - 1], message)

@@ -33,7 +33,8 @@ def fill_counts(table: Cells) -> None:
         counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
         table.fill(name, values, "counted from the shape of the model")
-        told = name == "dense_parameter_count" or "d_model" not in table.cells  # `read_table` reports it, or no shape
+        # `read_table` reports a missing N; a table without shapes cannot be counted
+        told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
             row = next(i for i in blank if i not in values)
             causes = _lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
@@ -44,14 +45,14 @@ def fill_counts(table: Cells) -> None:
 
 
 def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
-    """Return a count of a row from the shape of its model; None if the shape is not known.
+    """Return a count of a row from the shape of its model; None if the shape is unknown.
 
     Args:
         table: the cells.
         name: name of the count.
         i: the row.
         numbers: {column: [rows]} of the shape.
-        given: the user's N of the row, or NaN. For a dense model it is also P.
+        given: the user's N of the row, or NaN; for a dense model, N is also P.
 
     Raises:
         InputError: there is no model of this shape.
@@ -86,7 +87,7 @@ def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
 
 
 def count_of(name: str, router: str, known: dict) -> float | None:
-    """Return N, P or FLOPs of one row; None if an input is not known.
+    """Return N, P or FLOPs of a row; None if an input is unknown.
 
     N does not depend on the router: it is always the N of the dense model.
 
@@ -125,7 +126,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
     per_step = batch * length if name == "flops_per_step" else 0
     try:
         return float(counted.flops_per_token * per_step or counted.total_parameters)
-    except OverflowError:  # numbers that `read_table` refuses
+    except OverflowError:  # `read_table` rejects these numbers
         return None
 
 

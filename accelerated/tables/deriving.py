@@ -1,7 +1,7 @@
-"""Derive cells of a table from others: router, experts, run and step of a row, and losses in nats.
+"""Derive cells of a table from other cells: router, experts, run and step of a row, and losses in nats.
 
 Derived values fill only blank cells. `--map`, the spelling of routers and the unit of losses change other cells. Each
-step gets a remark. N, P and the FLOPs of a training step are in `counting.py`.
+change has a remark. N, P and the FLOPs of a training step are in `counting.py`.
 """
 
 import math
@@ -37,7 +37,7 @@ def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
 
 
 def derive(table: Cells) -> None:
-    """Fill in what can be derived."""
+    """Fill in all derived cells."""
     for name, value in table.constants.items():
         if not (blank := table.blank(name)):
             table.remarks.append(f"{name}: not set to {value}, since no cell is blank")
@@ -89,7 +89,7 @@ def _router(table: Cells) -> None:
 
 
 def _tell_of_dense(table: Cells) -> None:
-    """Add a remark on an unknown router with one expert in all rows, probably a name for dense."""
+    """Add a remark on an unknown router with one expert in all rows, probably another name for dense."""
     experts, routers = table.number("num_experts"), table.cells["router_type"]
     for router in dict.fromkeys(routers):
         counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
@@ -175,7 +175,7 @@ def to_nats(table: Cells, unit: str) -> None:
     _error_to_nats(table, unit)
     for name in (name for name in table.cells if name.startswith("loss_")):
         values, cells = table.number(name), table.cells[name]
-        for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # `read_table` reports the others
+        for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # `read_table` reports other values
             cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
         table.remarks.append(f"{name}: from {unit} to nats")
 

@@ -1,8 +1,8 @@
 """Event files of TensorBoard, read by its own reader (the extra `tensorboard`).
 
-A run is a folder with event files. Its name is its path below the given folder, or the name of that
-folder itself. Its metrics are its scalars, from any writer: TensorFlow, PyTorch, tensorboardX, Keras or
-JAX. Values logged for the tab HPARAMS are settings of the run.
+A run is a folder with event files. Its name is the path below the given folder, or the name of the given folder. Its
+metrics are the scalars of any writer: TensorFlow, PyTorch, tensorboardX, Keras or JAX. Values of the tab HPARAMS are
+settings of the run.
 """
 
 import math
@@ -21,7 +21,7 @@ _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 
 
 def event_files(path) -> list[Path]:
-    """Return the event files of a path by name: the file, or all files below a folder; [] if there are none."""
+    """Return the event files of a path (a file or a folder), sorted by name."""
     path = Path(path)
     paths = [path] if path.is_file() else sorted(path.rglob("*tfevents*")) if path.is_dir() else []
     return [file for file in paths if "tfevents" in file.name and file.is_file()]
@@ -30,11 +30,10 @@ def event_files(path) -> list[Path]:
 def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
-    If a metric has several values at one step, the last is used. As in TensorBoard's reader, values that a run
-    abandoned when it restarted from an earlier step are left out, with a remark. A restart shows as a session that
-    starts at a step, or as a metric that goes back to an earlier step. If metrics go back in a file that begins after
-    the others of its run, the run's other metrics are cut back too (our choice). A file that ends in the middle
-    of a record is read up to there.
+    The last of several values of a metric at a step counts. A run that restarts from an earlier step abandons its
+    values from this step on. These values are excluded with a remark, as in TensorBoard's reader. A restart is a
+    session that starts at a step, or a metric that goes back to an earlier step. If metrics go back in a later file of
+    the run, the run's other metrics are also cut back (our choice). An incomplete last record of a file is ignored.
 
     Raises:
         InputError: the extra is not installed, or no file has a scalar.
@@ -93,11 +92,11 @@ def _read(loader, settings: dict[str, str]) -> list[_Event]:
 
 
 class _Branch:
-    """The scalars of a run that it did not abandon, by file in order of their start."""
+    """The scalars of a run without abandoned values, from its files in the order of their start."""
 
     def __init__(self):
         self.values: dict[tuple[str, int], str] = {}
-        self.steps: dict[str, list[int]] = {}  # {tag: its steps, rising}
+        self.steps: dict[str, list[int]] = {}  # {tag: steps, rising}
         self.abandoned: set[int] = set()
         self.restart = self.end = 0.0  # the step of the last restart; the time of the last event
 
@@ -121,7 +120,7 @@ class _Branch:
             self.values[event.tag, event.step] = event.number
 
     def _cut(self, first: int, last: float, tags: Iterable[str]) -> None:
-        """Abandon the values of these tags from one step to another."""
+        """Drop the values of these tags from a first to a last step."""
         for tag in tags:
             steps = self.steps[tag]
             start, end = bisect_left(steps, first), bisect_right(steps, last)
@@ -147,7 +146,7 @@ def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
 
 
 def _scalar(value) -> str | None:
-    """Return a number as text, as short as its type allows: a loss in float32 is 3.1, not 3.0999999046325684."""
+    """Return a number as the shortest text of its type: a loss in float32 is 3.1, not 3.0999999046325684."""
     from tensorboard.util import tensor_util
 
     array = tensor_util.make_ndarray(value.tensor)

@@ -1,20 +1,19 @@
-"""Exports of Weights & Biases and TensorBoard, as rows that `convert` takes.
+"""Exports of Weights & Biases and TensorBoard, as rows for `convert`.
 
-The header of a file shows its kind:
+The header of a file determines its kind:
 
     Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
-    Wall time, Step, Value                            one metric of one run, downloaded from TensorBoard
-    JSON lines with _step                             the history of runs, by the API of Weights & Biases
+    Wall time, Step, Value                            a metric of a run, downloaded from TensorBoard
+    JSON lines with _step                             the history of runs, from the API of Weights & Biases
     anything else                                     a table, such as the table of runs in Weights & Biases
 
-Event files are known by their names (`events.py`). The first three kinds and event files are pieces of a log: rows with
-columns `run` and `step`, and a column for each metric. Several pieces are joined by run and step,
-so that one panel per metric, or one file per run, make one log. If a run restarted from an earlier step, the
-abandoned branch is left out. Tables are otherwise unchanged: a history that a data frame wrote as CSV,
-with _step and _timestamp or _runtime, is a table that may have such branches.
+Event files have known names (`events.py`). The first three kinds and event files are pieces of a log: rows with columns
+`run` and `step`, and a column for each metric. Several pieces are joined by run and step, such as a panel for each
+metric, or a file for each run. If a run restarted from an earlier step, its abandoned rows are dropped. A history in
+CSV from a data frame (with _step and _timestamp or _runtime) is a table, but its abandoned rows are dropped too.
 
-The script in the manual of Weights & Biases writes a table of runs with whole dictionaries in its cells: each
-entry becomes a column, such as `config.d_model` and `summary.val_loss`.
+The script in the manual of Weights & Biases writes a table of runs with dictionaries in its cells. Each entry becomes a
+column, such as `config.d_model` and `summary.val_loss`.
 """
 
 import ast
@@ -44,7 +43,7 @@ _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
 class Table(NamedTuple):
-    """A table, and remarks on left-out rows."""
+    """A table, and remarks on dropped rows."""
 
     cells: dict[str, list[str]]
     remarks: list[str]
@@ -54,7 +53,7 @@ def read_piece(path) -> Log | Table:
     """Return a file or a folder of event files as a piece of a log or as a table.
 
     Raises:
-        InputError: it cannot be read, or a cell of a log is not a number.
+        InputError: the file cannot be read, or a cell of a log is not a number.
     """
     if files := event_files(path):
         return read_events(path, files)
@@ -71,7 +70,7 @@ def read_piece(path) -> Log | Table:
 
 
 def _is_history(path, cells: dict[str, list[str]]) -> bool:
-    """Return whether the rows are evaluations: they have a step, most runs have several, and none has marks of runs."""
+    """Return whether rows are evaluations: they have steps, and most runs have several rows without ids of runs."""
     marks = marks_of(cells)
     if "_step" not in cells or not (is_json(path) or _CLOCKS & set(cells)) or {"start", "end"} & set(marks.values()):
         return False
@@ -83,7 +82,7 @@ def _is_history(path, cells: dict[str, list[str]]) -> bool:
 
 
 def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
-    """Return columns of numbers; other cells, and blanks in needed columns, are problems."""
+    """Return columns of numbers; raise `InputError` for other cells, and for blanks in needed columns."""
     problems, numbers = Problems(path), {}
     for name, texts in cells.items():
         numbers[name], wrong = to_numbers(texts)
@@ -97,15 +96,17 @@ def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.nda
 
 
 def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
-    """Return a metric of a run, downloaded from TensorBoard. The file name gives run and metric:
-    run-RUN-tag-METRIC.csv, or RUN.csv with the metric Value."""
+    """Return a metric of a run, downloaded from TensorBoard.
+
+    The file name gives run and metric: run-RUN-tag-METRIC.csv, or RUN.csv with the metric Value.
+    """
     match = _FILE_OF_SCALARS.fullmatch(path.name)
     run, metric = match.group("run", "tag") if match else (path.name.removesuffix(".gz").removesuffix(".csv"), "Value")
     steps = _checked(path, {name: cells[name] for name in SCALARS[1:]}, "Step")["Step"].tolist()
     kept, restarts = latest_branch([run] * len(steps), steps)
     rows = {}
     for i in kept:
-        rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # the later of two rows at one step
+        rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # the later of two rows at a step counts
     return Log(STEP, rows, {}, restart_remarks(path, restarts))
 
 
@@ -135,10 +136,10 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
 
 
 def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
-    """Return the history of runs; without a column of names it is one run with the name of the file.
+    """Return the history of runs; without a column of names, the history of a run with the name of the file.
 
-    Only JSON lines are read as a log. Unlike a data frame's CSV, they distinguish a loss logged as NaN from a loss that
-    was not logged.
+    Only JSON lines are read as a log: unlike the CSV of a data frame, they distinguish a logged NaN from a missing
+    value.
     """
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
     called = name_column(cells)
@@ -162,7 +163,7 @@ def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: 
     """Return the rows sorted by time, or unchanged if a row has no time.
 
     Raises:
-        InputError: a run goes back in step and in time, as two runs of one name do.
+        InputError: a run goes back in step and in time, like two runs with the same name.
     """
     times = _checked(path, {"_timestamp": cells.get("_timestamp", [])}, "")["_timestamp"]
     if not times.size or not np.isfinite(times).all():

@@ -1,8 +1,8 @@
 """Guess rates of well-known tasks: one over the number of choices.
 
-A task is known by its whole name, as in lm-evaluation-harness, LLM Foundry and leaderboards, not by a prefix:
-mmlu_pro has ten choices and mmlu four, and mmlu_generative and boolq_cot have generated answers, which
-guessing hardly ever hits. The numbers of choices are from the tasks in lm-evaluation-harness.
+The whole name identifies a task, as in lm-evaluation-harness, LLM Foundry and leaderboards. A prefix does not: mmlu has
+four choices and mmlu_pro ten. Tasks such as mmlu_generative and boolq_cot have generated answers, which a guess hardly
+ever hits. The numbers of choices are from lm-evaluation-harness.
 
 A lookup ignores case, treats hyphens and blanks as underscores, and drops a metric that ranks choices (norm_hellaswag,
 "hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version (arc_easy_v2,
@@ -54,7 +54,7 @@ GUESS_RATES = {
     **{f"mmlu_pro_{subject}": 1 / 10 for subject in _MMLU_PRO},
     **dict.fromkeys(_GENERATED.split(), 0.0),
 }
-"""{task: guess rate}, 0 for generated answers."""
+"""{task: guess rate}; generated answers have rate 0."""
 
 _LEFT_ASIDE = (
     re.compile(r"^(acc_)?norm_|_acc(_norm)?(,none)?$"),
@@ -64,7 +64,7 @@ _LEFT_ASIDE = (
 
 
 def guess_rate(task: str, rates: dict[str, float] | None = None) -> float | None:
-    """Return the guess rate of a task from a table or from GUESS_RATES; None if neither has it."""
+    """Return the guess rate of a task from a table or from GUESS_RATES, or None."""
     if rates and task in rates:
         return rates[task]
     name, before = re.sub(r"[\s_-]+", "_", task.strip().casefold()), None

@@ -1,8 +1,8 @@
 """Units in the header of a column: "params (M)", "tokens in billions", "train PFLOPs", "tokens_B".
 
-A word, a power of ten and a capital are certain, and are applied if the resulting numbers are plausible. A small
-letter (`params_b`), 10e6, and T of tokens, which may be their symbol, are uncertain: they are applied, or not, if
-only one way gives plausible numbers. Everything else is an error. All of this is our choice.
+A word, a power of ten and a capital letter are certain units. They are applied if the resulting numbers are plausible.
+A small letter (`params_b`), 10e6, and T of tokens (perhaps a symbol) are uncertain units. They are applied, or ignored,
+if only one of the two gives plausible numbers. Everything else is an error. These rules are our choice.
 """
 
 import re
@@ -35,7 +35,7 @@ _NO_COUNT = (
 
 
 def apply_headers(table: Cells, columns: dict[str, str]) -> None:
-    """Multiply the numbers of columns by the units in their headers; sizes such as 20M have their own units.
+    """Multiply the numbers of columns by the units in their headers; sizes such as 20M have units in the cells.
 
     Args:
         table: the cells.
@@ -60,7 +60,7 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
 
 
 def _scale(where: str, name: str, header: str, largest: float) -> float:
-    """Return the factor for the numbers of a column, given the largest."""
+    """Return the factor for the numbers of a column, from the largest number."""
     size = SIZES[name]
     certain, uncertain = _units_in(header, size.units is FLOPS, size.units is TOKENS)
     scales = sorted(certain or {1.0} | uncertain)
@@ -80,7 +80,7 @@ def _is_no_count(header: str) -> bool:
 
 
 def _units_in(header: str, of_flops: bool, of_tokens: bool) -> tuple[set[float], set[float]]:
-    """Return the certain scales of a header, and the possible ones."""
+    """Return the certain scales and the possible scales of a header."""
     if of_flops and re.search(_PF_DAYS, header, re.IGNORECASE):
         return {8.64e19}, set()
     certain = {_WORDS[word.lower()] for word in re.findall(_WORD, header, re.IGNORECASE)}

@@ -5,8 +5,8 @@
     DOUBT     `check_rows`       rows of one name and id are evaluations of one run, unless each row seems to be
                                  a run, or the steps go back: then it is an error
 
-Rows with whole numbers as hyper_id are not checked: rows of one number are one run, in any order. All of this is our
-choice. Logs, in which every row is an evaluation, are in `exports.py` and `events.py`.
+Rows with whole numbers as hyper_id are not checked: rows with the same number are one run, in any order. These rules
+are our choice. Logs, where every row is an evaluation, are in `exports.py` and `events.py`.
 """
 
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ IDS = (
 """Columns with the id of a run in Weights & Biases, MLflow, Aim, Neptune, Comet and TensorBoard, in small letters."""
 
 STARTS = ("created", "createdat", "start_time", "start time", "sys/creation_time")
-"""Columns with the start time of a run, in the same order of programs."""
+"""Columns with the start time of a run, for the same programs."""
 
 ENDS = ("state", "status", "lifecycle_stage", "sys/state")
-"""Columns with the end state of a run, in the words of `_ENDED`; each row is then one run."""
+"""Columns with the end state of a run (values as in `_ENDED`); each row is then one run."""
 
 _ENDED = {
     "finished", "crashed", "failed", "killed", "running", "preempted", "preempting", "pending", "queued", "scheduled",
@@ -48,14 +48,14 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
     marks = {name: kinds[name.casefold()] for name in cells if name.casefold() in kinds and name not in apart}
     for name, kind in list(marks.items()):
         there = {cell.strip().casefold() for cell in cells[name]} - {each.casefold() for each in BLANK}
-        counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # an id that counts rows, not runs
+        counter = name.casefold() == "id" and all(cell.isdigit() for cell in there)  # this id counts rows, not runs
         if not there or counter or (kind == "end" and not there <= _ENDED):
             del marks[name]
     return dict(sorted(marks.items(), key=lambda item: ("id", "start", "end").index(item[1])))
 
 
 def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return keys of the rows, the column of the ids, and the ids; no key has several ids.
+    """Return a key for each row, such that no key has several ids, and the column and the values of the ids.
 
     Args:
         keys: [rows], names of the runs.
@@ -63,8 +63,8 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
         marks: result of `marks_of`.
 
     Returns:
-        The unchanged keys, "" and {} if each name has one id; else (key, id) for every row, the first column in which a
-        name has several ids, and {name: its ids} of such names.
+        The unchanged keys, "" and {} if each name has one id. Else (key, id) for every row, the first column in which a
+        name has several ids, and {name: ids} of such names.
     """
     for column in (name for name, kind in marks.items() if kind != "end"):
         ids: dict = {}
@@ -76,17 +76,17 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
 
 
 def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
-    """Raise InputError if rows of one key may be several runs, unless an id shows that they are one.
+    """Raise `InputError` if rows with the same key may be several runs, unless an id proves that they are one run.
 
     Args:
         table: the cells.
-        keys: [rows], the run of each.
+        keys: [rows], the run of each row.
         called: key -> name of the run in messages.
         marks: result of `marks_of`.
     """
     places: dict = {}
     for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):
-        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a repeated row is one evaluation
+        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a repeated row counts once
     several = {key: list(rows.values()) for key, rows in places.items() if len(rows) > 1}
     if not several or {"id", "start"} & set(marks.values()):
         return
@@ -105,12 +105,12 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
         )
     told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
     if any(len({cells[i] for i in rows_of_key}) > 1 for rows_of_key in several.values() for cells in told):
-        return  # `check_runs` reports these by row
+        return  # `check_runs` reports such rows
     _check_order(table, several, called, many=2 * len(several) > len(places))
 
 
 def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> None:
-    """Raise InputError if the ids may belong to evaluations: each row has its own, and the steps of runs rise."""
+    """Raise `InputError` if the ids may belong to evaluations: each row has another id, and the steps of runs rise."""
     if len(marks) > 1 or column.casefold() not in ("id", "hash") or len(set(keys)) < len(keys):
         return
     steps, places = table.number("step"), {}
@@ -124,7 +124,7 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
 
 
 def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    """Raise InputError if steps go back from row to row, unless all rows are sorted newest first."""
+    """Raise `InputError` if steps go back from row to row, unless all rows are sorted newest first."""
     steps, tokens = table.number("step"), table.number("tokens")
     steps = tokens if np.isnan(steps).all() else steps
     back, forth = [], False

@@ -10,19 +10,19 @@ RUN, STEP = "run", "step"
 
 
 class Log(NamedTuple):
-    """Metrics of runs, as they were logged."""
+    """Logged metrics of runs."""
 
     axis: str  # column that distinguishes the rows of a run: "step", or the panel's axis, such as tokens
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
-    settings: dict[str, dict[str, str]]  # {run: {name: cell}}, cells that describe a whole run
+    settings: dict[str, dict[str, str]]  # {run: {name: cell}}, settings of each run
     remarks: list[str]
 
 
 def put_together(paths: list, pieces: list[Log]) -> Log:
-    """Return the pieces of one log as one.
+    """Join the pieces of a log.
 
     Raises:
-        InputError: their axes differ, or two pieces give different values of a run's metric at one step.
+        InputError: the axes differ, or two pieces give different values of a run's metric at a step.
     """
     whole, by = Log(pieces[0].axis, {}, {}, []), {}
     for path, piece in zip(paths, pieces, strict=True):
@@ -44,17 +44,17 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
-    """Return the rows that a run did not abandon when it restarted from an earlier step, and the restarted runs.
+    """Return the rows that no restart abandons, and the restarted runs.
 
-    If the step of a row is below the step of an earlier row of its run, the earlier rows from that step on are dropped,
+    If the step of a row is below the step of an earlier row of its run, the earlier rows from this step on are dropped,
     as in TensorBoard's reader.
 
     Args:
         runs: [n] the run of each row, in logging order.
-        steps: [n].
+        steps: [n] the step of each row.
 
     Returns:
-        The rows in their order, and {run: (step of its last restart, number of dropped rows)}.
+        The indices of the rows in order, and {run: (step of its last restart, number of dropped rows)}.
     """
     branches: dict[str, list[int]] = {}
     restarts: dict[str, tuple[float, int]] = {}
@@ -70,7 +70,7 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
-    """Return a remark on restarted runs, as returned by `latest_branch`."""
+    """Return a remark on the restarted runs of `latest_branch`."""
     if not restarts:
         return []
     runs = in_short(
@@ -83,7 +83,7 @@ def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
 
 
 def as_cells(log: Log) -> dict[str, list[str]]:
-    """Return a log as {column: [rows]}, by run in the order of the log, each run sorted by its axis."""
+    """Return a log as {column: [rows]}: runs in the order of the log, and rows of a run in the order of the axis."""
     order = {run: i for i, run in enumerate(dict.fromkeys(run for run, _ in log.rows))}
     keys = sorted(log.rows, key=lambda key: (order[key[0]], float(key[1])))
     metrics = dict.fromkeys(metric for row in log.rows.values() for metric in row)

@@ -1,11 +1,11 @@
-"""Files of tables: comma-separated values or JSON lines, packed with gzip or not.
+"""Files of tables: comma-separated values or JSON lines, plain or packed with gzip.
 
-A table is read whole. A packed file may unpack to `UNPACKED` times its size, or to `SMALL` characters if that is more;
-`routelaws --limit` changes it. `.jsonl` and `.ndjson` are JSON lines, one object a row; every other name is CSV; `.gz`
-behind either is gzip. Text is UTF-8, with or without a byte order mark.
+A table is read whole. A packed file may unpack to `UNPACKED` times its size, or to `SMALL` characters if this is more;
+`routelaws --limit` changes the limit. Files `.jsonl` and `.ndjson` have JSON lines, an object for each row. Other files
+are CSV. The ending `.gz` means gzip. Text is UTF-8, with or without a byte order mark.
 
-pandas reads plain files (`table._plain_part`). It silently pads short rows and cuts long ones, so it cannot name
-the row, the column and the remedy of an error; this file reads tables with anything unusual.
+pandas reads plain files (`table._plain_part`). This file reads unusual tables, because pandas silently pads short rows
+and truncates long rows, and does not name the row and the column of an error.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from ..wording import plural
 from .schema import Problems, limit_of, shorten
 
 PIECE = 1 << 24
-"""Characters that are read at a time."""
+"""Number of characters to read at a time."""
 
 CHUNK = 1 << 16
-"""Rows read at a time: as text they need about twenty times the memory of their numbers."""
+"""Number of rows to read at a time; text needs about twenty times the memory of numbers."""
 
 UNPACKED, SMALL = 100, 1 << 26
-"""Allowed characters per byte of a packed file, and a minimum for any file; a changed limit `unpacked` replaces
-both. Packing reduces tables of numbers to a third or a tenth."""
+"""Allowed characters per byte of a packed file, and a minimum for any file; a user's limit `unpacked` replaces both.
+Packing reduces tables of numbers to a third or a tenth."""
 
 LIMITS = ("unpacked",)
 """Limits of files, in characters."""
@@ -46,7 +46,7 @@ class Text(NamedTuple):
     """The content of a table's file."""
 
     path: Path
-    names: list[str]  # columns; [] for JSON lines, in which every row has its own
+    names: list[str]  # columns; [] for JSON lines, because rows may have different columns
     rows: str  # whole lines, ended by \n
 
 
@@ -66,15 +66,15 @@ def read_text(path) -> Text:
     """Read a table.
 
     Raises:
-        InputError: the file cannot be read or unpacked, is empty, is not text, or is separated by something else than
-            commas; a column appears twice in its header.
+        InputError: the file cannot be read or unpacked, is empty, is not text, or has another separator than commas;
+            the header repeats a column.
     """
     path = Path(path)
     with _opened(path) as stream:
         text = "".join(_pieces(path, stream)).lstrip("\n")
         if not text.strip():
             raise InputError(f"{path}: is empty; needed: a CSV file with a header")
-        while "\n\n" in text and (is_json(path) or '"' not in text):  # inside quotes they belong to a cell
+        while "\n\n" in text and (is_json(path) or '"' not in text):  # blank lines inside quotes belong to a cell
             text = text.replace("\n\n", "\n")
         text += "" if text.endswith("\n") else "\n"
         if is_json(path):
@@ -103,10 +103,10 @@ def read_cells(path) -> Cells:
 
 
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
-    """Yield the cells of a table as text, some rows at a time, numbered from 1; blank lines are no rows.
+    """Yield the cells of a table as text, some rows at a time, numbered from 1; skip blank lines.
 
-    A row with too many or too few cells, a repeated header, and a row that is not a JSON object are problems
-    and are left out. Raises InputError for text that is not CSV.
+    A row with too many or too few cells, a repeated header, and a row that is not a JSON object are problems, and the
+    row is skipped. Raise `InputError` for text that is not CSV.
     """
     rows = _csv_rows(text, problems) if text.names else _json_rows(text, problems)
     while chunk := list(itertools.islice(rows, CHUNK)):
@@ -117,7 +117,7 @@ def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """Open a file as text; errors of reading in the body become InputErrors."""
+    """Open a file as text; raise `InputError` for reading errors of the body."""
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(opened(path))
@@ -139,7 +139,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
 
 
 def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the text of a file; InputError if it is not text, or unpacks to more than the limit."""
+    """Yield the text of a file; raise `InputError` if the file is not text, or exceeds the limit when unpacked."""
     most, read = math.inf, 0
     if path.suffix == ".gz":
         most = limit_of("unpacked", max(SMALL, UNPACKED * path.stat().st_size))
@@ -207,7 +207,7 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
 
 
 class _Object(list):
-    """The pairs of a JSON object as a list, so that repeated keys are detected."""
+    """The pairs of a JSON object as a list, for the detection of repeated keys."""
 
 
 def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:

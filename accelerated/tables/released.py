@@ -1,8 +1,8 @@
 """The released tables of Clark et al. 2022 and other papers, downloaded once and checked by SHA-256.
 
-This project contains no table: each is downloaded from its authors' repository, at a fixed commit, into the
-folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right
-content is used without a network. If a repository has many small files, the table is built from them.
+This project contains no such table. Each table is downloaded from its authors' repository, at a fixed commit, into the
+folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right content
+needs no network. Some tables are built from many small files of a repository.
 """
 
 import csv
@@ -55,7 +55,7 @@ def overtraining_runs(archive: Path) -> bytes:
 
 
 def downstream_tasks(archive: Path) -> bytes:
-    """Return the table of tasks from the same archive; a random baseline in percent becomes a share.
+    """Return the table of tasks from the same archive; random baselines in percent become shares.
 
     Raises:
         InputError: as `overtraining_runs`.
@@ -114,14 +114,14 @@ class _Archive:
 
 
 def _entry(path: str, row: dict, key: str):
-    """Return an entry of a row; InputError if it is missing."""
+    """Return an entry of a row; raise `InputError` if it is missing."""
     if row.get(key) is None:
         raise InputError(f"{path}: has no entry {key}")
     return row[key]
 
 
 def _text_of(result: dict) -> str:
-    """Return the name of a loss's text: the folder of its shards."""
+    """Return the name of the text of a loss: the folder of its shards."""
     return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
 
 
@@ -137,7 +137,7 @@ class Released(NamedTuple):
     """The source of a released table."""
 
     url: str  # URL of the file or of the archive with the table, at a fixed commit
-    sha256: str  # of the table
+    sha256: str  # digest of the table
     licence: str
     make: Callable[[Path], bytes] | None = None  # makes the table from the archive; None if the file is the table
 
@@ -178,8 +178,8 @@ def released_table(name: str = "curves.csv.gz") -> Path:
         The file, with the right SHA-256.
 
     Raises:
-        InputError: no such table; a file of that name has other content (it is not changed); or it
-            cannot be downloaded; the message gives source and target.
+        InputError: the table is unknown; a file of this name has other content (and stays unchanged); or the download
+            fails. The message gives source and target.
     """
     if name not in TABLES:
         raise InputError(f"released table {name!r} is not known; allowed: {', '.join(TABLES)}")
@@ -202,7 +202,7 @@ def data_folder() -> Path:
 
 
 def _check_content(path: Path, sha256: str) -> None:
-    """Raise InputError if a file has the wrong SHA-256."""
+    """Raise `InputError` if a file has the wrong SHA-256."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:

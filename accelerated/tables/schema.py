@@ -1,8 +1,8 @@
 """The schema of a results table: its columns, their ranges, and consistency between rows.
 
-A problem is named by its row (the first row below the header is 1) and its column. All problems are counted, so that
-a table can be corrected in one pass. `Problems` collects them; `check_runs` finds problems between cells: rows that
-contradict their router_type, and runs whose rows contradict each other.
+A problem has a row (the first row below the header is 1) and a column. `Problems` counts all problems, so that a user
+can correct a table in one pass. `check_runs` finds problems between cells: rows that contradict their router_type, and
+runs whose rows contradict each other.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ OWN_COLUMNS = (
     "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device",
     "commit",
 )  # fmt: skip
-"""The columns that our training adds after the released ones."""
+"""The columns that our training adds after the released columns."""
 
 TIME_COLUMNS = ("wall_seconds",)
 """Columns with times, which differ between equal runs."""
@@ -52,26 +52,26 @@ CONFIGURATION_COLUMNS = (
     "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
     "objective",
 )  # fmt: skip
-"""The configuration of a run, equal in all of its rows. (The columns of options are newer than
-some tables, whose runs may have been resumed.)"""
+"""The configuration of a run, equal in all rows. Columns of options are missing, because some tables of resumed
+runs are older than these columns."""
 
 TEXT_COLUMNS = (
     "router_type", "model_size_label", "objective", "model_options", "routing_options", "schedule", "trunk", "device",
     "commit",
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
-"""Text columns with the names of runs in users' tables; messages show the first that exists."""
+"""Text columns with the names of runs in users' tables; messages show the first existing column."""
 
 OBJECTIVES = ("causal", "masked")
-"""As `configuration.OBJECTIVES`, repeated so that tables can be read without JAX."""
+"""The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""
 DENSE = "Dense"
 BLANK = ("", "nan", "NaN", "NA", "null", "None")
 """The texts of blank cells."""
 
 SHOWN = 20
-"""Largest number of listed problems; the others are counted."""
+"""Largest number of listed problems; further problems are only counted."""
 
-_WHOLE_LIMIT = 2.0**53  # above this, float64 cannot distinguish whole numbers, and two runs could become one
+_WHOLE_LIMIT = 2.0**53  # float64 cannot distinguish larger whole numbers, so two runs could become one
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE | re.ASCII)
 
 
@@ -79,7 +79,7 @@ _CHANGED: dict[str, float] = {}
 
 
 def limit_of(name: str, default: float) -> float:
-    """Return the limit of this name: a column of a results table, or one of `reading.LIMITS`."""
+    """Return the limit with a name: a column of a results table, or one of `reading.LIMITS`."""
     return _CHANGED.get(name, default)
 
 
@@ -98,13 +98,13 @@ def limited(limits: dict[str, float]) -> Iterator[None]:
 class Range(NamedTuple):
     """The allowed numbers of a column."""
 
-    needed: str  # in words
+    needed: str  # as text
     low: float
-    above: bool = False  # `low` itself is out
+    above: bool = False  # whether the range excludes `low`
     high: float = math.inf
     whole: bool = False
-    infinite: bool = False  # infinity is in
-    limit: float = math.inf  # larger numbers are probably slips; see `limit_of`
+    infinite: bool = False  # whether the range includes infinity
+    limit: float = math.inf  # larger numbers are probably errors; see `limit_of`
 
 
 def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range:
@@ -133,7 +133,7 @@ RANGES = {
     **dict.fromkeys(("total_parameter_count", "dense_parameter_count"), _count(MOST_PARAMETERS, whole=False)),
     "flops_per_step": _count(MOST_FLOPS, whole=False),
     "granularity": Range("a number above 1e-6", 1e-6, above=True, limit=2**20),
-    "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite: nothing was dropped
+    "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite if no token is dropped
     **dict.fromkeys(("tokens", "initial_tokens"), _from_0(MOST_TOKENS)),
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),
     "learning_rate": _from_0(1e6),
@@ -141,7 +141,7 @@ RANGES = {
     "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
-    "router_information": Range("a number of bits", -20, high=20),  # minus a baseline, so it may be negative
+    "router_information": Range("a number of bits", -20, high=20),  # may be negative, because a baseline is subtracted
     "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
     "standard_error": _from_0(1e9),  # error of loss_validation over documents, nats per token
@@ -162,7 +162,7 @@ def with_numbers(frame):
     """Return a table with unknown columns converted to float64 if every cell is a number.
 
     Blank cells do not count, and names of runs stay text. A column with numbers of 2^53 or more stays text, because
-    float64 cannot distinguish them.
+    float64 cannot distinguish such numbers.
     """
     known, columns = (*TABLE_COLUMNS, *NAME_COLUMNS), {}
     for name in (name for name in frame.columns if name not in known and not range_of(name)):
@@ -179,7 +179,7 @@ def with_numbers(frame):
 
 
 def run_names(frame) -> dict[int, str]:
-    """Return the names of the runs of a table, by hyper_id; {} if no column of NAME_COLUMNS has any."""
+    """Return the names of the runs of a table, by hyper_id; {} without names in the columns of NAME_COLUMNS."""
     column = next((name for name in NAME_COLUMNS if name in frame), None)
     if column is None:
         return {}
@@ -193,7 +193,7 @@ def called(run: int, name: str | None = "") -> str:
 
 
 class Problems:
-    """The problems of one table: the first ones listed, all of them counted."""
+    """The problems of a table: a list of the first problems, and the number of all problems."""
 
     def __init__(self, where):
         """Take the beginning of the message, such as the path of the file."""
@@ -213,7 +213,7 @@ class Problems:
         at = np.flatnonzero(mask)
         for i in at[:SHOWN]:
             self.add(int(rows[i]), column, text(i), needed)
-        self.count += len(at[SHOWN:])  # these are never among the first
+        self.count += len(at[SHOWN:])  # later problems are never listed
 
     def lines(self) -> list[str]:
         """Return the listed problems, by row."""
@@ -223,7 +223,7 @@ class Problems:
         return sorted(self._listed, key=lambda entry: entry[0])[:SHOWN]
 
     def raise_if_any(self) -> None:
-        """Raise InputError with all problems: one line for one problem, or a first line and a list."""
+        """Raise `InputError` with all problems: one line for one problem, or a first line and a list."""
         if self.count == 1:
             raise InputError(f"{self.where}: {self.lines()[0]}")
         if self.count:
@@ -239,10 +239,10 @@ def shorten(value: str) -> str:
 
 
 def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers in text cells, and where a cell is not a number; a blank is NaN and not a problem.
+    """Return the numbers in text cells, and the mask of cells that are not numbers; a blank cell is NaN.
 
-    Numbers have ASCII digits, a decimal point, an exponent, or are infinity. Each becomes the
-    nearest float64. Other forms that Python's float() accepts (1_000, digits of other scripts) are errors.
+    Numbers have ASCII digits, a decimal point, an exponent, or are infinity. Each becomes the nearest float64. Other
+    forms that Python's float() accepts (1_000, digits of other scripts) are errors.
 
     Args:
         cells: [n] text.
@@ -265,7 +265,7 @@ def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple
 
 
 def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
-    """Return where numbers are out of their column's range: [(mask [n], the range)], each cell at most once.
+    """Return the masks of numbers out of range: [(mask [n], the range)]; each cell is in at most one mask.
 
     Args:
         name: a column with a range.
@@ -293,13 +293,13 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
 
 
 def check_runs(frame, rows: np.ndarray, problems: Problems):
-    """Check consistency between rows, and return the mask [n] of rows that only repeat an earlier one.
+    """Check the consistency of rows, and return the mask [n] of rows that repeat an earlier row.
 
     * The columns of CONFIGURATION_COLUMNS are constant within a hyper_id; otherwise two runs share a number.
-    * Two rows with the same hyper_id and step are one evaluation: if they are equal in every cell, the later row is a
+    * Two rows with the same hyper_id and step are one evaluation. If all cells are equal, the later row is a
       repetition, otherwise a contradiction.
-    * Dense has one expert, because a law reads a dense run as E = 1. A routed run uses at most all of its experts,
-      has a share of routed blocks above 0 and no flop_increase, which is for wider dense models.
+    * Dense has one expert, because a law reads a dense run as E = 1. A routed run has k at most E, a share of routed
+      blocks above 0, and no flop_increase (an option of dense models).
     * P counts all parameters and N a part of them, so P is at least N.
 
     Args:
@@ -321,7 +321,7 @@ def groups_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     group, unique = pandas.factorize(keys)
     first = np.empty(len(unique), dtype=np.int64)
-    first[group[::-1]] = np.arange(len(group))[::-1]  # the last one written is the first one there
+    first[group[::-1]] = np.arange(len(group))[::-1]  # in reverse order, the last assignment is the first position
     return group, first
 
 
@@ -364,10 +364,10 @@ def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
 
 
 def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Problems) -> None:
-    """Name, for each run in which a column changes, the first row that differs from the run's first."""
+    """Add a problem for each run in which a column changes: the first row that differs from the run's first row."""
     import pandas
 
-    values = pandas.factorize(frame[name])[0]  # blank becomes -1, so blanks are equal
+    values = pandas.factorize(frame[name])[0]  # blanks become -1, so they are equal
     differs = np.flatnonzero(values != values[first][run])
     _, earliest = np.unique(run[differs], return_index=True)
     for at in differs[earliest]:
@@ -377,7 +377,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
-    """Return the mask of rows that equal an earlier one in every cell; add problems for rows that contradict one."""
+    """Return the mask of rows that repeat an earlier row; add problems for rows that contradict an earlier row."""
     import pandas
 
     keys = ["hyper_id", "step"]

@@ -1,8 +1,8 @@
-"""Select the rows of a results table for a law, by router, with reasons for left-out runs.
+"""Select the rows of a results table for a law, by router, with reasons for excluded runs.
 
 1. CHOOSE    `_chosen`       the evaluations that match the user's condition or the preset clark
-2. LAST      `last_evaluations`  the last of them for each run
-3. LEAVE     `_reasons`      runs that the law cannot describe, each with the first reason
+2. LAST      `last_evaluations`  the last matching evaluation of each run
+3. EXCLUDE   `_reasons`      runs that the law cannot describe, each with the first reason
 4. ROUTERS   `_rows_of`      the remaining runs of each router, with the dense runs as E = 1
 """
 
@@ -23,9 +23,9 @@ class RouterRows(NamedTuple):
     """The rows of one router, with the dense runs added as E = 1."""
 
     router: str
-    frame: "pandas.DataFrame"  # noqa: F821  # the last evaluation of each run that is used
-    left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id; with "run", its name, if any
-    cut: dict[int, int] = {}  # {hyper_id: its last step in the table} of runs that are taken at an earlier one
+    frame: "pandas.DataFrame"  # noqa: F821  # the last evaluation of each used run
+    left_out: list[dict]  # [{"hyper_id": int, "reason": str}], by hyper_id; also "run" if the run has a name
+    cut: dict[int, int] = {}  # {hyper_id: last step in the table} of runs that are used at an earlier step
 
 
 def of_router(selections: list[RouterRows], router: str | None) -> list[RouterRows]:
@@ -51,44 +51,43 @@ def select_rows(
     A law needs models that differ only in N and E. Each value of `rows` keeps:
 
     * "clark": the rows of the paper's laws: routing_frequency 0.5, k 1, seed 42.
-    * None: every seed; k 1; routed runs with the most common routing_frequency (the larger one
-      of a tie) and the most common granularity (the smaller one). Other runs are listed as left out. A column
-      that the table lacks is not checked.
-    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`); it
-      applies before the last evaluation is taken, and nothing else is dropped.
+    * None: every seed; k 1; routed runs with the most common routing_frequency (a tie gives the larger) and the most
+      common granularity (a tie gives the smaller). Other runs are listed as excluded. A missing column is not checked.
+    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). It
+      applies before the last evaluation is taken. Other rows stay.
 
-    Losses of the causal and the masked objective are never mixed, unless a condition names that column: the more common
-    objective is kept (causal for a tie or a blank column).
+    Losses of the causal and the masked objective are not mixed: the more common objective is kept (causal for a tie or
+    a blank column). A condition that names this column overrides this rule.
 
-    Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is wider
-    than its N implies and is not used. A run whose last evaluation has no loss is left out: an earlier one would be a
-    model with less training.
+    Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is
+    excluded, because it is wider than its N implies. A run whose last evaluation has no loss is excluded, because an
+    earlier evaluation has less training.
 
     What `axes` changes:
 
-    * "compute", for a law in FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is kept; a run
-      without flops_per_step or total_parameter_count is left out.
+    * "compute", for a law in FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is kept. A run
+      without flops_per_step or total_parameter_count is excluded.
     * "every", for a law whose columns cover these differences: every k, routing_frequency and granularity is
       kept.
     * "one E", for a law with a fixed number of experts: as "every", but only runs with the most common num_experts of
-      their router (the larger one of a tie). Other runs and dense runs are left out unless a condition names
+      their router (a tie gives the larger). Other runs and dense runs are excluded unless a condition names
       num_experts.
-    * "one kind", for a law in compute alone: as "every", but dense runs form their own entry and are not added to the
+    * "one kind", for a law in compute alone: as "every", but dense runs form a separate entry and are not added to
       routers.
-    * "dense", for a law of dense models: one entry, Dense, with the dense runs.
+    * "dense", for a law of dense models: a single entry, Dense, with the dense runs.
 
     Args:
         frame: result of `read_table`.
-        rows: see above.
-        loss_column: which loss is fitted.
+        rows: choice of rows, see above.
+        loss_column: column of the fitted loss.
         axes: the variables of the law, see above.
 
     Returns:
-        One entry for each router_type, sorted by name; none for Dense unless `axes` says so.
+        An entry for each router_type, sorted by name; Dense has an entry only for "one kind" and "dense".
 
     Raises:
-        InputError: the loss column is missing; a column that "clark" needs is missing; the condition is invalid;
-            no run is left that the law can use.
+        InputError: the loss column or a column of "clark" is missing, the condition is invalid, or no run remains for
+            the law.
     """
     if loss_column not in frame:
         present = ", ".join(name for name in frame.columns if name.startswith("loss_"))
@@ -104,7 +103,7 @@ def select_rows(
 
 
 def _routers(last, axes: Axes) -> list[str]:
-    """Return the routers for a law of these axes; raises InputError as `select_rows`."""
+    """Return the routers for a law of these axes; raise `InputError` like `select_rows`."""
     there = sorted(set(last["router_type"]))
     if axes == "dense" and DENSE not in there:
         raise InputError(
@@ -123,7 +122,7 @@ def _routers(last, axes: Axes) -> list[str]:
 
 
 def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> RouterRows:
-    """Return the runs of one router, with the dense runs unless `apart`, and the left-out runs with reasons."""
+    """Return the runs of a router, with the dense runs unless `apart`, and the excluded runs with reasons."""
     router_rows = last["router_type"].isin([router] if apart else [router, DENSE])
     left_out = [
         {"hyper_id": int(run), "reason": reason} | ({"run": names[run]} if run in names else {})
@@ -139,7 +138,7 @@ def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> Rout
 def none_chosen(frame, rows: str) -> str:
     """Return the error for a choice without rows, with the values of its text columns.
 
-    For clark it lists the condition, and the values of all three columns.
+    For clark, the error has the condition and the values of all three columns.
     """
     message, names = f"rows {rows!r}", sorted(names_in(rows))
     if rows == "clark":
@@ -154,9 +153,9 @@ def none_chosen(frame, rows: str) -> str:
 
 
 def last_evaluations(frame, chosen: np.ndarray | None = None):
-    """Return the last evaluation of every run among the chosen rows, or among all, by hyper_id.
+    """Return the last evaluation of every run among the chosen rows, or among all rows, by hyper_id.
 
-    If two rows have the same step, the later one in the frame is used.
+    The later of two rows with the same step counts.
     """
     at = np.arange(len(frame)) if chosen is None else np.flatnonzero(chosen)
     run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]
@@ -166,7 +165,7 @@ def last_evaluations(frame, chosen: np.ndarray | None = None):
 
 
 def _chosen(frame, rows: str | None) -> np.ndarray:
-    """Return the mask of the evaluations that match `rows`; None matches all here (see `_reasons`)."""
+    """Return the mask of the evaluations that match `rows`; None matches all evaluations (see `_reasons`)."""
     if rows is None:
         return np.ones(len(frame), dtype=bool)
     if rows == "clark":
@@ -178,7 +177,7 @@ def _chosen(frame, rows: str | None) -> np.ndarray:
 
 
 def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
-    """Return the first reason why each run is left out; "" if it is used."""
+    """Return the first reason for the exclusion of each run; "" for a used run."""
     import pandas
 
     named = set() if rows is None else names_in(rows)
@@ -200,7 +199,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 
 
 def _commonest(values, of_a_tie):
-    """Return the most frequent value of a column; `of_a_tie` picks among ties; None for an empty column."""
+    """Return the most frequent value of a column (`of_a_tie` selects from ties); None for an empty column."""
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
 
@@ -240,7 +239,7 @@ def _of_other_experts(last, dense) -> list[tuple]:
 
 
 def _of_uncommon_kind(last, dense) -> list[tuple]:
-    """Return the runs that differ from most in k, routing frequency or granularity, as [(where, reason)]."""
+    """Return the runs with an uncommon k, routing frequency or granularity, as [(where, reason)]."""
     dropped = []
     if "k" in last:
         dropped.append((last["k"].fillna(1) != 1, "k is not 1"))

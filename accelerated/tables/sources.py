@@ -16,16 +16,16 @@ from .table import SOURCE, named
 
 
 class Source(NamedTuple):
-    """One unit of conversion: a table, or all pieces of a log."""
+    """An input of the conversion: a table, or all pieces of a log."""
 
-    name: str  # its name in messages
+    name: str  # the name in messages
     cells: dict[str, list[str]]
     at: list[str] | None  # for a log: the name of each row in messages
     remarks: list[str]
 
 
 def sources_of(paths: list) -> list[Source]:
-    """Return the units of conversion in the given order; all pieces of a log form one unit."""
+    """Return the inputs of the conversion in the given order; all pieces of a log form one input."""
     if not paths:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -61,11 +61,11 @@ def _unfinished(cells) -> list[str]:
 
 
 def with_loss(source: Source, columns: dict[str, str]) -> Source:
-    """Return the rows of a log with a logged loss (also NaN); a table unchanged."""
+    """Return the rows of a log with a logged loss (NaN counts); return a table unchanged."""
     loss_columns = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in (*loss_columns, *RELEASED_COLUMNS) if name in source.cells]
     losses = [name for name in losses if name in loss_columns or name.startswith("loss_")]
-    if source.at is None or (loss_columns and not losses):  # the error then names the missing column
+    if source.at is None or (loss_columns and not losses):  # a later error names the missing column
         return source
     if not losses:
         metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))
@@ -82,7 +82,7 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
 def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:
     """Return sources with the columns of `config` joined to the rows of each run.
 
-    Sources that share no run with it are unchanged.
+    Sources without a run of `config` stay unchanged.
     """
     if config is None:
         return sources
@@ -120,7 +120,7 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
 
 
 def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
-    """Raise InputError for a requested column that no source has."""
+    """Raise `InputError` for a requested column that no source has."""
     there = list(dict.fromkeys(name for source in sources for name in source.cells))
     names = in_short(source.name for source in sources)
     for name in keep:

@@ -1,7 +1,7 @@
 """Read and check one or several results tables. `selection.py` chooses the rows of a law.
 
-One row is one evaluation of one training run. The released table of Clark et al. 2022 has the 22 columns of
-RELEASED_COLUMNS; our training writes those and then OWN_COLUMNS, so that both can be concatenated. A
+A row is an evaluation of a training run. The released table of Clark et al. 2022 has the 22 columns of
+RELEASED_COLUMNS. Our training writes these columns and then OWN_COLUMNS, so that both tables can be concatenated. A
 user's table needs only NEEDED_COLUMNS and a loss column.
 """
 
@@ -47,24 +47,23 @@ def read_table(path):
     """Read a results table and check every value in it.
 
     Args:
-        path: the file: CSV, or JSON lines if it is named `.jsonl`; packed with gzip if it is named `.gz` besides.
-            Ten million rows of ten columns take 4 GB of memory.
+        path: a CSV file, or a file of JSON lines (`.jsonl`), perhaps packed with gzip (`.gz`). Ten million rows of ten
+            columns take 4 GB of memory.
 
     Returns:
-        A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Columns that
-        the schema does not know are numbers if every cell is one, else text. `attrs["remarks"]` lists
-        the left-out rows.
+        A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Unknown
+        columns are numbers if every cell is a number, else text. `attrs["remarks"]` lists the dropped rows.
 
     Raises:
-        InputError: the file is missing, a folder, or not a table; a needed column is missing; values are wrong, out
-            of range or contradict each other. Each is named by its data row (the first one is 1) and column: one line
-            for one problem; a first line with their number, and the first 20 below it, for more.
+        InputError: the file is missing, a folder, or not a table; a needed column is missing; values are wrong, out of
+            range or contradict each other. The message gives the data row (from 1) and the column of each problem. For
+            several problems, the first line has their number, and the first 20 follow.
     """
     return _read(path)
 
 
 def _read(path, *, careful: bool = False):
-    """Read a table; with `careful`, cell by cell, with the same result."""
+    """Read a table; `careful` reads cell by cell, with the same result."""
     text, problems = read_text(path), Problems(path)
     if text.names:
         _check_columns(path, text.names)
@@ -81,10 +80,10 @@ def _read(path, *, careful: bool = False):
 
 
 def _checked(path, parts: list[_Part], problems: Problems):
-    """Return the parts of a table as one frame, without rows that repeat earlier ones.
+    """Return the parts of a table as a frame, without repeated rows.
 
     Raises:
-        InputError: there are no rows, values were wrong, or runs contradict each other.
+        InputError: there are no rows, values are wrong, or runs contradict each other.
     """
     rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
     if not len(rows):
@@ -107,7 +106,7 @@ CONVERTED = "; routelaws convert makes such a table of your own log"
 
 
 def _check_columns(path, names) -> None:
-    """Raise InputError if a column that every table needs is missing."""
+    """Raise `InputError` if a column that every table needs is missing."""
     missing = [name for name in NEEDED_COLUMNS if name not in names]
     if missing:
         subject = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
@@ -117,7 +116,7 @@ def _check_columns(path, names) -> None:
 
 
 def _plain_part(text: Text) -> _Part | None:
-    """Return the rows and columns of a table by pandas' parser; None if the careful reader must check it."""
+    """Return the rows and columns of a table by pandas' parser; None if the careful reader must check the table."""
     data = text.rows.encode()
     if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
@@ -140,11 +139,11 @@ def _plain_part(text: Text) -> _Part | None:
 
 
 def _parsed(data: bytes, names: list[str], numbers: list[str]):
-    """Return lines of CSV as read by pandas' parser; ValueError for an invalid number."""
+    """Return lines of CSV as read by pandas' parser; raise `ValueError` for an invalid number."""
     import pandas
 
     recent = tuple(map(int, pandas.__version__.split(".")[:2])) >= (3, 1)
-    exact = {} if recent else {"float_precision": "round_trip"}  # later ones always give the nearest float64
+    exact = {} if recent else {"float_precision": "round_trip"}  # later versions always give the nearest float64
     return pandas.read_csv(
         io.BytesIO(data),
         header=None,
@@ -168,7 +167,7 @@ def _even(data: np.ndarray, width: int) -> bool:
 
 
 def _careful_part(cells: Cells, problems: Problems) -> _Part:
-    """Return the rows and columns of cells without wrong rows; every problem is recorded."""
+    """Return the rows and columns of cells without wrong rows; record every problem."""
     import pandas
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
@@ -212,7 +211,7 @@ def _joined(parts: list[_Part]):
 
 
 def _repeats(rows: np.ndarray) -> str:
-    """Return the remark on rows that were left out because they repeat an earlier one."""
+    """Return the remark on dropped rows that repeat earlier rows."""
     listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     if len(rows) == 1:
         return f"left out: row {listed}, which repeats an earlier row cell by cell"
@@ -224,10 +223,10 @@ SOURCE = "source"
 
 
 def table_path(path) -> Path:
-    """Return the table of a path: the file itself, or `results.csv` of a folder.
+    """Return the table of a path: the file, or `results.csv` of a folder.
 
     Raises:
-        InputError: a folder without one.
+        InputError: the folder has no results.csv.
     """
     path = Path(path)
     if not path.is_dir():
@@ -238,14 +237,14 @@ def table_path(path) -> Path:
 
 
 def read_tables(paths):
-    """Read one table, or several as one.
+    """Read one table, or several tables as one.
 
     Args:
-        paths: a file or folder, or several; a folder stands for its `results.csv`.
+        paths: a file or folder, or several; a folder means its `results.csv`.
 
     Returns:
-        As `read_table`. Several tables get new hyper_ids in turn, and the column `source` holds the path
-        as given. A column that a table lacks is blank in its rows.
+        As `read_table`. Several tables get new hyper_ids, and the column `source` has the given path. A missing column
+        of a table is blank in its rows.
 
     Raises:
         InputError: as `read_table`; a path is given twice.
@@ -259,16 +258,16 @@ def read_tables(paths):
 
 
 def named(paths) -> str:
-    """Return the paths of tables for a message, the first of many."""
+    """Return the paths of tables for a message; of many paths, the first."""
     return in_short(listed(paths))
 
 
 @contextlib.contextmanager
 def naming(paths) -> Iterator[None]:
-    """Turn errors of the body into InputErrors with the paths of the tables before each line.
+    """Raise `InputError` for errors of the body, with the paths of the tables before each line.
 
     Raises:
-        InputError: for any ValueError of the body.
+        InputError: the body raises a ValueError.
     """
     try:
         yield

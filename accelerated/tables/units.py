@@ -1,4 +1,4 @@
-"""Amounts as people write them: 370M parameters, 1.5T tokens, 1e21 FLOPs, 80GB, 24GiB, bf16.
+"""Amounts with units: 370M parameters, 1.5T tokens, 1e21 FLOPs, 80GB, 24GiB, bf16.
 
     parameters  370000000, 3.7e8, 370M, 370m, "370M parameters"; K M B T, or k m b t, are thousands, millions, billions,
     and tokens  trillions (1e3, 1e6, 1e9, 1e12), as in the names of models: pythia-70m, llama-7b
@@ -6,8 +6,8 @@
     bytes       kB MB GB TB PB are powers of 1000, KiB MiB GiB TiB PiB powers of 1024; a unit is required
     numbers     fp32 4 bytes, bf16 and fp16 2, fp8 and int8 1, int4 half a byte; or a number of bytes
 
-A number is ASCII digits with a decimal point and an exponent. A comma, an underscore, a sign, infinity and numbers
-outside the limits below are errors, with one line that gives the allowed forms. Results are the float64 nearest to the
+A number has ASCII digits, a decimal point and an exponent. A comma, an underscore, a sign, infinity and numbers outside
+the limits below are errors. The message is a line with the allowed forms. Results are the float64 nearest to the
 decimal number: 4.6M is 4600000.
 """
 
@@ -49,14 +49,14 @@ MOST_PARAMETERS = 1e18
 MOST_TOKENS = 1e18
 MOST_FLOPS = 1e35
 MOST_BYTES = 1e18
-"""Larger numbers are probably slips, so they are errors."""
+"""Largest allowed amounts; larger numbers are probably errors."""
 
 
 class Size(NamedTuple):
     """The units of a column of sizes, and the plausible range of its largest number."""
 
     units: dict[str, float]
-    most: float  # larger numbers count as slips
+    most: float  # larger numbers count as errors
     low: float  # a toy model
     high: float  # about ten times the largest models
     example: str
@@ -103,29 +103,29 @@ def written_out(value: float) -> str:
 
 
 def flops_of(text: str, flag: str = "--flops") -> float:
-    """Return a number of FLOPs; InputError unless it is from 1 to `MOST_FLOPS`."""
+    """Return a number of FLOPs; raise `InputError` unless the number is from 1 to `MOST_FLOPS`."""
     return _amount(text, flag, FLOPS, "FLOPs, such as 1e21 or 3ZFLOPs", 1.0, MOST_FLOPS)
 
 
 def bytes_of(text: str, flag: str = "--memory") -> float:
-    """Return a number of bytes; InputError unless it has a unit and is from 1 B to `MOST_BYTES`."""
+    """Return a number of bytes; raise `InputError` unless the text has a unit and a number from 1 B to `MOST_BYTES`."""
     if _AMOUNT.fullmatch(text.strip()) and not _AMOUNT.fullmatch(text.strip())[3]:
         raise InputError(f"{flag} {text}: the unit is missing; needed: memory, such as 80GB or 24GiB")
     return _amount(text, flag, BYTES, "memory, such as 80GB or 24GiB", 1.0, MOST_BYTES)
 
 
 def parameters_of(text: str, flag: str = "--n") -> float:
-    """Return a number of parameters; InputError unless it is from 1 to `MOST_PARAMETERS`."""
+    """Return a number of parameters; raise `InputError` unless the number is from 1 to `MOST_PARAMETERS`."""
     return _amount(text, flag, PARAMETERS, "parameters, such as 1e9, 370M or 4.6B", 1.0, MOST_PARAMETERS)
 
 
 def tokens_of(text: str, flag: str, least: float = 1.0) -> float:
-    """Return a number of tokens; InputError unless it is from `least` to `MOST_TOKENS`."""
+    """Return a number of tokens; raise `InputError` unless the number is from `least` to `MOST_TOKENS`."""
     return _amount(text, flag, TOKENS, "tokens, such as 2e10, 300B or 1.5T", least, MOST_TOKENS)
 
 
 def number_bytes_of(text: str, flag: str = "--dtype") -> float:
-    """Return the bytes of one number, from the name of its type or a number of bytes up to 8."""
+    """Return the bytes of a number, from the name of a type or a number of bytes up to 8."""
     if text in NUMBERS:
         return NUMBERS[text]
     needed = f"a type of numbers ({', '.join(NUMBERS)}), or bytes per number, such as 2"
@@ -133,7 +133,7 @@ def number_bytes_of(text: str, flag: str = "--dtype") -> float:
 
 
 def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: float, high: float) -> float:
-    """Return a number times its unit; InputError unless it is between two limits."""
+    """Return a number times its unit; raise `InputError` unless the result is between two limits."""
     try:
         value = amount(text, units)
     except ValueError as error:

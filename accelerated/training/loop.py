@@ -299,7 +299,7 @@ class Run:
         return record.texts if record else {}
 
     def _check_replay(self, recorded: dict[str, str]) -> None:
-        """Add the digest of the stored routing to the digests of the texts; InputError if it has changed."""
+        """Add the digest of the stored routing to the digests of the texts; raise `InputError` if it has changed."""
         before, now = recorded.get("routing", self.replay.digest), self.replay.digest
         if before != now:
             raise InputError(f"routing {self.config.routing}: its digest is {now}, and was {before}; put it back")

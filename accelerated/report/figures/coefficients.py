@@ -17,7 +17,7 @@ from .style import (
 )
 
 FAR = 1e3
-"""An interval's end within this multiple of the largest value is on the axis."""
+"""The axis includes ends of intervals within this multiple of the largest value."""
 
 
 def slopes_figure(results: dict, runs: list[Run]):
@@ -52,8 +52,8 @@ def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
     """Draw the measured slopes of a router with intervals, and a line through the slopes of its law at the same E.
 
     Args:
-        panel: to draw in.
-        law: one of results["laws"].
+        panel: the panel to draw in.
+        law: an entry of results["laws"].
         shift: offset of the router's marks, in decades of N.
         colour: colour of the router.
     """
@@ -158,7 +158,7 @@ def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float
 
 
 def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float], colour: str) -> None:
-    """Draw one interval; an end beyond the axis runs to its edge with an arrow, an infinite value is not drawn."""
+    """Draw an interval; an arrow at the edge marks an end beyond the axis. Infinite values are not drawn."""
     interval = constants(law)[name]
     low, high = max(interval["low"], ends[0]), min(interval["high"], ends[1])
     panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
@@ -179,7 +179,7 @@ def _printed(law: dict, name: str) -> float:
 
 
 def _whiskers(panel, at: np.ndarray, entries: list[dict], key: str, colour) -> None:
-    """Draw intervals as bars; an end that is None or infinite is not drawn."""
+    """Draw intervals as bars, without ends that are None or infinite."""
     for x, entry in zip(at, entries, strict=True):
         low, high = (
             entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end] for end in ("low", "high")

@@ -1,7 +1,6 @@
 """All figures of a report, drawn only from the numbers, as PNG and SVG.
 
-They are drawn with matplotlib's object interface and with settings that hold only while a figure is drawn, so that
-importing this changes no backend or style.
+They use matplotlib's object interface and temporary settings, so importing this file changes no backend or style.
 """
 
 from pathlib import Path
@@ -22,7 +21,7 @@ from .runs import (
 from .style import save_figure, styled
 from .training import load_figure, training_figure
 
-if TYPE_CHECKING:  # reports of a table must not import the trainer
+if TYPE_CHECKING:  # reports of tables must not import the training code
     from ...results.sweeps.folder import Sweep
 
 FIGURES = {
@@ -41,13 +40,12 @@ OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 def draw_all(
     folder: Path, results: dict, runs: list[Run], sweep: "Sweep | None" = None, found: dict | None = None, tell=None
 ) -> list[str]:
-    """Draw every figure that the results have data for.
+    """Draw every figure for which the results have data.
 
     Args:
-        folder: for NAME.png and NAME.svg; made if missing. Figures of an earlier report for which these results
-            have no data are removed.
+        folder: folder of NAME.png and NAME.svg; made if missing. Old figures without data in these results are removed.
         results: result of `reproduction.gather`.
-        runs: the trusted ones.
+        runs: trusted runs.
         sweep, found: results of `read_sweep` and `sweep_findings.find`; None for a table.
         tell: called with a progress line; None for no progress lines.
 

@@ -1,4 +1,4 @@
-"""Figures of the laws in N and E, as the paper's Figure 1: loss against E, level curves, effective size."""
+"""Figures of the laws in N and E, like Figure 1 of the paper: loss against E, level curves, effective size."""
 
 import numpy as np
 
@@ -56,13 +56,13 @@ def loss_figure(results: dict, runs: list[Run]):
 
 
 def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
-    """Draw the runs of one size, and the law or else a line through their means; return the end of the line.
+    """Draw the runs of one size, and the law (or else a line through the means); return the end of the line.
 
     Args:
         panel: to draw in.
         law: one of results["laws"].
         size: N.
-        losses: {E: the losses of the seeds}, by rising E.
+        losses: {E: losses of the seeds}, sorted by E.
         most: the last E of the law's line.
         shade: shade of the line, and of the points of routed runs.
     """
@@ -81,7 +81,7 @@ def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most
 
 
 def _seeds(panel, experts: int, losses: list[float]) -> None:
-    """Draw single seeds as dashes wider than the point, so that they are visible if seeds hardly differ."""
+    """Draw single seeds as dashes, wider than the point of the mean."""
     if len(losses) > 1:
         panel.plot([experts] * len(losses), losses, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
 
@@ -145,7 +145,7 @@ def effective_figure(results: dict, runs: list[Run]):
 
 
 def _worth_showing(law: dict, runs: list[Run]) -> bool:
-    """Return whether dense models of equal loss are within `REACH` of the trained ones."""
+    """Return whether dense models of equal loss are within `REACH` of the trained models."""
     if not law["curve"]["size"] < 0:
         return False
     at = list(points_of(runs, law["router"]))
@@ -154,7 +154,7 @@ def _worth_showing(law: dict, runs: list[Run]) -> bool:
 
 
 def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
-    """Draw the losses of one router against effective parameters; return these.
+    """Draw the losses of a router against effective parameters; return the effective parameters.
 
     Args:
         panel: to draw in.
@@ -187,7 +187,7 @@ def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
 
 
 def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """Return the sizes [n] of the dense models to which the law gives the losses of (N, E), [n] each."""
+    """Return the dense sizes [n] with the losses of (N, E), [n] each, by the law."""
     with np.errstate(over="ignore", under="ignore"):
         return 10 ** ((np.log10(predict_curve(curve, size, experts)) - curve.intercept) / curve.size)
 
@@ -199,7 +199,7 @@ def _levels(low: float, high: float) -> np.ndarray:
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
-    """Label every second level on its line, near one height and between the rows of points (powers of 2)."""
+    """Label every second level on its line, near a height between the rows of points (powers of 2)."""
     for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
         vertices = [
             vertex

@@ -25,10 +25,10 @@ from .style import (
 )
 
 MOST_PAIRS = 6
-"""Above this number of pairs, the figure of pairs is not drawn; the figure of routers suffices."""
+"""Largest number of pairs in the figure of pairs; with more pairs, there is no such figure."""
 
 LONGEST = 22
-"""Letters of a router's name that fit over a panel."""
+"""Number of letters of a router's name that fit above a panel."""
 
 
 def routers_figure(results: dict, runs: list[Run]):
@@ -79,7 +79,7 @@ def pairs_figure(results: dict, runs: list[Run]):
 
 
 def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
-    """Draw the differences of two routers, one line per size, over the band of differences due to seeds."""
+    """Draw the differences of two routers, a line per size, over the band of differences due to seeds."""
     reach = next((cell["percent_reach"] for cell in cells), None)
     if reach is not None:
         panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
@@ -107,7 +107,7 @@ def utilisation_figure(results: dict, runs: list[Run]):
     for panel in panels:
         panel.set_xlim(min(reach) / 1.35, max(reach) * 1.35)
         plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
-    for kind, (marker, filled) in marks.items():  # for the legend alone: the main grid has another colour per panel
+    for kind, (marker, filled) in marks.items():  # for the legend alone, because the main grid has a colour per panel
         panels[0].plot([], [], marker, markersize=6, label=kind, **_look(kind, filled, "#b0b0b0"))
     loss_axis(panels, everything, results)
     shared_legend(figure, panels, columns=5)
@@ -126,7 +126,7 @@ def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
 
 
 def _look(kind: str, filled: bool, colour) -> dict:
-    """Return the style of a mark: dense in black, hollow with a black edge."""
+    """Return the style of a mark; dense is hollow with a black edge."""
     return {
         "linestyle": "none",
         "markerfacecolor": INK if kind.startswith("dense") else colour if filled else "white",
@@ -175,7 +175,7 @@ def k_figure(results: dict, runs: list[Run]):
             _draw_k_line(panel, name, points, colour)
         flops = [point["flops"] for _, points, _ in lines for point in points]
         losses = [point["loss"] for _, points, _ in lines for point in points]
-        span = max(max(flops) / min(flops), 1.2)  # at least 1.2, or the axis has no length
+        span = max(max(flops) / min(flops), 1.2)  # at least 1.2, to give the axis a length
         panel.set_xscale("log")
         ends = (min(flops) / span**0.1, max(flops) * span**0.5)
         panel.set(
@@ -248,7 +248,7 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
     Args:
         panel: to draw in.
         results: result of `gather`.
-        cell: to draw.
+        cell: the cell to draw.
         beside: all cells of the panel; cells of one router have shades of one colour.
     """
     colour = colour_of(results, cell["router"])
@@ -259,14 +259,14 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
 
 
 def _pair_title(pair: dict) -> str:
-    """Return "A less B", on two lines and shortened if the names are long."""
+    """Return the title of a pair, on two lines and shortened if the names are long."""
     names = [router_name(pair[key]) for key in ("first", "second")]
     names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
     return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}less {names[1]}"
 
 
 def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
-    """Return marker and filling for each kind of run: the main grid filled, others open."""
+    """Return marker and filling for each kind of run: filled for the main grid, open for others."""
     shapes, open_shapes = {"dense": ("s", True), "main grid": ("o", True)}, iter("D^v<>ph*XP" * 4)
     order = sorted(set(kinds), key=lambda kind: (kind not in shapes, kind.startswith("dense"), kind))
     return {kind: shapes.get(kind) or (next(open_shapes), False) for kind in order}

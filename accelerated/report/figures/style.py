@@ -1,7 +1,7 @@
 """The style of figures, shared helpers, and writing.
 
-One colour per router in every figure (Okabe and Ito's palette, safe for colour-blind readers); within a
-router darker means larger. The same numbers give the same bytes.
+A router has the same colour in every figure (Okabe and Ito's palette, safe for colour-blind readers); darker shades are
+larger sizes. The same numbers give the same bytes.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ STYLE = {
 METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """Metadata of a file, without times or versions."""
 
-WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it
+WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text has the size of the page's text
 PER_ROW = 3
 
 
@@ -47,7 +47,7 @@ def save_figure(figure, path: Path) -> None:
 
 
 def image(figure, form: str) -> bytes:
-    """Return a figure as png or svg, the same bytes for the same numbers."""
+    """Return a figure as png or svg; the same numbers give the same bytes."""
     content = io.BytesIO()
     figure.savefig(content, format=form, metadata=METADATA[form])
     return content.getvalue()
@@ -55,7 +55,7 @@ def image(figure, form: str) -> bytes:
 
 @contextlib.contextmanager
 def styled():
-    """Draw in our style, because the user's would change the bytes; the user's style is not changed."""
+    """Draw in our style during the body, because the user's style would change the bytes."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -92,7 +92,7 @@ def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
 
 
 def colour_of(results: dict, router: str) -> str:
-    """Return the colour of a router; other routers get different colours, as far as available."""
+    """Return the colour of a router; further routers have different colours, if available."""
     others = [name for name in results["table"]["routers"] if name not in COLOURS]
     return COLOURS.get(router) or MORE_COLOURS[others.index(router) % len(MORE_COLOURS)]
 
@@ -110,7 +110,7 @@ def loss_label(results: dict) -> str:
 
 
 def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
-    """Return the colour for the i-th of `count` sizes: from a light tint to the colour itself."""
+    """Return the shade for the i-th of `count` sizes: from a light tint to the full colour."""
     from matplotlib.colors import to_rgb
 
     strength = 1.0 if count == 1 else 0.45 + 0.55 * i / (count - 1)
@@ -120,14 +120,14 @@ def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
 def dots(
     panel, x, y, colour, marker: str = "o", label: str | None = None, size: float = 6.0, line: float = 0.0
 ) -> None:
-    """Draw points with a white rim, and a line through them if it has a width."""
+    """Draw points with a white rim, and a line through the points if the line has a width."""
     style = {"linestyle": "-", "linewidth": line} if line else {"linestyle": "none"}
     rim = {"markeredgecolor": "white", "markeredgewidth": 0.8}
     panel.plot(x, y, marker=marker, color=colour, markersize=size, label=label, zorder=3, **rim, **style)
 
 
 def log_ticks(panel, values: list[int]) -> None:
-    """Set a logarithmic x axis with ticks only at these values, thinned to be readable."""
+    """Set a logarithmic x axis with ticks only at (some of) these values."""
     from matplotlib.ticker import NullLocator
 
     panel.set_xscale("log", base=2)
@@ -149,12 +149,12 @@ def plain_ticks(panel, low: float, high: float) -> None:
 
 
 def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -> None:
-    """Put ticks at `steps` of each decade between two ends of a logarithmic x axis, thinned to be readable."""
+    """Put at most `most` ticks at `steps` of each decade between two ends of a logarithmic x axis."""
     from matplotlib.ticker import MaxNLocator
 
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-    if len(ticks) < 2:  # the axis is too short for any of these
+    if len(ticks) < 2:  # the axis is too short for these ticks
         ticks = [tick for tick in MaxNLocator(3).tick_values(low, high) if low <= tick <= high]
     ticks = ticks[:: max(1, -(-len(ticks) // most))]
     panel.minorticks_off()
@@ -162,7 +162,7 @@ def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -
 
 
 def loss_axis(panels: list, losses: list[float], results: dict) -> None:
-    """Give all panels one logarithmic loss axis, on which a law is straight, with numbers at the left of each row."""
+    """Give all panels the same logarithmic loss axis, with numbers at the left of each row."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     low, high = np.log(min(losses)), np.log(max(losses))
@@ -194,9 +194,9 @@ def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.
 
 
 def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (x, y, text, colour) to the right of the ends of lines, moved apart if they would overlap.
+    """Write labels (x, y, text, colour) to the right of the ends of lines, without overlap.
 
-    The label of a line that leaves the panel is at the panel's edge.
+    A line that leaves the panel has its label at the edge of the panel.
     """
     logarithmic = panel.get_yscale() == "log"
     scale, back = (np.log, np.exp) if logarithmic else (float, float)
@@ -218,7 +218,7 @@ def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def shared_legend(figure, panels: list, columns: int | None = None) -> None:
-    """Put one legend above all panels, each name once."""
+    """Put one legend above all panels, with each name once."""
     handles: dict = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

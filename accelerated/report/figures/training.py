@@ -17,7 +17,7 @@ SHARES = "tokens, in units of a fair share"
 """Labels of the axes."""
 
 EVEN = 2.0
-"""Largest top of a panel of loads, in fair shares, if the lines need its upper half."""
+"""Largest top of a panel of loads, in fair shares, for lines in its upper half."""
 
 
 def training_figure(results: dict, sweep: "Sweep", found: dict):
@@ -54,7 +54,7 @@ def run_figure(run: "SweepRun", load: "Load | None"):
 def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
     """Draw the smoothed training loss and the evaluations of a run; return the losses that the axis must include.
 
-    The first steps have such high losses that the rest would look flat, so they may leave the panel.
+    The losses of the first steps are very high, so they may leave the panel.
     """
     at, loss = _curve(run, "train", "loss")
     smooth = _smoothed(loss)
@@ -80,7 +80,7 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
 
 def load_figure(results: dict, sweep: "Sweep", found: dict):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found["loads"]}  # sizes rise, so the largest is kept
+    shown = {load.router: load for load in found["loads"]}  # sizes rise, so the dictionary keeps the largest
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)
@@ -94,19 +94,19 @@ def load_figure(results: dict, sweep: "Sweep", found: dict):
 
 
 def _load_panel(panel, load: "Load", colour, highest: float) -> None:
-    """Draw the load of the experts of one run; the axis holds a load of `highest`."""
+    """Draw the loads of the experts of a run; the axis includes a load of `highest`."""
     _draw_load(panel, load, colour)
     count = len(load.shares[0])
     panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
     panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
     panel.set(xlabel="experts, busiest first", xlim=(0.5, count + 0.5), ylim=(0, highest * 1.06))
     panel.xaxis.get_major_locator().set_params(integer=True)
-    if len(load.shares) > 1:  # if all experts have about a fair share, the lines are at the top
+    if len(load.shares) > 1:  # lines are at the top if all experts have about a fair share
         panel.legend(loc="lower left" if highest < EVEN else "upper right")
 
 
 def _draw_load(panel, load: "Load", colour) -> None:
-    """Draw the shares of the experts as stairs: filled for one routed block, in shades for several."""
+    """Draw the shares of the experts as steps: filled for one routed block, in shades for several blocks."""
     blocks = len(load.shares)
     for i, block in enumerate(load.shares):
         edges = np.arange(len(block) + 1) + 0.5
@@ -119,7 +119,7 @@ def _draw_load(panel, load: "Load", colour) -> None:
 
 
 def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
-    """Return, by size, the dense run and each router's run with the largest E; the first of several seeds."""
+    """Return, by size, the dense run and each router's run with the largest E; of several seeds, the first."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
         here = [run for run in sweep.dense() if run.size == size][:1]
@@ -132,14 +132,14 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
 
 
 def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return millions of tokens, and values, of one kind of log line."""
+    """Return the millions of tokens and the values of a kind of log line."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Return running means over a fortieth of the values, shorter at the ends."""
+    """Return running means over a fortieth of the values, with shorter windows at the ends."""
     half = len(values) // 80
     totals = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) - half, 0)

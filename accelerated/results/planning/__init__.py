@@ -1,5 +1,4 @@
-"""Choose a model to train for a budget, and a run to add to a table. `Runs.plan`, `Runs.next_run` and commands enter
-here.
+"""Choose a model for a budget, and the next run for a table; used by `Runs.plan`, `Runs.next_run` and commands.
 
 costs       the cost of a model between the sizes of a table
 options     the kinds of models from runs or printed coefficients, as functions of the size

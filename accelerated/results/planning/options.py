@@ -256,8 +256,7 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
 
 
 def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
-    """Return the columns of a law at sizes N and tokens D, [n] each; raise ValueError if a plan does not support a
-    column.
+    """Return the columns of a law at sizes N and tokens D, [n] each; raise ValueError for an unsupported column.
 
     Args:
         law: a law of the loss.

@@ -169,8 +169,7 @@ def _said(verdict: str, evidence: dict) -> dict:
 
 
 def _together(verdicts: list[str]) -> str:
-    """Return a verdict for several routers: the common verdict, else "in part" if one router supports, else the
-    worst."""
+    """Return the common verdict of several routers; else "in part" if one router supports, else the worst."""
     if len(set(verdicts)) == 1:
         return verdicts[0]
     return "supported in part" if any(verdict.startswith("supported") for verdict in verdicts) else "not supported"

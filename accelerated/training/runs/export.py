@@ -1,5 +1,4 @@
-"""The train step as a program in a file: lowered for tpu, cuda or cpu on any machine, and run on a machine with such
-chips.
+"""The train step as a program in a file, lowered for tpu, cuda or cpu on any machine.
 
     content = export_train_step(config, ("tpu", "cuda"))     bytes; this machine needs no TPU and no GPU
     steps = load_train_step(content)                         on the other machine, with JAX and this package

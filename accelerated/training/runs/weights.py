@@ -112,8 +112,7 @@ def check_files(
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
-    """Return the state with the weights of `init_from` (and its optimizer state if required), and their training
-    tokens.
+    """Return the state with the weights of `init_from` (and perhaps its optimizer state), and their training tokens.
 
     Args:
         config: the run.

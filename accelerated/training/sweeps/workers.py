@@ -47,7 +47,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: keep freed memory, ignore Ctrl-C, stop at a request of the parent, and end with the
+    """Prepare a worker process: keep freed memory, ignore Ctrl-C, stop at the parent's request, and end with the
     parent.
 
     Tracing a program makes many long-lived objects. The garbage collector runs less often, so tracing takes a quarter
