@@ -334,6 +334,8 @@ def test_pieces_that_contradict_each_other(here):
     assert refused([one, other]) == (
         "other.csv: val/loss of run a at step 5 is 3.25, but 3.5 in one.csv; needed: one value"
     )
+    elsewhere = panel("elsewhere.csv", losses={"b": {5: 3.0}})
+    assert "is 3.25, but 3.5 in one.csv;" in refused([elsewhere, one, other])
     assert refused([one, panel("tokens.csv", losses={"a": {5: 3.5}}, axis="tokens")]) == (
         "tokens.csv: its axis is tokens, but step in one.csv; needed: one axis"
     )
@@ -541,10 +543,11 @@ RESTARTED = (
 )
 
 
-def history(path, rows, clock=True, **more) -> str:
-    """Write the history of a run, as JSON lines or as CSV."""
+def history(path, rows, clock=True, timeless=(), **more) -> str:
+    """Write the history of a run, as JSON lines or as CSV; the `timeless` rows have no time."""
     rows = [{"_step": step, "val/loss": loss} | more for step, loss in rows]
-    rows = [row | {"_timestamp": 1.7e9 + i, "_runtime": i} if clock else row for i, row in enumerate(rows)]
+    times = [{"_timestamp": "" if i in timeless else 1.7e9 + i, "_runtime": i} for i in range(len(rows))]
+    rows = [row | time for row, time in zip(rows, times, strict=True)] if clock else rows
     if str(path).endswith(".csv"):
         return write(path, [list(rows[0]), *(row.values() for row in rows)])
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -572,6 +575,12 @@ def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here,
     done = convert_runs(path, "table.csv", LOSS | ({"step": "_step"} if kind == "csv" else {}), constants)
     assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.3]
     assert "moe8-256 from step 2000 (2 rows)" in done.remarks[0]
+
+
+@pytest.mark.parametrize("timeless", [[0], [1], [3], [0, 1, 2, 3]])
+def test_a_history_with_a_row_without_a_time_keeps_its_order(here, timeless):
+    frame, remarks = converted(history("moe8-256.jsonl", BACK, timeless=timeless))
+    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2] and "moe8-256 from step 1500 (2 rows)" in remarks[0]
 
 
 def test_two_runs_of_one_name_in_a_history_are_refused(here):

@@ -268,6 +268,18 @@ def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkey
         run(have=tmp_path / "nothing.csv")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_of_a_later_table_replace_those_of_the_same_runs(tmp_path, order):
+    """Each table has two runs, and they share run 1."""
+    tables = [("first", (0, 1)), ("second", (1, 2))][::order]
+    for name, runs in tables:
+        rows = [{"hyper_id": i, "step": 40, "loss_validation": 3.5, "commit": name} for i in runs]
+        sweep_folder.keep_had(tmp_path, rows)
+    had = sweep_folder.read_had(tmp_path)
+    kept = {i: [row["commit"] for row in rows] for i, rows in had.items()}
+    assert kept == {0: ["first"], 1: [tables[-1][0]], 2: ["second"]}
+
+
 BUDGETS = (
     GRID[: GRID.index("[[runs]]")].replace("steps = 40", 'schedule = "wsd"\nwarmup_steps = 4')
     + """
