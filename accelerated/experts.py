@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     """The slot of each assignment in the experts' buffers.
 
     Attributes:
-        slot: [T, k] integers, place in the queue of the chosen expert, from 0; C where the assignment asks for no slot
+        slot: [T, k] integers, position in the queue of its expert, from 0; C where the assignment asks for no slot
         kept: [T, k] bool, slot < C
         token: [E, C] integers, the token in each slot; T where the slot is empty
 

@@ -56,7 +56,7 @@ class Placement(NamedTuple):
 
     slot: (
         np.ndarray
-    )  # [T, k] integers, place in the queue of the chosen expert, from 0; C where the assignment asks for no slot
+    )  # [T, k] integers, position in the queue of its expert, from 0; C where the assignment asks for no slot
     kept: np.ndarray  # [T, k] bool, slot < C
     token: np.ndarray  # [E, C] integers, the token in each slot; T where the slot is empty
 

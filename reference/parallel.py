@@ -17,14 +17,14 @@ The routed layer (`routed_ffn_on_devices`). Tokens and experts are sharded over 
 E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move; the layer sends tokens
 to their experts and back:
 
-    PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts; here C is
-             T, the tokens of a device, and an assignment that found no slot takes no place
+    PLACE    every device fills a buffer [E, C, d] with its own tokens, C slots for each of all E experts; here C is
+             T, the tokens of a device, and a dropped assignment takes no slot
     SEND     all_to_all: the parts of the buffer are the experts of one device, so each part goes to its experts
-    RUN      each device runs its E/n experts on the n C places that it received for each
-    RETURN   all_to_all again, which sends each place back to where it came from
+    RUN      each device runs its E/n experts on the n C slots that it received for each
+    RETURN   all_to_all again, which sends each slot back to where it came from
     COMBINE  as on one device
 
-The number of places is fixed, so a device always sends the same amount of data, empty places included.
+The number of slots is fixed, so a device always sends the same amount of data, empty slots included.
 `ragged_all_to_all` sends only the tokens.
 
 The group (`GROUPS`) decides which tokens get a slot. With "shard" each device has its own C = ceil(c k T / E) slots at
@@ -273,8 +273,8 @@ def routed_ffn_on_devices(
     # PLACE
     kept = _kept(expert, num_experts, capacity_factor, group, order, priority, requests).reshape(expert.shape)
     busy = [i for i in range(n) if kept[i].any()]  # `dispatch` needs at least one assignment
-    placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
-    x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T of zeros is an empty place
+    placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T slots are enough
+    x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T of zeros is an empty slot
     buffers = np.zeros((n, num_experts, num_tokens, x.shape[2]))
     for i in busy:
         buffers[i] = x_or_zero[i][placements[i].token]

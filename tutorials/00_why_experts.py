@@ -26,6 +26,7 @@
 
 # %% tags=["folded"]
 import numpy as np
+
 from lesson import COLOURS, figure, fitted_runs, released, same, small_model
 
 d, E = 512, 8  # width of the model, number of experts
@@ -44,7 +45,9 @@ def box(axes, x, y, width, text, colour="#dbe7f3", height=0.75):
 
 
 def arrow(axes, start, end, **look):
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#55636f", **look})
+    axes.annotate(
+        "", end, start, arrowprops={"arrowstyle": "-|>", "color": "#55636f", **look}
+    )
 
 
 # %% tags=["picture"]
@@ -76,8 +79,9 @@ def draw_blocks(dense, routed):
 # %% tags=["picture"]
 figure(
     draw_blocks,
-    "A block of a language model, and the same block with its feed-forward network replaced by four experts. One token "
-    "goes from the bottom to the top. On the right it uses one expert; other tokens use the others.",
+    "A block of a language model, and the same block with its feed-forward network "
+    "replaced by four experts. One token goes from the bottom to the top. On the right "
+    "it uses one expert; other tokens use the others.",
     panels=2,
     height=3.6,
 )
@@ -90,9 +94,9 @@ figure(
 # %% [markdown]
 # ## 2. What it gains
 #
-# Clark et al. 2022 trained models of six sizes, dense and with up to 512 experts, and measured the
-# *loss* of each: minus the logarithm of the probability that the model gave to the right next token, on average. Lower
-# is better; the unit is called the *nat*. Their router here is S-BASE (lesson 4).
+# Clark et al. 2022 trained models of six sizes, dense and with up to 512 experts. They measured the *loss* of each
+# model. The loss is minus the logarithm of the probability that the model gives to the right next token, on average.
+# Lower is better; the unit is called the *nat*. Their router here is S-BASE (lesson 4).
 
 # %% tags=["released", "folded"]
 from routelaws.reference.accounting import SIZES, count
@@ -109,10 +113,16 @@ small = loss[(N == sizes[4]) & (experts == 64)][0]
 large = loss[(N == sizes[5]) & (experts == 1)][0]
 
 # %% tags=["folded"]
-costs = [count(*SIZES[name][:4], "S-Base", e) for name, e in (("370M", 64), ("1.3B", 1))]
-stored, work = ([cost[field] / 1e9 for cost in costs] for field in (1, 2))  # all parameters; operations for one token
-for name, nats, P, F in zip(("370M, 64 experts", "1.3B, dense"), (small, large), stored, work, strict=True):
-    print(f"{name:16}  loss {nats:.3f}, {F:.2f} billion operations for a token, {P:.2f} billion parameters stored")
+costs = [
+    count(*SIZES[name][:4], "S-Base", e) for name, e in (("370M", 64), ("1.3B", 1))
+]
+# all parameters; operations for one token
+stored, work = ([cost[field] / 1e9 for cost in costs] for field in (1, 2))
+for name, nats, P, F in zip(
+    ("370M, 64 experts", "1.3B, dense"), (small, large), stored, work, strict=True
+):
+    print(f"{name:16} loss {nats:.3f}", end=", ")
+    print(f"{F:.2f} billion operations per token, {P:.2f} billion parameters")
 assert small < large and work[0] < work[1] / 2 and stored[0] > 5 * stored[1]
 
 
@@ -121,12 +131,15 @@ def draw_losses(axes):
     for i, (name, size) in enumerate(zip(SIZES, sizes, strict=True)):
         mine = N == size
         order = np.argsort(experts[mine])
-        points, look = (experts[mine][order], loss[mine][order]), {"color": COLOURS[0], "alpha": 0.4 + 0.12 * i}
+        points = (experts[mine][order], loss[mine][order])
+        look = {"color": COLOURS[0], "alpha": 0.4 + 0.12 * i}
         axes.plot(*points, "o-", markersize=4, **look)
-        axes.annotate(name, (512, loss[mine].min()), xytext=(7, -3), textcoords="offset points", fontsize=9)
+        offset = {"xytext": (7, -3), "textcoords": "offset points", "fontsize": 9}
+        axes.annotate(name, (512, loss[mine].min()), **offset)
     axes.plot([1, 512], [large, large], color=COLOURS[1], linestyle="--", linewidth=1)
     axes.text(1, large + 0.02, "1.3B, dense", color=COLOURS[1], fontsize=9)
-    axes.set(xscale="log", yscale="log", xlim=(0.8, 1100), xlabel="experts", ylabel="loss, nats per token")
+    axes.set(xscale="log", yscale="log", xlim=(0.8, 1100), xlabel="experts")
+    axes.set(ylabel="loss, nats per token")
     axes.set_xticks(counts[::3], [str(each) for each in counts[::3]])
     axes.set_yticks([2, 2.5, 3], ["2", "2.5", "3"])
     axes.minorticks_off()
@@ -135,29 +148,31 @@ def draw_losses(axes):
 # %% tags=["picture"]
 figure(
     draw_losses,
-    "More experts lower the loss at every size, and less so for large models. Each line is one size of the model; at 1 "
-    "expert it is dense. (Runs of Clark et al. 2022, released under CC-BY 4.0.)",
+    "More experts lower the loss at every size, and less so for large models. Each "
+    "line is one size of the model; at 1 expert it is dense. (Runs of Clark et al. "
+    "2022, released under CC-BY 4.0.)",
     height=3.4,
 )
 
 # %% [markdown]
-# The smaller model with experts is better than the larger dense one, with a third of the work. There is a price: all
-# experts have to be stored, here 7.50 billion parameters instead of 1.31 billion. And the lines become flat at the
-# right, so there is a limit to what experts can do. A *scaling law* is a formula for these curves. Lesson 11 fits it.
+# The smaller model with experts is better than the larger dense model, and does a third of the work. There is a price:
+# all experts must be stored, here 7.50 billion parameters instead of 1.31 billion. The lines also become flat at the
+# right, so experts can only help so far. A *scaling law* is a formula for these curves. Lesson 11 fits it.
 
 # %% [markdown]
 # ## 3. A model to look at
 #
-# Here is a model that is small enough to look at. It is the balanced model of section 4. Each token is a list of 32
-# numbers. There are two blocks; the second has eight experts. It was trained for two minutes on the source code of
-# Python's standard library. Its weights come with these lessons, rounded to 8 bits. (`routelaws train` trains it again:
-# see [`small_model.py`](small_model.py).)
+# Here is a small model; section 4 compares it with others. It has two blocks, and the second block has eight experts.
+# Each token is a list of 32 numbers. It was trained for two minutes on the source code of Python's standard library.
+# Its weights come with these lessons, rounded to 8 bits. (`routelaws train` trains it again: see
+# [`small_model.py`](small_model.py).)
 
 # %%
 from routelaws.reference import transformer
 
 model = small_model()
-found = transformer.loss(model.params, model.text, model.config, training=False)  # on held-out text
+# on held-out text
+found = transformer.loss(model.params, model.text, model.config, training=False)
 blind = np.log(len(model.pieces))  # the same probability for each of 512 tokens
 print(f"loss {found.cross_entropy:.2f}; a blind guess has {blind:.2f}")
 assert found.cross_entropy < blind / 2
@@ -170,7 +185,8 @@ rng = np.random.default_rng(3)
 ids = [model.pieces.index(piece) for piece in ("\n", "def")]
 for _ in range(60):
     # A logit is a score; the larger the logit of a token, the likelier it comes next.
-    logits = transformer.apply(model.params, np.array([ids[-64:]]), model.config).logits[0, -1]
+    output = transformer.apply(model.params, np.array([ids[-64:]]), model.config)
+    logits = output.logits[0, -1]
     weights = np.exp((logits - logits.max()) / 0.7)  # 0.7 prefers likely tokens
     ids.append(int(rng.choice(len(weights), p=weights / weights.sum())))
 print("".join(model.pieces[i] for i in ids).strip())
@@ -185,9 +201,10 @@ assert len(ids) == 62
 # The router is a small matrix that is trained together with the experts. There is a trap: an expert that gets no tokens
 # learns nothing, and so the router has no reason to choose it later.
 #
-# We trained three models: one without balance, one with balance, and a dense one. The first left the router to itself.
-# The second had a small term added to the loss, the *auxiliary loss*, which pushes the router towards equal numbers of
-# tokens (lesson 7). The *load* of an expert is its share of the tokens. Here are the loads at the end of training.
+# We trained three models: one without balance, one with balance, and a dense one. Without balance, the router learns
+# from the loss alone. With balance, a small term is added to the loss, the *auxiliary loss*. It pushes the router
+# towards equal numbers of tokens (lesson 7). The *load* of an expert is its share of the tokens. Here are the loads at
+# the end of training.
 
 # %% tags=["folded"]
 without, balanced = model.loads  # [evaluations, experts]
@@ -198,9 +215,12 @@ assert (without[-1] < 0.01).sum() >= 3 and (balanced[-1] > 0.05).all()
 
 # %% tags=["picture"]
 def draw_loads(left, right):
-    for axes, loads, title in ((left, without, "no load balancing"), (right, balanced, "a balance loss")):
-        look = {"colors": [*COLOURS, "#bbbbbb"], "alpha": 0.85, "edgecolor": "white", "linewidth": 0.5}
-        axes.stackplot(model.steps, loads.T, **look)
+    for axes, loads, title in (
+        (left, without, "no load balancing"),
+        (right, balanced, "a balance loss"),
+    ):
+        look = {"alpha": 0.85, "edgecolor": "white", "linewidth": 0.5}
+        axes.stackplot(model.steps, loads.T, colors=[*COLOURS, "#bbbbbb"], **look)
         axes.set(xlabel="training step", ylabel="share of the tokens", title=title)
         axes.set(ylim=(0, 1), xlim=(100, 6000))
         axes.grid(False)
@@ -208,8 +228,9 @@ def draw_loads(left, right):
 
 figure(
     draw_loads,
-    "The share of the tokens that each of eight experts gets in training, without and with a balance loss. Each colour "
-    "is one expert. On the left three experts end with almost no tokens.",
+    "The share of the tokens that each of eight experts gets in training, without and "
+    "with a balance loss. Each colour is one expert. On the left three experts end "
+    "with almost no tokens.",
     panels=2,
 )
 
@@ -217,29 +238,30 @@ figure(
 # Without balance, three of the eight experts get almost no tokens from the first tenth of the training to its end. This
 # is *collapse*. In the worst case one expert is left, and the model is dense again.
 #
-# Collapse wastes memory. It also wastes time: experts often lie on different devices, and all devices wait for the one
+# Collapse wastes memory. It also wastes time: experts are often on different devices, and all devices wait for the one
 # with the most tokens. *Load balancing* is the name for all methods against collapse.
 #
 # Does balance lower the loss? We trained each of the three models from two random starts.
 
 # %% tags=["folded"]
 print("                 first   second")
-for name, losses in zip(("without balance", "with balance", "dense"), model.losses, strict=True):
+for name, losses in zip(
+    ("without balance", "with balance", "dense"), model.losses, strict=True
+):
     print(f"{name:16} {losses[0]:.3f}   {losses[1]:.3f}")
 unbalanced, even, dense = model.losses
 assert (even < unbalanced).all() and (unbalanced < dense).all()
 
 # %% [markdown]
 # The dense model does the same work for each token. Experts lower the loss, and balanced experts lower it more.
-# (The first model with balance is the model of section 3. The 2.51 there is its loss on the 64 short texts that come
-# with this lesson, with weights rounded to 8 bits. The losses here were measured in training, on a longer text and
-# without rounding.)
+# (The first model with balance is the model of section 3. Its loss there is 2.51, on the 64 short texts of this lesson
+# and with weights rounded to 8 bits. The losses here were measured in training, on a longer text and without rounding.)
 
 # %% [markdown]
 # ## 5. What the experts learned
 #
-# Which tokens does each expert get? We send the text through the model and count. Here are the most frequent tokens
-# that go to each expert in most cases.
+# Which tokens does each expert get? We send the text through the model and count. The list shows frequent tokens of
+# each expert. A token is in the list of an expert that gets it more than half of the time.
 
 # %% tags=["folded"]
 inputs = model.text[:, :-1]
@@ -247,8 +269,11 @@ chosen = found.output.routing.expert[0].reshape(-1)  # [tokens], the expert of e
 counts = np.zeros((model.config.experts, len(model.pieces)), int)
 np.add.at(counts, (chosen, inputs.reshape(-1)), 1)
 for e, row in enumerate(counts):
-    own = np.where(row > counts.sum(axis=0) / 2, row, 0)  # tokens that go to this expert in most cases
-    shown = [repr(model.pieces[i]) for i in np.argsort(-own, kind="stable")[:8] if own[i] > 2]
+    # tokens that go to this expert in most cases
+    own = np.where(row > counts.sum(axis=0) / 2, row, 0)
+    shown = [
+        repr(model.pieces[i]) for i in np.argsort(-own, kind="stable")[:8] if own[i] > 2
+    ]
     print(f"expert {e}, {row.sum() / chosen.size:4.0%}: {'  '.join(shown)}")
 same(counts.sum(), chosen.size)  # `same` stops the lesson unless both are equal
 
@@ -260,8 +285,13 @@ same(counts.sum(), chosen.size)  # `same` stops the lesson unless both are equal
 # %% tags=["folded"]
 ffn = model.params["routed_ffn"]
 moved = {name: np.roll(ffn[name], 1, axis=1) for name in ("up", "down")}
-wrong = transformer.loss(model.params | {"routed_ffn": ffn | moved}, model.text, model.config, training=False)
-print(f"right expert: loss {found.cross_entropy:.2f}; wrong expert: loss {wrong.cross_entropy:.2f}")
+wrong = transformer.loss(
+    model.params | {"routed_ffn": ffn | moved}, model.text, model.config, training=False
+)
+print(
+    f"right expert: loss {found.cross_entropy:.2f}; wrong expert: "
+    f"loss {wrong.cross_entropy:.2f}"
+)
 assert wrong.cross_entropy > found.cross_entropy + 1
 
 # %% [markdown]
@@ -292,15 +322,15 @@ assert wrong.cross_entropy > found.cross_entropy + 1
 #
 # - A Mixture of Experts replaces a feed-forward network by several, and a router sends each token to one or a few.
 # - Total parameters grow with the experts; active parameters, and so the work for a token, hardly grow.
-# - More experts lower the loss, less and less.
+# - More experts lower the loss, but each further expert helps less.
 # - A router without load balancing may use only a few experts. Most lessons on routers are about load balancing.
 #
 # ## Exercises
 #
 # Each has an answer, with the code that checks it, in [`answers/00_why_experts.py`](answers/00_why_experts.py).
 #
-# 1. A layer has 64 experts, and each token uses two. How many times the parameters of a dense FFN does the layer
-#    store, and how many times its work does a token cost? Leave out the router.
+# 1. A layer has 64 experts, and each token uses two. Compare it with a dense FFN: how many times as many parameters
+#    does it store, and how many times as much work does a token cost? Leave out the router.
 # 2. In section 2, how many experts does the 15M model need to be better than the dense 55M model?
-# 3. Take the most loaded expert of the small model away: set its `down` matrix to 0. How much does the loss grow? And
-#    without the least loaded one?
+# 3. Remove the most loaded expert of the small model: set its `down` matrix to 0. How much does the loss grow? How much
+#    does it grow if you remove the least loaded expert?

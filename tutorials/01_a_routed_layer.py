@@ -19,6 +19,7 @@
 
 # %%
 import numpy as np
+
 from lesson import COLOURS, SCORES, WORDS, best_time, figure, needs, same
 
 words = WORDS  # "the cat sat on the mat"
@@ -33,11 +34,11 @@ assert x.shape == (len(words), 2)
 # %% [markdown]
 # ## 2. Scores
 #
-# The layer has three *experts*. An expert is a small network of its own. We do not need to know yet what it computes.
-# We first need to know which expert gets which token. That is the work of the *router*.
+# The layer has three *experts*. An expert is a small network; section 6 shows what it computes. First we need to know
+# which expert gets which token. That is the work of the *router*.
 #
-# The router gives each token $t$ a score for each expert $e$. The score is called a *logit*. It is the sum of the
-# token's numbers, each times a weight that the router has learned:
+# The router gives each token $t$ a score for each expert $e$. The score is called a *logit*. To compute it, multiply
+# each number of the token by a weight that the router has learned, and add up the products:
 #
 # $$z_{te} = \sum_{i} x_{ti} w_{ie}$$
 #
@@ -55,8 +56,8 @@ for word, row in zip(words, z, strict=True):
     print(f"{word:5}", row)
 
 # %% [markdown]
-# Three loops of this kind are a matrix product. NumPy writes it as one sign and gives the same numbers. `same` checks
-# that: it is a helper of these lessons, and stops the lesson unless two results agree up to rounding.
+# These three loops are a matrix product. NumPy writes it as `@` and gives the same numbers. `same` checks that. It is a
+# helper of these lessons, and stops the lesson unless two results agree up to rounding.
 #
 # Keep this table in mind. Lessons 2 to 8 send the same six tokens with the same scores through other routers. They
 # import it as `SCORES`.
@@ -110,15 +111,15 @@ for t in range(T):
 assert list(expert) == list(p.argmax(axis=1))
 
 # %% [markdown]
-# The router that we have just written is known as the *Switch* router. The reference has it as
-# [`switch_router`](../reference/routers/top_k.py). Its result has the experts, the gates and the *load*: the share of
-# the tokens that each expert got.
+# This router is known as the *Switch* router. In the reference it is [`switch_router`](../reference/routers/top_k.py).
+# Its result has the experts, the gates and the *load*: the share of the tokens that each expert got.
 
 # %%
 from routelaws.reference.routers.top_k import switch_router
 
 routing = switch_router(z)
-print("experts", routing.expert[:, 0], " gates", routing.gate[:, 0].round(3), " load", routing.load.round(3))
+print("experts", routing.expert[:, 0], " load", routing.load.round(3))
+print("gates", routing.gate[:, 0].round(3))
 same(routing.expert[:, 0], expert)
 same(routing.gate[:, 0], gate)
 
@@ -126,7 +127,9 @@ same(routing.gate[:, 0], gate)
 # %% tags=["picture"]
 def draw(axes):
     for end in ((0, 9), (9, 0), (-9, -9)):  # where the two largest logits are equal
-        axes.plot([0, end[0]], [0, end[1]], color=COLOURS[-1], linestyle="--", linewidth=1)
+        axes.plot(
+            [0, end[0]], [0, end[1]], color=COLOURS[-1], linestyle="--", linewidth=1
+        )
     for e in range(E):
         axes.scatter(*x[expert == e].T, s=90, marker="osv"[e], color=COLOURS[e])
     for t in range(T):
@@ -137,14 +140,18 @@ def draw(axes):
     axes.set(xlim=(-2.4, 4.6), ylim=(-3.0, 4.0))
 
 
-figure(draw, "The router cuts the plane in three. Four tokens go to expert 0, two to expert 1, and none to expert 2.")
+figure(
+    draw,
+    "The router cuts the plane in three. Four tokens go to expert 0, two to expert 1, "
+    "and none to expert 2.",
+)
 
 # %% [markdown]
-# ## 5. Places: the capacity of an expert
+# ## 5. Slots: the capacity of an expert
 #
-# Experts often live on different computers, and each computer keeps a fixed number of *places* for its expert. That
-# number is the *capacity* $C$. A fair share would be $T / E$ places. A factor $c$ adds room, and the result is rounded
-# up:
+# Experts are often on different computers, and each computer keeps a fixed number of *slots* for the tokens of its
+# expert. That number is the *capacity* $C$. A fair share would be $T / E$ slots. A factor $c$ adds room, and the result
+# is rounded up:
 #
 # $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
@@ -160,12 +167,15 @@ for t in range(T):
     slot[t] = waiting[expert[t]]
     kept[t] = slot[t] < C
     waiting[expert[t]] += 1
-    print(f"{t} {words[t]:4} place {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
+    print(
+        f"{t} {words[t]:4} slot {slot[t]} of expert {expert[t]}",
+        "" if kept[t] else f"(has only {C}): dropped",
+    )
 assert kept.sum() == np.minimum(waiting, C).sum()
 
 # %% [markdown]
 # The reference has both parts: [`expert_capacity`](../reference/experts.py) and [`dispatch`](../reference/experts.py).
-# It calls a place a *slot*. Its arrays have a second axis, since a token may have several experts; here it has one.
+# Its arrays have a second axis, since a token may have several experts; here it has one.
 
 # %%
 from routelaws.reference.experts import dispatch, expert_capacity
@@ -174,26 +184,27 @@ assert expert_capacity(T, E, 1, c) == C
 placement = dispatch(routing.expert, E, C)
 same(placement.slot[:, 0], slot)
 same(placement.kept[:, 0], kept)
-print("tokens in the places of each expert:", placement.token.tolist(), f"({T} is an empty place)")
+tokens = placement.token.tolist()
+print(f"tokens in the slots of each expert: {tokens} ({T} is an empty slot)")
 
 # %% [markdown]
 # ## 6. What an expert computes
 #
-# An expert is a *feed-forward network*: it multiplies the token by a matrix, bends the result by a function, and
-# multiplies by a second matrix. The bend is called GELU: it leaves large numbers unchanged and presses negative numbers
-# towards 0.
+# An expert is a *feed-forward network*: it multiplies the token by a matrix, applies the function GELU, and multiplies
+# by a second matrix. GELU leaves large numbers unchanged and moves negative numbers close to 0.
 #
 # $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$
 #
-# The layer multiplies what the expert returns by the gate. That is how the router learns: the choice of an expert is a
-# jump, but the gate moves a little when a weight of the router moves a little, and the result with it. A dropped token
-# gets nothing.
+# The layer multiplies the output of the expert by the gate. So the router can learn. The choice of an expert changes in
+# jumps, which have no slope. But a small change of a router weight makes a small change of the gate, and so of the
+# result. A dropped token gets nothing.
 
 # %%
 from routelaws.reference.experts import gelu
 
-up = np.array([[[1, 0, 1], [0, 1, 1]], [[0, 1, -1], [1, 0, 1]], [[1, 1, 0], [-1, 1, 0]]])  # [E, d, f]
-down = np.array([[[1, 0], [0, 1], [1, 1]], [[0, 1], [1, 0], [1, 1]], [[1, 1], [0, 1], [1, 0]]])  # [E, f, d]
+up = [[[1, 0, 1], [0, 1, 1]], [[0, 1, -1], [1, 0, 1]], [[1, 1, 0], [-1, 1, 0]]]
+down = [[[1, 0], [0, 1], [1, 1]], [[0, 1], [1, 0], [1, 1]], [[1, 1], [0, 1], [1, 0]]]
+up, down = np.array(up), np.array(down)  # [E, d, f] and [E, f, d]
 y = np.zeros((T, d))
 for t in range(T):
     if kept[t]:
@@ -203,8 +214,8 @@ for t in range(T):
 assert not y[~kept].any()
 
 # %% [markdown]
-# Computers prefer one large product to many small ones. So each expert first collects its tokens, then works on all of
-# them at once, and then sends the results back.
+# One large product is faster than many small ones. So each expert first collects its tokens, then works on all of them
+# at once, and then sends the results back.
 
 # %%
 collected = np.zeros((T, d))
@@ -226,7 +237,7 @@ same(result.output, y)
 print(f"dropped: {result.dropped_fraction:.0%} of the tokens")
 
 # %% [markdown]
-# A dropped token is not lost. A model adds the output of the layer to its input, so a token that gets nothing goes on
+# A dropped token is not lost. A model adds the output of the layer to its input. If the output is 0, the token goes on
 # unchanged.
 
 # %%
@@ -238,35 +249,38 @@ assert np.array_equal(h[~kept], x[~kept])
 # %% [markdown]
 # ## 7. What it costs
 #
-# Why have three experts, if each token sees only one? Count the weights of the layer, and the weights that one token
-# meets. An expert is two matrices, of d × f and of f × d numbers (section 6), here with f = 3.
+# Why have three experts, if each token uses only one? Count the weights of the layer, and the weights that one token
+# uses. An expert is two matrices, of d × f and of f × d numbers (section 6), here with f = 3.
 
 # %%
 f = up.shape[2]
 one_expert, router = 2 * d * f, d * E
 weights = E * one_expert + router
 used = one_expert + router
-print(f"one expert {one_expert}, router {router}; all weights {weights}; weights that one token meets {used}")
+print(
+    f"one expert {one_expert}, router {router}; all weights {weights}; "
+    f"weights that one token uses {used}"
+)
 assert weights == up.size + down.size + w.size
 
 # %% [markdown]
-# With more experts the first number grows, and the second hardly grows. That is the whole idea of a routed model: more
-# weights to learn with, and nearly the same work for each token.
+# With more experts, the count of all weights grows, and the count for one token hardly grows. That is the idea of a
+# routed model: more weights to learn with, and nearly the same work for each token.
 #
 # Four letters count this for a whole model:
 #
 # - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
 # - **P**: all parameters, including all experts;
 # - **F**: the additions and multiplications for one token, from the first layer to the last;
-# - **B** = P / F: how many parameters there are for each of these operations. One of the [laws](../docs/laws.md) needs
-#   it, to compare models with different numbers of experts for each token.
+# - **B** = P / F: the number of parameters for each of these operations. One of the [laws](../docs/laws.md) needs it to
+#   compare models with different numbers of experts for each token.
 #
-# N and P leave out the *embedding*, the table with a vector for each word that the model knows, as do the authors of
-# the paper that these lessons follow. F includes the last product of the
-# model, which gives each of these words a score.
+# These lessons follow a paper, Clark et al. 2022. As in the paper, N and P leave out the *embedding*, a table with a
+# vector for each word of the vocabulary. F includes the last product of the model, which gives each of these words a
+# score.
 #
-# [`count`](../reference/accounting.py) knows all four for every model of that paper, Clark et al. 2022. The smallest
-# model has these numbers, with experts in every other layer.
+# [`count`](../reference/accounting.py) returns all four for every model of the paper. The smallest model has these
+# numbers, with experts in every other layer.
 
 # %%
 from routelaws.reference.accounting import SIZES, count
@@ -280,10 +294,10 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
     assert N == size.dense_parameters and B == P / F
 
 # %% [markdown]
-# The rest of this section is optional: it counts N and F by hand, and uses attention, which lesson 9 explains. First
-# count N. The model is a stack of L layers, called *blocks*. Each has an attention part, in which tokens look
-# at each other (lesson 9), and a feed-forward part. With d numbers for each token, and a numbers for all *heads* of the
-# attention part together, the docstring of [`accounting.py`](../reference/accounting.py) has the formula:
+# The rest of this section is optional. It counts N and F by hand, and uses attention, which lesson 9 explains. First
+# count N. The model is a stack of L layers, called *blocks*. Each block has an attention part, in which tokens look at
+# each other, and a feed-forward part. A token has d numbers, and all *heads* of the attention part together have a
+# numbers. The docstring of [`accounting.py`](../reference/accounting.py) has the formula:
 #
 # $$N = L (5 d a + 8 d^2 + 4 d)$$
 
@@ -291,23 +305,28 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
 width, a = size.d_model, size.num_heads * size.kqv_size
 total = 0
 for _ in range(size.num_blocks):
-    total += 5 * width * a  # attention: query, key, value, output, and one matrix for distances in the text
-    total += 8 * width**2  # the feed-forward network: two matrices, d by 4 d
+    total += 5 * width * a  # query, key, value, output, and a matrix for distances
+    total += 8 * width**2  # feed-forward network: two matrices, d by 4 d
     total += 4 * width  # two normalisations, each with a scale and an offset
 print(f"{total:,} parameters")
 assert total == size.dense_parameters
 
 # %% [markdown]
-# The table says F = 85.0 million for this dense model of 16.5 million parameters. Three parts make that up. Each
-# parameter of a matrix takes a multiplication and an addition. Each token looks at the S tokens of its text. And the
-# last vector is compared with all V words of the vocabulary.
+# In the table, this dense model of 16.5 million parameters has F = 85.0 million. F has three parts. Each parameter of a
+# matrix takes a multiplication and an addition. Each token looks at the S tokens of its text. The last vector is
+# compared with all V words of the vocabulary.
 
 # %% tags=["folded"]
 L, S, V, heads = size.num_blocks, 2048, 32_000, size.num_heads
-matrices = 2 * L * (5 * width * a + 8 * width**2) + 10 * L * width  # and 10 d for two normalisations
-looking = L * (6 * S * a + 3 * S * heads)  # scores, distances, weighted sum; and a softmax for each head
+# matrices, and 10 d for two normalisations
+matrices = 2 * L * (5 * width * a + 8 * width**2) + 10 * L * width
+# scores, distances, weighted sum; and a softmax for each head
+looking = L * (6 * S * a + 3 * S * heads)
 words = 2 * V * width
-print(f"matrices {matrices / 1e6:.1f}, attention {looking / 1e6:.1f}, last product {words / 1e6:.1f} million")
+print(
+    f"matrices {matrices / 1e6:.1f}, attention {looking / 1e6:.1f}, "
+    f"last product {words / 1e6:.1f} million"
+)
 assert matrices + looking + words == count(*size[:4], "Dense", 1)[2]
 
 
@@ -315,22 +334,30 @@ assert matrices + looking + words == count(*size[:4], "Dense", 1)[2]
 def draw(parameters, work):
     many = [2**i for i in range(10)]
     all_counts = [count(*size[:4], "S-Base", each) for each in many]
-    for axes, field, label in ((parameters, 1, "parameters P, million"), (work, 2, "operations F, million per token")):
-        axes.plot(many, [each[field] / 1e6 for each in all_counts], marker="o", color=COLOURS[field - 1])
+    for axes, field, label in (
+        (parameters, 1, "parameters P, million"),
+        (work, 2, "operations F, million per token"),
+    ):
+        millions = [each[field] / 1e6 for each in all_counts]
+        axes.plot(many, millions, marker="o", color=COLOURS[field - 1])
         axes.set_xscale("log", base=2)
         axes.set_xticks(many[::3], [str(each) for each in many[::3]])
-        axes.set(xlabel="experts E", ylabel=label, ylim=(0, 1.1 * all_counts[-1][field] / 1e6))
+        axes.set(xlabel="experts E", ylabel=label, ylim=(0, 1.1 * millions[-1]))
 
 
-figure(draw, "Parameters grow with the number of experts; the work for one token hardly does.", panels=2)
+figure(
+    draw,
+    "Parameters grow with the number of experts; the work for one token hardly does.",
+    panels=2,
+)
 
 # %% [markdown]
 # ## 8. The fast twin
 #
-# A function of `reference/` that is slow and used often has a twin of the same name in `accelerated/`, mostly in JAX.
-# JAX compiles a function into a program for the processor or the graphics card. The word for this is *jit*, "just in
-# time". The twin takes the same arguments and gives the same answer. It computes in 32 bits, so the last digits differ,
-# and `same` allows just that. `accelerated` imports what is fast enough from the reference.
+# Slow functions of `reference/` that are used often have a twin of the same name in `accelerated/`, mostly in JAX. JAX
+# compiles a function into a program for the processor or the graphics card. This is called *jit*, "just in time". The
+# twin takes the same arguments and gives the same answer. It computes in 32 bits, so the last digits differ, and `same`
+# allows that. `accelerated` imports the other functions from the reference.
 
 # %%
 needs("jax")
@@ -343,12 +370,14 @@ from routelaws.accelerated.routers import top_k as fast_top_k
 @jax.jit
 def fast_layer(params, x, w):
     routing = fast_top_k.switch_router(x @ w)
-    return fast_experts.routed_ffn(params, x, routing.expert, routing.gate, capacity_factor=1.0).output
+    choice = routing.expert, routing.gate
+    return fast_experts.routed_ffn(params, x, *choice, capacity_factor=1.0).output
 
 
 found = fast_layer(params, x, w)
 same(found, y)
-print(found.dtype, np.asarray(found, dtype=float).round(3).tolist())
+print(found.dtype)
+print(np.asarray(found, dtype=float).round(3).tolist())
 
 
 # %% [markdown]
@@ -359,21 +388,28 @@ print(found.dtype, np.asarray(found, dtype=float).round(3).tolist())
 # %% tags=["volatile"]
 def slow_layer(params, x, w):
     routing = switch_router(x @ w)
-    return routed_ffn(params, x, routing.expert, routing.gate, capacity_factor=1.0).output
+    choice = routing.expert, routing.gate
+    return routed_ffn(params, x, *choice, capacity_factor=1.0).output
 
 
 draws = np.random.default_rng(0)
 big = {"up": draws.normal(size=(32, 64, 256)), "down": draws.normal(size=(32, 256, 64))}
 tokens, weights = draws.normal(size=(4096, 64)), draws.normal(size=(64, 32))
-slow, fast = (best_time(layer, big, tokens, weights, repeats=3) for layer in (slow_layer, fast_layer))
-print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3:.1f} ms, {slow / fast:.0f} times")
+slow, fast = (
+    best_time(layer, big, tokens, weights, repeats=3)
+    for layer in (slow_layer, fast_layer)
+)
+print(
+    f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, "
+    f"twin {fast * 1e3:.1f} ms, {slow / fast:.0f} times"
+)
 
 # %% [markdown]
 # ## What to remember
 #
 # - A router gives each token a logit for each expert. The token goes to the most probable expert, and that
 #   probability is its gate.
-# - An expert has C places. A token without a place is dropped: the layer gives it 0, and it goes on unchanged.
+# - An expert has C slots. A token without a slot is dropped: the layer gives it 0, and it goes on unchanged.
 # - The choice is a jump. The router learns through the gate.
 # - Total parameters P grow with the number of experts. The work F for one token hardly grows.
 #
@@ -381,8 +417,7 @@ print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3
 #
 # Each has an answer, with the code that checks it, in [`answers/01_a_routed_layer.py`](answers/01_a_routed_layer.py).
 #
-# 1. From which capacity factor $c$ on is no token dropped here?
+# 1. Above which capacity factor $c$ is no token dropped here?
 # 2. Change one number of the token "mat" so that it goes to expert 2. Which tokens are dropped then?
 # 3. Double all weights of the router. Which of these change: the experts, the gates, the load?
-# 4. In the paper's largest model, with 512 experts in every other layer, what share of all parameters does one token
-#    meet?
+# 4. The paper's largest model has 512 experts in every other layer. What share of all parameters does one token use?

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 2. HASH: routing without learning
 #
-# **You will** route words by a table that never learns, find out which table is fair to the experts, and see how far
-# fairness can go when one word is a tenth of a text.
+# **You will** route words by a table that never learns. You will compare tables by how fair they are to the experts,
+# and see a limit: no table is fair if one word is a tenth of a text.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.
 #
@@ -11,12 +11,13 @@
 # %% [markdown]
 # ## 1. The remainder of a number
 #
-# The router of lesson 1 had weights to learn. This one has none. A model numbers all words that it knows. The list is
-# its *vocabulary*, and the number of a word is its *id*. Usually the list begins with the most frequent words. Here is
-# a text that begins with the six tokens of lesson 1, and its vocabulary in that order.
+# The router of lesson 1 had weights to learn. This router has none. A model has a list of all words that it knows, its
+# *vocabulary*. The number of a word in this list is its *id*. Usually the most frequent words come first. Here is a
+# text that begins with the six tokens of lesson 1, and its vocabulary.
 
 # %%
 import numpy as np
+
 from lesson import WORDS, best_time, figure, needs, same
 
 text = WORDS + "and the dog sat on the cat".split()
@@ -27,14 +28,14 @@ for word in vocabulary:
 assert vocabulary[ids[0]] == text[0] and ids.max() + 1 == len(vocabulary)
 
 # %% [markdown]
-# The id tells the expert. Divide the id by the number of experts E and take what is left over, the *remainder*:
+# The expert follows from the id. Divide the id by the number of experts E, and take the *remainder*:
 #
 # $$\mathrm{expert}(t) = \mathrm{id}(t) \bmod E$$
 #
-# A *hash* is a rule that turns a name into a place without anything learned. Hence the name of the router (Roller et
-# al. 2021). Clark et al. 2022 measured models with such a router. Their main text
-# does not say which hash; the remainder is [our choice](../docs/choices.md). The lab has
-# [such a router beside others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
+# A *hash* is a fixed rule that turns a name into a number. The router has its name from it (Roller et al. 2021). Clark
+# et al. 2022 measured models with such a router. Their main text does not name the hash; the remainder is
+# [our choice](../docs/choices.md). The lab shows
+# [this router next to others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
 
 # %%
 E = 3
@@ -67,7 +68,7 @@ print("load of each expert:", routing.load.round(3), " gates:", np.unique(routin
 #   and the second to expert 1, by their scores. Here both go to expert 0.
 # - The expert of a token depends on no other token, so a later token cannot change it.
 #
-# The last two can be tried: change the last word, or turn the text around.
+# You can try the last two: change the last word, or reverse the text.
 
 # %%
 changed = ids.copy()
@@ -79,9 +80,9 @@ print("the routes of the other words stay as they were")
 # %% [markdown]
 # ## 2. How even is it?
 #
-# An expert with too many tokens holds up all others, and an expert with too few learns little. For a fair test we need
-# more words than seven. In long texts the frequency of words follows a rule that is known as *Zipf's law*: the second
-# word of the list occurs half as often as the first, the third a third as often, and so on.
+# All other experts wait for an expert with too many tokens, and an expert with too few tokens learns little. For a test
+# we need more than seven words. In long texts the frequency of words follows *Zipf's law*: the second word of the list
+# occurs half as often as the first, the third word a third as often, and so on.
 #
 # $$\mathrm{count}(r) \approx \frac{\mathrm{count}(1)}{r}$$
 #
@@ -91,13 +92,14 @@ print("the routes of the other words stay as they were")
 V = 2048
 counts = 100_000 // np.arange(1, V + 1)
 p = counts / counts.sum()
-print(f"{V} words, {counts.sum():,} tokens; the most frequent word is {p[0]:.1%} of the text, the rarest {p[-1]:.4%}")
+print(f"{V} words, {counts.sum():,} tokens")
+print(f"the most frequent word is {p[0]:.1%} of the text, the rarest {p[-1]:.4%}")
 assert p[0] > 0.1 and (np.diff(counts) <= 0).all()
 
 # %% [markdown]
-# A hash that is written down word by word is a *table*: one row for each word, with its expert. Compare three tables
-# for sixteen experts. *Blocks* cuts the list into sixteen equal pieces. *Remainder* is the rule above. *Random* throws
-# a die for each word, once and for all. Since luck decides there, we make fifty random tables.
+# You can write a hash as a *table*: one row for each word, with its expert. Compare three tables for sixteen experts.
+# *Blocks* cuts the list into sixteen equal pieces. *Remainder* is the rule above. *Random* draws an expert for each
+# word, once. This depends on chance, so we make fifty random tables.
 
 # %%
 from routelaws.reference.routers.hash_layer import modulo_table, random_table
@@ -114,7 +116,7 @@ same(tables["remainder"][:, 0], np.arange(V) % E)
 
 
 # %% [markdown]
-# The load of an expert is the sum of the shares $p_w$ of its words w. First as a loop, then in one line.
+# The load of an expert is the sum of the shares $p_w$ of its words w. The code computes it by a loop, then in one line.
 #
 # $$\mathrm{load}_e = \sum_{w: \mathrm{expert}(w) = e} p_w$$
 
@@ -132,14 +134,17 @@ loads = {name: loads_of(table, p, E) for name, table in tables.items()}
 for name, table in tables.items():
     same(np.bincount(table[:, 0], weights=p, minlength=E), loads[name])
     load, words = E * loads[name], np.bincount(table[:, 0], minlength=E)
-    print(f"{name:10} words {words.min():3} to {words.max():3}   load {load.min():.2f} to {load.max():.2f} fair shares")
+    print(
+        f"{name:10} words {words.min():3} to {words.max():3}   "
+        f"load {load.min():.2f} to {load.max():.2f} fair shares"
+    )
 
 # %% [markdown]
-# All three give each expert about as many *words*. But text is made of tokens, not of words. The first block holds
-# nearly all frequent words, so its expert does most of the work. The remainder deals the words out one by one, as one
-# deals cards. It is not quite fair: the first player gets the best card of every round.
+# In all three tables, each expert has about the same number of *words*. But a load counts tokens, and frequent words
+# bring more tokens. The first block holds nearly all frequent words, so its expert does most of the work. The remainder
+# deals the words like cards, one by one. It is not quite fair: in every round, expert 0 gets the most frequent word.
 #
-# The largest load, in fair shares, is the usual measure. [`load_statistics`](../reference/balance.py) has it as
+# The usual measure is the largest load, in fair shares. [`load_statistics`](../reference/balance.py) returns it as
 # `max_over_mean`. For the random tables we take the mean of fifty.
 
 # %%
@@ -147,7 +152,9 @@ from routelaws.reference.balance import load_statistics
 
 worst = {name: load_statistics(load).max_over_mean for name, load in loads.items()}
 same(list(worst.values()), [E * load.max() for load in loads.values()])
-by_luck = [load_statistics(loads_of(table, p, E)).max_over_mean for table in random_tables]
+by_luck = [
+    load_statistics(loads_of(table, p, E)).max_over_mean for table in random_tables
+]
 worst["random"] = np.mean(by_luck)
 for name, largest in worst.items():
     print(f"{name:10} largest load {largest:.2f} fair shares")
@@ -157,8 +164,8 @@ assert worst["remainder"] < worst["random"] < worst["blocks"]
 # %% [markdown]
 # ## 3. A table that is made to be fair
 #
-# If the counts are known, a table can be made from them. Take the words from the most frequent to the rarest, and give
-# each to the expert that has the fewest tokens so far. Large stones go into the jars first, and sand fills the gaps.
+# If you know the counts, you can make a fairer table. Take the words from the most frequent to the rarest, and give
+# each word to the expert that has the fewest tokens so far. Frequent words come first, and rare words fill the gaps.
 
 # %%
 from routelaws.reference.routers.hash_layer import balanced_table
@@ -167,22 +174,25 @@ fair = np.zeros((V, 1), dtype=int)
 tokens, words = [0] * E, [0] * E
 for word in range(V):  # these are in order of frequency
     emptiest = min(range(E), key=lambda e: (tokens[e], words[e], e))
-    fair[word], tokens[emptiest], words[emptiest] = emptiest, tokens[emptiest] + counts[word], words[emptiest] + 1
+    fair[word] = emptiest
+    tokens[emptiest] += int(counts[word])
+    words[emptiest] += 1
 same(balanced_table(counts, E), fair)
 same(np.array(tokens) / counts.sum(), loads_of(fair, p, E))
-print("words of each expert:", words)
+print("words of each expert:", *words)
+print("load of each expert, in fair shares:")
+print(*(E * loads_of(fair, p, E)).round(2))
 assert words[0] == words[1] == 1 and tokens[0] > counts.sum() / E
-print("load in fair shares: ", (E * loads_of(fair, p, E)).round(2))
 
 # %% [markdown]
 # [`balanced_table`](../reference/routers/hash_layer.py) does the same. Most experts now have the same load. Each of the
-# two most frequent words has its own expert, and one of these two still has too much to do.
+# two most frequent words has its own expert, and one of these two experts still has too much work.
 
 # %% [markdown]
 # ## 4. What no table can do
 #
-# The most frequent word has the share $p_0$ of the text, and it goes to one expert at every place. So some expert has
-# at least the load $p_0$. A fair share is 1/E. Whatever the table,
+# The most frequent word has the share $p_0$ of the text, and it always goes to the same expert. So this expert has at
+# least the load $p_0$. A fair share is 1/E. For every table,
 #
 # $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, p_0 E)$$
 #
@@ -193,20 +203,25 @@ rows = []
 for E in (2, 4, 8, 16, 32, 64, 128):
     some = [random_table(draws.random((V, 1)), E) for _ in range(20)]
     made = [modulo_table(V, E), balanced_table(counts, E), *some]
-    largest = np.array([np.bincount(table[:, 0], weights=counts, minlength=E).max() for table in made])
+    largest = np.array(
+        [np.bincount(table[:, 0], weights=counts, minlength=E).max() for table in made]
+    )
     assert (largest >= counts[0]).all() and (E * largest >= counts.sum()).all()
     remainder, balanced, *lucky = E * largest / counts.sum()
     rows.append((E, remainder, np.mean(lucky), balanced, max(1.0, E * p[0])))
-    print("E {:3}: remainder {:5.2f}   random {:5.2f}   balanced {:6.3f}   bound {:6.3f}".format(*rows[-1]))
+    line = (
+        "E {:3}: remainder {:5.2f}   random {:5.2f}   balanced {:6.3f}   bound {:6.3f}"
+    )
+    print(line.format(*rows[-1]))
     assert balanced < 1.001 * rows[-1][-1] and balanced < min(remainder, *lucky)
 
 
 # %% tags=["picture"]
 def draw(axes):
     columns = np.array(rows).T
-    for column, name, marker in zip(columns[1:], ("remainder", "random", "balanced", "bound"), "os^ ", strict=True):
-        style = dict(linestyle="--", color="#4a4a4a") if name == "bound" else dict(marker=marker)
-        axes.plot(columns[0], column, label=name, **style)
+    for i, name in enumerate(("remainder", "random", "balanced")):
+        axes.plot(columns[0], columns[i + 1], marker="os^"[i], label=name)
+    axes.plot(columns[0], columns[-1], "--", color="#4a4a4a", label="bound")
     axes.loglog(base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(columns[0], [f"{E:.0f}" for E in columns[0]])
@@ -216,18 +231,18 @@ def draw(axes):
 
 figure(
     draw,
-    "The balanced table lies on the bound, the others above it (random: the mean of 20). "
-    "With many experts the most frequent word alone decides, and no table helps.",
+    "The balanced table lies on the bound, the others above it (random: the mean of "
+    "20). With many experts the most frequent word alone decides, and no table helps.",
 )
 
 # %% [markdown]
 # ## 5. Two experts for each word
 #
-# The bound can be lowered in one way: give each word k experts, each with the weight 1/k. Then the most frequent word
-# brings only $p_0 / k$ to each of them. A table then has k columns.
-# [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder as the first expert, and counts on from it in
-# steps of s for the others. All words of a run of E ids have the same s, and the next run has the next s that gives
-# each of its words k different experts:
+# There is one way to lower the bound: give each word k experts, each with the weight 1/k. Then the most frequent word
+# brings only $p_0 / k$ to each of them. Such a table has k columns.
+# [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder as the first expert, and adds a step s for
+# each further expert. E ids in a row have the same s. The next E ids have the next s with which each word has k
+# different experts:
 #
 # $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
 #
@@ -238,36 +253,42 @@ figure(
 # The brackets mean "rounded down".
 
 # %%
-print("four experts, two for each word:", modulo_table(8, 4, 2).tolist())
+print("four experts, two for each word:")
+print(modulo_table(8, 4, 2).tolist())
 E = 16
 for k in (1, 2, 4):
     load = E * loads_of(modulo_table(V, E, k), p, E)
-    print(f"k = {k}: load {load.min():.2f} to {load.max():.2f} fair shares, bound {max(1, p[0] * E / k):.2f}")
+    print(
+        f"k = {k}: load {load.min():.2f} to {load.max():.2f} fair shares, "
+        f"bound {max(1, p[0] * E / k):.2f}"
+    )
     assert load.max() >= max(1, p[0] * E / k)
 experts = modulo_table(24, 4, 2)
 same((experts[:, 1] - experts[:, 0]) % 4, 1 + np.arange(24) // 4 % 3)
 
 # %% [markdown]
-# [`table_router`](../reference/routers/hash_layer.py) routes tokens by any table. With two experts the gates are a
-# half.
+# [`table_router`](../reference/routers/hash_layer.py) routes tokens by any table. With two experts for each word, every
+# gate is a half.
 
 # %%
 from routelaws.reference.routers.hash_layer import table_router
 
 routing = table_router(np.array([0, 5, 0]), modulo_table(8, 4, 2), 4)
-print("experts", routing.expert.tolist(), " gates", routing.gate.tolist(), " load", routing.load.round(3))
+print("experts", routing.expert.tolist(), " load", routing.load.round(3))
+print("gates", routing.gate.tolist())
 same(routing.expert, modulo_table(8, 4, 2)[[0, 5, 0]])
 same(routing.gate, np.full((3, 2), 1 / 2))
 
 # %% [markdown]
 # ## 6. Fair over what?
 #
-# The balanced table was made for the text that was counted. It promises nothing for a part of it, or for another text.
-# Let us draw a *batch*, the tokens that a model sees at once, from the same text. And let us take another text, in
-# which the words keep their table but have swapped their frequencies within groups of eight neighbours.
+# The balanced table is fair to the text that was counted. It need not be fair to a part of it, or to another text. So
+# draw a *batch* from the same text: the tokens that a model sees at once. And take another text, in which neighbouring
+# words of the list have swapped their frequencies, in groups of eight. The table stays the same.
 
 # %%
-table, draws = balanced_table(counts, 8)[:, 0], np.random.default_rng(1)  # as before, with eight experts
+# as before, with eight experts
+table, draws = balanced_table(counts, 8)[:, 0], np.random.default_rng(1)
 batch = draws.choice(V, size=256, p=p)
 swapped = draws.permuted(p.reshape(-1, 8), axis=1).ravel()
 shown = {
@@ -286,33 +307,46 @@ def draw(axes):
     for i, (name, load) in enumerate(shown.items()):
         axes.bar(np.arange(8) + 0.27 * (i - 1), 8 * load, width=0.27, label=name)
     axes.axhline(1, color="#4a4a4a", linestyle="--")
-    axes.set(xlabel="expert", ylabel="load, in fair shares", xticks=range(8), ylim=(0, 2.6))
+    axes.set(xlabel="expert", ylabel="load, in fair shares", xticks=range(8))
+    axes.set(ylim=(0, 2.6))
     axes.legend(loc="upper right")
 
 
-figure(draw, "A balanced table is even over the text it was made from, and not over the batch and the text shown here.")
+figure(
+    draw,
+    "A balanced table is even over the text it was made from, and not over the batch "
+    "and the text shown here.",
+)
 
 # %% [markdown]
-# A router that balances every batch does better in training. BASE (lesson 3) gives each expert the same number of
-# tokens, whatever the scores are. It pays for that: its choice in training depends on the whole batch.
+# A router that balances every batch is fairer in training. BASE (lesson 3) gives each expert the same number of tokens,
+# whatever the scores are. This has a price: its choice in training depends on the whole batch.
 
 # %%
 from routelaws.reference.routers.base import base_router
 
-scores = np.random.default_rng(2).normal(size=(256, 8)) + np.linspace(2, 0, 8)  # most tokens like the first experts
+# most tokens like the first experts
+scores = np.random.default_rng(2).normal(size=(256, 8)) + np.linspace(2, 0, 8)
 load = base_router(scores).load
-print(f"BASE on a batch of {len(scores)} tokens: load {8 * load.min():.2f} to {8 * load.max():.2f} fair shares")
+print(
+    f"BASE on a batch of {len(scores)} tokens: "
+    f"load {8 * load.min():.2f} to {8 * load.max():.2f} fair shares"
+)
 same(load, np.full(8, 1 / 8))
 
 # %% [markdown]
 # ## 7. Ask the table about something else
 #
-# A table can also use the token *before*, or the *position* in the text. Or about two tokens at once: the *pair* of the
-# token before and the token itself. A pair is rarer than each of its words, so the bound of section 4 sinks. (Here the
-# words of a text are drawn one by one; in real texts some pairs belong together.)
+# A table can also use the token *before*, the *position* in the text, or the *pair* of the token before and the token
+# itself. A pair is rarer than each of its words, so the bound of section 4 is lower. (Here the words of a text are
+# drawn independently; in real texts some pairs belong together.)
 
 # %%
-from routelaws.reference.routers.hash_layer import bigram_experts, position_ids, previous_tokens
+from routelaws.reference.routers.hash_layer import (
+    bigram_experts,
+    position_ids,
+    previous_tokens,
+)
 
 E, text = 16, draws.choice(V, size=20_000, p=p)
 both = np.stack([random_table(draws.random((V, 1)), E)[:, 0] for _ in range(2)])
@@ -324,10 +358,11 @@ asked = {
     "the pair": bigram_experts(text, previous_tokens(text), both, E),
 }
 for name, expert in asked.items():
-    print(f"{name:17} largest load {load_statistics(np.bincount(expert[:, 0])).max_over_mean:.2f} fair shares")
+    worst_load = load_statistics(np.bincount(expert[:, 0])).max_over_mean
+    print(f"{name:17} largest load {worst_load:.2f} fair shares")
 
 # %% [markdown]
-# The rule for pairs adds up an entry for each of the two words and takes the remainder. As a loop:
+# The rule for pairs looks up a number for each of the two words, adds the two, and takes the remainder. As a loop:
 
 # %%
 pairs = np.zeros(len(text), dtype=int)
@@ -340,14 +375,13 @@ assert largest["the position"] < largest["the pair"] < largest["the token"]
 print("the first tokens go to", pairs[:8])
 
 # %% [markdown]
-# The position is perfectly even, but it ignores the text: an expert gets every sixteenth token, whatever that
-# token is. Fairness is not the only aim. Which router gives the best model is a question for training (lesson 10).
+# The position is perfectly even, but it ignores the text: an expert gets every sixteenth token, whatever it is. So
+# fairness is not the only aim. Only training shows which router gives the best model (lesson 10).
 
 # %% [markdown]
 # ## 8. The fast twin
 #
-# The twin takes the same tables. Under `jax.jit` the number of experts has to be known beforehand, so it is marked as
-# *static*.
+# The twin takes the same tables. `jax.jit` must know the number of experts when it compiles, so we mark it as *static*.
 
 # %%
 needs("jax")
@@ -357,7 +391,8 @@ from routelaws.accelerated.routers import hash_layer as fast
 
 fast_router = jax.jit(fast.table_router, static_argnames="num_experts")
 table = balanced_table(counts, 16)
-expected, found = table_router(text, table, 16), fast_router(text, table, num_experts=16)
+expected = table_router(text, table, 16)
+found = fast_router(text, table, num_experts=16)
 same(found.expert, expected.expert)
 same(found.load, expected.load)
 print("experts by the twin:", found.expert[:8, 0])
@@ -368,7 +403,10 @@ print("experts by the twin:", found.expert[:8, 0])
 # %% tags=["volatile"]
 slow = best_time(lambda: table_router(text, table, 16), repeats=2)
 quick = best_time(lambda: fast_router(text, table, num_experts=16))
-print(f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, {slow / quick:.0f} times")
+print(
+    f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, "
+    f"{slow / quick:.0f} times"
+)
 
 # %% [markdown]
 # ## What to remember
@@ -382,13 +420,14 @@ print(f"20000 tokens: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.2f} ms, 
 #
 # Each has an answer, with the code that checks it, in [`answers/02_hash.py`](answers/02_hash.py).
 #
-# 1. From which number of experts on is the bound above 1, so that every table is unfair for the text of section 2?
-# 2. Someone sorts the vocabulary by the alphabet, so that frequent words may have any id. What becomes of the
-#    remainder, and what of the balanced table?
+# 1. Take the text of section 2. With how many experts is the bound above 1, so that every table is unfair?
+# 2. Sort the vocabulary by the alphabet, so that frequent words may have any id. How do the largest loads of the
+#    remainder and of the balanced table change?
 # 3. The emptiest and the fullest expert of `balanced_table` (with k = 1) differ by at most the count of the most
 #    frequent word. Why? Check it for some counts.
-# 4. A token that belongs to no text, *padding*, often has the id 0. What happens to the loads of `hash_layer` if a
-#    third of a batch is padding? Use the argument `mask` to mend it.
-# 5. Words have *embeddings*, points in the plane, say. [`clustered_table`](../reference/routers/hash_layer.py) puts
-#    words that are near each other into the same expert, [`dispersed_table`](../reference/routers/hash_layer.py) into
-#    different ones. Make both for eight words in two groups of four, with two experts.
+# 4. *Padding* is a token that belongs to no text. It often has the id 0. What happens to the loads of `hash_layer` if a
+#    third of a batch is padding? Use the argument `mask` to correct it.
+# 5. Words have *embeddings*, for example points in the plane.
+#    [`clustered_table`](../reference/routers/hash_layer.py) gives words that are near each other the same expert.
+#    [`dispersed_table`](../reference/routers/hash_layer.py) gives them different experts. Make both for eight words in
+#    two groups of four, with two experts.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 5. Quantile Balancing: prices that last from batch to batch
 #
-# **You will** balance experts by a bias that is a price, find the step that moves it, see why the step must go to the
-# middle of an interval and not to its end, and recognise another well-known router as the same idea with small steps.
+# **You will** balance experts by a bias, which is a price. You will find the step that changes it, and see why the step
+# must go to the middle of an interval and not to its end. Another well-known router is the same idea with small steps.
 #
 # **You need** Python, NumPy and lesson 3, which explains prices. Pictures need matplotlib; the last part needs JAX.
 #
@@ -11,41 +11,44 @@
 # %% [markdown]
 # ## 1. Keep the prices
 #
-# In lesson 3 a group of tokens was divided evenly with the help of prices. That choice is exact, but it looks at the
-# whole group before it places the first token. Here is a cheaper idea. The prices of one batch are good prices for the
-# next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where score minus price is
-# largest:
+# Lesson 3 divided a group of tokens evenly by prices. That choice is exact, but it needs the whole group before it can
+# route the first token. Here is a cheaper idea. If the text of the next batch is similar, the prices of one batch are
+# also good for the next. So keep them. A token t goes to the expert e where score minus price is largest:
 #
 # $$\mathrm{expert}(t) = \arg\max_e (s_{te} - \beta_e)$$
 #
-# The prices are called the *bias* β, since they bias the choice. They do not enter the gate, the factor of the expert's
-# output. Take the six tokens of lesson 1. Keep the prices of experts 1 and 2, and raise the price of expert 0 step by
+# The prices are called the *bias* β, since they bias the choice. The gate, the factor of the expert's output, does not
+# use them. Take the six tokens of lesson 1. Keep the prices of experts 1 and 2, and raise the price of expert 0 step by
 # step.
 
 # %%
 import numpy as np
+
 from lesson import COLOURS, SCORES, best_time, figure, needs, same
 
 s = SCORES
 T, E = s.shape
-n = T // E  # a fair share: the places of an expert, C in lesson 3
+n = T // E  # a fair share: the slots of an expert, C in lesson 3
 for price in (0.0, 1.5, 3.0, 3.25, 3.5, 4.0, 4.5, 7.0):
     left = s - np.array([price, 2.25, 0.0])  # of the three experts
-    expert = np.array([max(range(E), key=lambda e: left[t, e]) for t in range(T)])  # of equals, the first
+    # the largest; the first of equal ones
+    expert = np.array([max(range(E), key=lambda e: left[t, e]) for t in range(T)])
     same(left.argmax(axis=1), expert)
-    print(f"price {price:4}: experts {expert}, tokens of each {np.bincount(expert, minlength=E)}")
+    counts = np.bincount(expert, minlength=E)
+    print(f"price {price:4}: experts {expert}, tokens of each {counts}")
 
 # %% [markdown]
-# From just above 3.25 up to 4 each expert has two tokens. The reference routes so in
-# [`quantile_router`](../reference/routers/quantile.py). Prices from different places can be compared if their mean is
-# made 0; only differences of prices matter.
+# At prices above 3.25 and up to 4, each expert has two tokens. In the reference this router is
+# [`quantile_router`](../reference/routers/quantile.py). Only differences of prices matter. So the code makes their mean
+# 0, and you can compare prices from different sources.
 
 # %%
 from routelaws.reference.routers.quantile import quantile_router
 
 prices = np.array([3.5, 2.25, 0.0])
 routing = quantile_router(s, prices - prices.mean())
-print("experts", routing.expert[:, 0], " load", routing.load.round(3), " gates", routing.gate[:, 0].round(3))
+print("experts", routing.expert[:, 0], " load", routing.load.round(3))
+print("gates", routing.gate[:, 0].round(3))
 same(routing.expert, quantile_router(s, prices).expert)
 same(routing.load, np.full(E, 1 / E))
 same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])))
@@ -53,24 +56,24 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # %% [markdown]
 # ## 2. The bound, with prices for tokens as well
 #
-# How should the bias move? Lesson 3 had a bound that no balanced choice exceeds, whatever the prices. At the best
-# prices the bound is least, and it equals the best choice. So the bias should move to where the bound is least. To look
-# for that place instead of the choice is called the *dual* problem.
+# How should the bias change? Lesson 3 had a bound for any prices: no balanced choice has a larger sum. At the best
+# prices the bound is least, and equals the sum of the best choice. So the bias should go where the bound is least. This
+# search for prices is called the *dual* problem.
 #
-# It gets easier with one more price, $\alpha_t$ for each token: a token and an expert that come together then pay
-# $\alpha_t + \beta_e$. Let k be the number of experts for each token (one, for now) and n the number of tokens for each
+# It gets easier with another price, $\alpha_t$ for each token. A pair of a token and an expert then pays
+# $\alpha_t + \beta_e$. Let k be the number of experts for each token (here one) and n the number of tokens for each
 # expert.
 #
 # $$\mathrm{bound}(\alpha, \beta) =
 # k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
-# Why is it a bound? Take one pair of token and expert. Its score is its two prices plus the rest, and the rest is at
+# Why is it a bound? Take a token and an expert. Their score is the sum of the two prices and a rest, and the rest is at
 # most max(0, rest):
 #
 # $$s_{te} \le \alpha_t + \beta_e + \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
-# Add this up over all pairs of a balanced choice. Each token is in k pairs and each expert in n, which gives the first
-# two sums. The last terms are 0 or more, so their sum over all pairs, chosen or not, can only be larger.
+# Add this up over all pairs of a balanced choice. Each token is in k pairs and each expert in n pairs, which gives the
+# first two sums. The last terms are never negative, so their sum over *all* pairs is at least as large.
 
 
 # %%
@@ -86,20 +89,28 @@ def bound_of(s, alpha, beta, k=1):
 from routelaws.reference.routers.base import balanced_assignment, dual_bound
 
 best, draws = balanced_assignment(s).objective, np.random.default_rng(0)
-bounds = [bound_of(s, draws.normal(size=T, scale=3), draws.normal(size=E, scale=3)) for _ in range(1000)]
-print(f"the least of {len(bounds)} random bounds is {min(bounds):.3f}; the best balanced choice has {best}")
+bounds = []
+for _ in range(1000):
+    alpha, beta = draws.normal(size=T, scale=3), draws.normal(size=E, scale=3)
+    bounds.append(bound_of(s, alpha, beta))
+print(f"the least of {len(bounds)} random bounds is {min(bounds):.3f}", end="; ")
+print(f"the best balanced choice has {best}")
 assert min(bounds) >= best
 
 # %% [markdown]
-# Hold β and look for the best α. The bound is a sum of pieces, one for each token. When $\alpha_t$ rises a little, the
-# bound gains k, and loses 1 for each expert whose term in the last sum is not zero. So the slope is k minus the number
-# of experts with $s_{te} - \beta_e > \alpha_t$. It is zero exactly while k experts lie above $\alpha_t$. So $\alpha_t$
-# is best anywhere *between the k-th and the (k+1)-th largest* of $s_{te} - \beta_e$.
+# Hold β and look for the best α. The bound is a sum of parts, one for each token. Let $\alpha_t$ rise by a small
+# amount. The bound gains k times this amount. It loses this amount once for each expert with
+# $s_{te} - \beta_e > \alpha_t$. So the slope is k minus the number of these experts, and it is zero if there are
+# exactly k. So the best $\alpha_t$ is any number *between the k-th and the (k+1)-th largest* of $s_{te} - \beta_e$.
 
 # %%
 beta = np.array([1.75, 0.25, -2.0])
 ordered = -np.sort(-(s - beta), axis=1)
-for name, alpha in (("largest", ordered[:, 0]), ("middle", ordered[:, :2].mean(axis=1)), ("second", ordered[:, 1])):
+for name, alpha in (
+    ("largest", ordered[:, 0]),
+    ("middle", ordered[:, :2].mean(axis=1)),
+    ("second", ordered[:, 1]),
+):
     print(f"token prices at the {name:7}: {alpha}, bound {bound_of(s, alpha, beta)}")
     same(bound_of(s, alpha, beta), dual_bound(s, beta))
 same(bound_of(s, ordered[:, 0] + 0.5, beta), dual_bound(s, beta) + 0.5 * T)
@@ -110,10 +121,9 @@ same(bound_of(s, ordered[:, 0] + 0.5, beta), dual_bound(s, beta) + 0.5 * T)
 # %% [markdown]
 # ## 3. The step
 #
-# Now hold α and look for the best β. The same thought with the roles exchanged: $\beta_e$ is best anywhere *between the
-# n-th and the (n+1)-th largest* of $s_{te} - \alpha_t$. A number that has a given share of all others above it is
-# called a *quantile*: hence the name of the method. The step goes to the middle of both intervals, first for α and then
-# for β.
+# Now hold α and look for the best β. By the same argument, the best $\beta_e$ is any number *between the n-th and the
+# (n+1)-th largest* of $s_{te} - \alpha_t$. A number with a given share of all values above it is called a *quantile*,
+# which gives the method its name. The step goes to the middle of both intervals, first for α and then for β.
 
 
 # %%
@@ -132,13 +142,14 @@ def step_of(s, beta, k=1):
 beta = step_of(s, np.zeros(E))
 for step, bias in (("one step", beta), ("two steps", step_of(s, beta))):
     counts = np.bincount(quantile_router(s, bias).expert[:, 0], minlength=E)
-    print(f"bias after {step}: {bias.round(3)}, bound {dual_bound(s, bias):.1f}, tokens of each expert {counts}")
+    print(f"bias after {step}: {bias.round(3)}", end=", ")
+    print(f"bound {dual_bound(s, bias):.1f}, tokens of each expert {counts}")
     same(dual_bound(s, bias), best)
 
 # %% [markdown]
-# One step brings the bound down to the best choice. But it leaves the first token undecided between two experts, and
-# the second step decides. The reference has the step as [`quantile_bias`](../reference/routers/quantile.py). Here is a
-# larger group, over several steps. Each half of a step moves to where the bound is least, so the bound never rises.
+# After one step the bound equals the best sum. But two experts are still equally good for the first token; the second
+# step decides. The reference has the step as [`quantile_bias`](../reference/routers/quantile.py). Here is a larger
+# group, over several steps. Each half of a step moves to where the bound is least, so the bound never rises.
 
 # %%
 from routelaws.reference.routers.quantile import quantile_bias
@@ -156,8 +167,8 @@ print(f"the best balanced choice has {best:.4f}")
 assert (np.diff(np.round(bounds, 9)) <= 0).all()
 
 # %% [markdown]
-# The bound comes down to the best choice, and then the loads are even. At that point routing by the bias *is* BASE, the
-# exact choice of lesson 3. [Take the steps in the
+# The bound falls to the best sum, and then the loads are even. Now routing by the bias *is* BASE, the exact choice of
+# lesson 3. [Take the steps in the
 # lab](../docs/site/lab/routers.md?lead=quantile&quantile.step=0).
 
 # %%
@@ -175,27 +186,33 @@ def draw(axes):
     axes.plot(prices, [bound_of(s, alpha, [0.0, price, 0.0]) for price in prices])
     high, low = -np.sort(alpha - s[:, 1])[n - 1 : n + 1]
     level = bound_of(s, alpha, [0.0, low, 0.0])
-    axes.plot([low, high], [level, level], "o", color=COLOURS[1], label="two candidates: the ends")
+    ends = {"color": COLOURS[1], "label": "two candidates: the ends"}
+    axes.plot([low, high], [level, level], "o", **ends)
     axes.plot((low + high) / 2, level, "s", color=COLOURS[2], label="middle")
-    axes.set(xlabel="price of expert 1, in scores (token prices held)", ylabel="bound, in scores")
+    axes.set(xlabel="price of expert 1, in scores (token prices held)")
+    axes.set(ylabel="bound, in scores")
     axes.margins(y=0.15)
     axes.legend(loc="upper center")
 
 
-seen = "The bound is level between two candidates. Every price there is equally good now; the step takes the middle."
-figure(draw, seen)
+figure(
+    draw,
+    "The bound is level between two candidates. Every price there is equally good now; "
+    "the step takes the middle.",
+)
 
 # %% [markdown]
 # ## 4. Why the middle?
 #
-# You can skip this section: it explains one detail of the step. On the whole interval the bound is the same. So why not
-# go to an end, say the lower one? It saves a little work: one candidate and no mean. Try both on twenty random groups.
+# You can skip this section: it explains one detail of the step. The bound is the same on the whole interval. So why not
+# go to its lower end? This saves a little work: one candidate and no mean. Try both on twenty random groups.
 
 
 # %%
 def step_to_end(s, beta):
     alpha = -np.sort(-(s - beta), axis=1)[:, 1]  # the (k+1)-th largest
-    return -np.sort(-(s - alpha[:, None]), axis=0)[len(s) // s.shape[1]]  # the (n+1)-th largest
+    n = len(s) // s.shape[1]
+    return -np.sort(-(s - alpha[:, None]), axis=0)[n]  # the (n+1)-th largest
 
 
 gaps = {"middle": [], "end": []}  # [group, step]
@@ -213,54 +230,65 @@ for seed in range(20):
 gaps = {name: np.array(tracks).round(9) for name, tracks in gaps.items()}
 for name, tracks in gaps.items():
     there, still = (tracks[:, -1] == 0).sum(), (tracks[:, -1] == tracks[:, 20]).sum()
-    print(f"{name:6}: after 29 steps {there:2} of 20 groups are at the optimum; {still} have not moved for nine steps")
-    print(f"        mean of bound less optimum: {tracks[:, 0].mean():.3f} at first, {tracks[:, -1].mean():.3f} at last")
+    first, last = tracks[:, 0].mean(), tracks[:, -1].mean()
+    print(f"{name:6}: after 29 steps {there:2} of 20 groups are at the optimum;")
+    print(f"        {still} have not moved for nine steps")
+    print(
+        f"        mean of bound minus optimum: {first:.3f} at first, {last:.3f} at last"
+    )
 assert (gaps["middle"][:, -1] == 0).all() and (gaps["end"][:, -1] > 0).sum() > 10
 
 # %% [markdown]
-# With the ends most groups are stuck above the optimum. What holds them? With $\alpha_t$ at the end of its interval,
-# the second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So the candidates for the new
-# $\beta_e$ include the old one, once for each such token. Often the new price is one of these: it does not move. With
-# the middle no candidate equals the old price, unless two experts are equally good for a token.
+# With the ends, most groups are stuck above the optimum. Why? With $\alpha_t$ at the end of its interval, the second
+# best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So the old price is among the candidates for the
+# new $\beta_e$, once for each such token. Often the step picks the old price, and nothing moves. With the middle, no
+# candidate equals the old price, unless two experts are equally good for a token.
 
 # %%
 some, beta = np.random.default_rng(4).normal(size=(32, 4)), np.zeros(4)
 ordered = -np.sort(-some, axis=1)
 for name, alpha in (("middle", ordered[:, :2].mean(axis=1)), ("end", ordered[:, 1])):
     tied = ((some - alpha[:, None]).round(9) == 0).sum(axis=0)
-    print(f"at first, alpha at the {name:6}: candidates equal to the old price of each expert: {tied}")
+    print(
+        f"alpha at the {name:6}: candidates equal to the old price, by expert: {tied}"
+    )
     assert tied.sum() == (len(some) if name == "end" else 0)
 for _ in range(20):
     beta = step_to_end(some, beta)
 same(step_to_end(some, beta), beta)
 levels = [dual_bound(some, bias) for bias in (beta, quantile_bias(some, beta))]
-print(f"steps to the end are stuck at the bound {levels[0]:.4f}; one step to the middle from there: {levels[1]:.4f}")
+print(f"steps to the end are stuck at the bound {levels[0]:.4f}")
+print(f"one step to the middle from there: {levels[1]:.4f}")
 assert levels[1] < levels[0]
 
 
 # %% tags=["picture"]
 def draw(axes):
     for name, colour in (("end", COLOURS[1]), ("middle", COLOURS[0])):
-        for i, track in enumerate(gaps[name]):
-            label = f"steps to the {name}" if i == 0 else None
-            axes.plot(np.maximum(track, 1e-4)[:15], color=colour, alpha=0.6, lw=1.2, label=label)
+        tracks = np.maximum(gaps[name], 1e-4)[:, :15].T
+        lines = axes.plot(tracks, color=colour, alpha=0.6, lw=1.2)
+        lines[0].set_label(f"steps to the {name}")
     axes.set_yscale("log")
-    axes.set(xlabel="steps on one group", ylabel="bound less optimum, in scores", ylim=(0.8e-4, 60))
+    axes.set(xlabel="steps on one group", ylabel="bound minus optimum, in scores")
+    axes.set(ylim=(0.8e-4, 60))
     axes.legend(loc="upper right")
 
 
-seen = "Steps to the middle reach the optimum, in all twenty groups; most steps to the end stall. Cut off at 0.0001."
-figure(draw, seen)
+figure(
+    draw,
+    "Steps to the middle reach the optimum in all twenty groups; most steps to the end "
+    "stall. Cut off at 0.0001.",
+)
 
 # %% [markdown]
-# The middle is no guarantee. With scores that are tied everywhere, such as small whole numbers, it can stop short, too;
-# the docstring of [`quantile_bias`](../reference/routers/quantile.py) has such a table. With scores of a real router
-# that hardly matters: they are not tied.
+# The middle is no guarantee. If many scores are equal, such as small whole numbers, it can also stop too early; the
+# docstring of [`quantile_bias`](../reference/routers/quantile.py) has such a table. The scores of a real router are
+# hardly ever equal.
 
 # %% [markdown]
 # ## 5. Two experts for each token
 #
-# With k = 2 the same step has other ranks: $\alpha_t$ lies between the second and the third largest, and an expert has
+# With k = 2 the step uses other ranks: $\alpha_t$ is between the second and the third largest, and an expert has
 # n = T k / E tokens.
 
 # %%
@@ -276,36 +304,36 @@ same(np.bincount(expert.ravel()), np.full(4, 16))
 # %% [markdown]
 # ## 6. Bias balancing: the same dual, in small steps
 #
-# Another router of this family is older (Wang et al. 2024). It has a bias b that is *added* to the scores, and a rule
-# that fits in one line: an expert that got more tokens than the mean gets a little less bias, an expert that got fewer
-# a little more.
+# Another router of this family is older (Wang et al. 2024). It *adds* a bias b to the scores. Its rule has one line: if
+# an expert got more tokens than the mean, its bias falls by u; if it got fewer, its bias rises by u.
 #
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
 #
 # The reference has it as [`update_bias`](../reference/balance.py). With b = −β the choice is the same. And the rule? In
-# lesson 3 the slope of the bound by a price was *places minus tokens that wish for the expert*. The mean count is the
-# number of places. So the rule looks at the sign of that slope, and takes a step of fixed length downhill. It goes down
-# the same dual.
+# lesson 3 the slope of the bound by a price was *slots minus tokens that wish for the expert*. The mean count is the
+# number of slots. So the rule takes the sign of that slope, and makes a step of fixed length downhill. It goes down the
+# same bound.
 
 # %%
 from routelaws.reference.balance import update_bias
 
 beta, small = np.array([0.3, -0.2, 0.1, -0.2]), 2.0**-20
 counts = np.bincount((group - beta).argmax(axis=1), minlength=4)
-slope = np.array([(dual_bound(group, beta + small * np.eye(4)[e]) - dual_bound(group, beta)) / small for e in range(4)])
+raised = [dual_bound(group, beta + small * np.eye(4)[e]) for e in range(4)]
+slope = (np.array(raised) - dual_bound(group, beta)) / small
 print("tokens of each expert", counts, " slope of the bound", slope.round(4))
-same(slope.round(3), 8.0 - counts)  # 8 places for each expert
+same(slope.round(3), 8.0 - counts)  # 8 slots for each expert
 moved = update_bias(-beta, counts, rate=0.1)
 same(moved, -(beta - 0.1 * np.sign(8 - counts)))
 print("bias before", -beta, " after", moved.round(3))
 same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the usual u
 
 # %% [markdown]
-# So the two methods differ in the step alone.
+# So the two methods differ only in the step.
 #
-# - Quantile Balancing goes at once to where the batch would be balanced.
-# - Bias balancing takes a step of length u. It needs many batches to come from far, and near the goal it goes back and
-#   forth by u. The usual u is 0.001, for trainings with very many batches.
+# - Quantile Balancing goes at once to the bias that would balance the batch.
+# - Bias balancing takes a step of length u. A large change needs many batches, and near the goal the bias goes up and
+#   down by u. The usual u is 0.001, for training runs with very many batches.
 #
 # [Play both in the lab](../docs/site/lab/routers.md?lead=bias&bias.step=0&quantile.step=0): change u, and
 # add noise between batches.
@@ -313,22 +341,28 @@ same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the 
 # %% [markdown]
 # ## 7. From batch to batch
 #
-# As routers both work in the same way. Route a batch by the current bias. Then move the bias by one step on that
-# batch. So the bias of a batch comes from *earlier* batches, and no token gets information about a later one. Let us
-# send batches through, in which the experts are not equally liked. After forty batches the text changes, and other
-# experts become popular.
+# Both routers work in the same way. Route a batch by the current bias. Then change the bias by one step on that batch.
+# So the bias of a batch comes from *earlier* batches, and no token gets information about a later token. In the batches
+# here, some experts have larger scores than others. After forty batches the text changes, and other experts have the
+# larger scores.
 
 # %%
 draws, liked, batches = np.random.default_rng(5), np.linspace(1.5, -1.5, 8), []
 for i in range(110):
     batches.append(draws.normal(size=(256, 8)) + (liked if i < 40 else liked[::-1]))
-print(f"{len(batches)} batches of {len(batches[0])} tokens; mean score of each expert at first {liked.round(2)}")
+print(f"{len(batches)} batches of {len(batches[0])} tokens")
+print(f"mean score of each expert at first {liked.round(2)}")
+
 
 # %%
+def by_counts(rate):
+    return lambda beta, batch, counts: -update_bias(-beta, counts, rate=rate)
+
+
 ways = {
     "no bias": lambda beta, batch, counts: beta,
-    "bias balancing, u = 0.05": lambda beta, batch, counts: -update_bias(-beta, counts, rate=0.05),
-    "bias balancing, u = 0.5": lambda beta, batch, counts: -update_bias(-beta, counts, rate=0.5),
+    "bias balancing, u = 0.05": by_counts(0.05),
+    "bias balancing, u = 0.5": by_counts(0.5),
     "quantile balancing": lambda beta, batch, counts: quantile_bias(batch, beta),
 }
 largest = {way: [] for way in ways}
@@ -340,14 +374,16 @@ for way, next_bias in ways.items():
         beta = next_bias(beta, batch, np.rint(256 * load).astype(int))
 
 # %%
-print("largest load, in fair shares:  batch 0   batch 2  30 to 39  batch 40  batch 41  100 to 109")
+print("largest load, in fair shares, of the batches")
+print(f"{'':26}        0        2 30 to 39       40       41 100 to 109")
 for way, track in largest.items():
-    shown = [track[0], track[2], np.mean(track[30:40]), track[40], track[41], np.mean(track[100:])]
-    print(f"{way:26}", *(f"{each:9.2f}" for each in shown))
+    parts = track[:1], track[2:3], track[30:40], track[40:41], track[41:42], track[100:]
+    print(f"{way:26}", *(f"{np.mean(part):8.2f}" for part in parts))
 final = {way: np.mean(track[100:]) for way, track in largest.items()}
+print("batches after the change until the largest load stays at 1.75 or less:")
 for way in list(largest)[1::2]:
     settled = 1 + max(i for i in range(40, 110) if largest[way][i] > 1.75)
-    print(f"{way}: {settled - 40} batches after the change until the largest load stays at 1.75 or less")
+    print(f"{way:26} {settled - 40}")
 assert max(largest["quantile balancing"][41:]) < largest["bias balancing, u = 0.5"][41]
 assert final["quantile balancing"] < final["bias balancing, u = 0.5"] < final["no bias"]
 
@@ -361,38 +397,43 @@ def draw(axes):
     axes.legend(loc="upper center", ncols=1, fontsize=9)
 
 
-seen = "When the text changes, quantile balancing is soon back. Small steps take long, and large ones never settle."
-figure(draw, seen + " Eight experts; the text changes at batch 40.", height=3.4)
+figure(
+    draw,
+    "When the text changes, quantile balancing is soon back. Small steps take long, "
+    "and large ones never settle. Eight experts; the text changes at batch 40.",
+    height=3.4,
+)
 
 # %% [markdown]
 # In the end, small steps are as even as quantile balancing, but they need 48 batches after the change. Large steps stay
 # uneven.
 #
-# The largest load of quantile balancing does not come down to 1. The prices suit the batch before, and a new batch
-# of the same text is a little different. This is the cost of ignoring the tokens of the batch itself.
+# The largest load of quantile balancing does not fall to 1. The prices fit the batch before, and a new batch of the
+# same text is a little different. This is the cost of ignoring the tokens of the batch itself.
 
 # %%
 exact, beta = [], np.zeros(8)
 for batch in batches[:5]:
     for _ in range(30):
         beta = quantile_bias(batch, beta)
-    exact.append(8 * quantile_router(batch, beta).load.max())  # routed by the bias of the same batch: not causal
+    # routed by the bias of the same batch: not causal
+    exact.append(8 * quantile_router(batch, beta).load.max())
 print("largest load if each batch could use its own bias:", np.round(exact, 2))
 assert max(exact) < final["quantile balancing"]
 
 # %% [markdown]
-# In evaluation the bias stays as it is, and the choice of a token depends on that token alone. Training and evaluation
-# choose in the same way, unlike with BASE (lesson 3) and S-BASE (lesson 4).
+# In evaluation the bias does not change, and the choice for a token depends only on that token. So training and
+# evaluation choose in the same way. With BASE (lesson 3) and S-BASE (lesson 4) they do not.
 
 # %%
 route = quantile_router(batches[0], beta).expert
 same(quantile_router(batches[0][:100], beta).expert, route[:100])
-print("the first tokens go to the same experts whatever comes after them:", route[:8, 0])
+print("experts of the first tokens, whatever comes after them:", route[:8, 0])
 
 # %% [markdown]
 # ## 8. The fast twin
 #
-# The twin takes the same step in 32 bits. It does not sort a whole column: it asks for the largest n + 1 entries.
+# The twin takes the same step in 32 bits. It does not sort a whole column: it finds the largest n + 1 entries.
 
 # %%
 needs("jax")
@@ -407,35 +448,45 @@ same(fast_bias(group, np.zeros(4), k=2), quantile_bias(group, np.zeros(4), 2))
 print("bias by the twin:", np.asarray(fast_bias(s, np.zeros(3)), dtype=float).round(3))
 
 # %% [markdown]
-# What is gained? The step can stand inside a compiled training step, and the tokens can be spread over several devices:
-# each device takes the step on its own tokens, and the mean of the biases is kept. `axis_name` names the axis along
-# which the devices lie. `jax.vmap` plays two devices here.
+# The twin can be part of a compiled training step, and its tokens can be on several devices. Then each device takes the
+# step on its own tokens, and all keep the mean of the biases. `axis_name` names the axis of the devices. Here
+# `jax.vmap` simulates two devices.
 
 # %%
 halves = group.reshape(2, 16, 4)
-on_two = jax.jit(jax.vmap(lambda part: fast.quantile_bias(part, np.zeros(4), axis_name="devices"), axis_name="devices"))
-found, expected = on_two(halves), np.mean([quantile_bias(part, np.zeros(4)) for part in halves], axis=0)
+
+
+def on_one(part):
+    return fast.quantile_bias(part, np.zeros(4), axis_name="devices")
+
+
+found = jax.jit(jax.vmap(on_one, axis_name="devices"))(halves)
+expected = np.mean([quantile_bias(part, np.zeros(4)) for part in halves], axis=0)
 same(found[0], expected)
 same(found[1], expected)
 print("bias on both devices:", expected.round(3))
 
 # %% [markdown]
-# And time, where the batch is large. NumPy's sorting is hard to beat on small ones.
+# The twin is also faster if the batch is large. For small batches, NumPy's sorting is fast enough.
 
 # %% tags=["volatile"]
 many, bias = np.random.default_rng(6).normal(size=(8192, 64)), np.zeros(64)
-pairs = {"choice": (quantile_router, jax.jit(fast.quantile_router)), "step": (quantile_bias, fast_bias)}
+pairs = {
+    "choice": (quantile_router, jax.jit(fast.quantile_router)),
+    "step": (quantile_bias, fast_bias),
+}
 for name, (plain, jitted) in pairs.items():
     slow, quick = (best_time(f, many, bias, repeats=3) for f in (plain, jitted))
-    print(f"{name:6} for 8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.0f} ms")
+    print(f"{name:6} for 8192 tokens, 64 experts", end=": ")
+    print(f"reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.0f} ms")
 
 # %% [markdown]
 # ## What to remember
 #
-# - A price for each expert is subtracted from the scores. One step per batch moves it to the middle between two
-#   scores.
-# - Each step lowers the bound of lesson 3 or leaves it. The middle gets further than either end.
-# - A batch is routed by the prices of earlier batches. So no token depends on a later one, and evaluation works like
+# - The router subtracts a price for each expert from the scores. One step per batch moves each price to the middle
+#   between two scores.
+# - No step raises the bound of lesson 3. Steps to the middle get further than steps to an end.
+# - The prices of earlier batches route a batch. So no token depends on a later one, and evaluation works like
 #   training.
 # - Bias balancing goes down the same bound, in small steps of fixed length.
 #
@@ -443,11 +494,11 @@ for name, (plain, jitted) in pairs.items():
 #
 # Each has an answer, with the code that checks it, in [`answers/05_quantile.py`](answers/05_quantile.py).
 #
-# 1. Add 3 to all scores of one token, and then 3 to all scores of one expert. What does each do to the bias after a
-#    step, starting from zeros? What after many steps?
-# 2. A batch comes in two halves, and the mean of the two biases is taken. Is that the bias of the whole batch? Measure
+# 1. Add 3 to all scores of one token. In a second trial, add 3 to all scores of one expert. Start from zero bias. How
+#    does each change the bias after one step, and after many steps?
+# 2. Divide a batch into two halves, and take the mean of their two biases. Is it the bias of the whole batch? Measure
 #    how uneven the loads of the whole batch are.
-# 3. Bias balancing with u = 0.1 starts from zeros, and an expert needs the bias −2. How many batches does it take at
-#    least? How long with u = 0.001?
-# 4. Seven tokens, three experts. Balanced now means two or three tokens for each expert. Does `quantile_bias` still get
-#    there?
+# 3. Bias balancing with u = 0.1 starts from zeros, and an expert needs the bias −2. How many batches does it need at
+#    least? How many with u = 0.001?
+# 4. Seven tokens go to three experts. Balanced now means two or three tokens for each expert. Does `quantile_bias`
+#    still reach such a balance?

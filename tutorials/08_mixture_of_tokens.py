@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 8. Experts choose tokens, and mixtures of tokens
 #
-# **You will** turn the choice around and let each expert take its tokens; see how that lets a model look into the
-# future, and how groups across sequences prevent it; give experts mixtures instead of tokens; and switch the mixing
-# off again.
+# **You will** reverse the choice and let each expert take its tokens. You will see that this lets a model look into the
+# future, and how groups across sequences prevent it. Then you will give experts mixtures of tokens, and see how to use
+# such a model without a group.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.
 #
@@ -13,17 +13,17 @@
 # %% [markdown]
 # ## 1. The experts choose
 #
-# In lesson 1 each token chose an expert, and some experts had more tokens than others. Zhou et al. 2022 turn the choice
-# around: each expert takes the $C$ tokens that it scores highest. With a *capacity factor* $c$ that is
+# In lesson 1 each token chose an expert, and some experts had more tokens than others. Zhou et al. 2022 reverse the
+# choice: each expert takes the $C$ tokens with the highest scores for it. With a *capacity factor* $c$,
 #
 # $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
-# The score is the probability of the expert, a softmax of the router's scores, the *logits*, over the experts. Here are
-# the tokens of lesson 1 once more. (Of the helpers, `same` stops the lesson unless two results agree up to rounding,
-# and `figure` shows a picture.)
+# The score is the probability of the expert: a softmax of the *logits* over the experts. Here are the tokens of lesson
+# 1 again. (Two helpers: `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import numpy as np
+
 from lesson import SCORES, WORDS, best_time, figure, needs, same
 
 z = SCORES
@@ -38,9 +38,9 @@ for word, row in zip(WORDS, p, strict=True):
 taken, times = np.zeros((E, C), dtype=int), np.zeros(T, dtype=int)
 for e in range(E):
     left = list(range(T))
-    for place in range(C):
+    for slot in range(C):
         best = left[np.argmax(p[left, e])]
-        taken[e, place] = best
+        taken[e, slot] = best
         times[best] += 1
         left.remove(best)
     print(f"expert {e} takes tokens {taken[e]}")
@@ -48,12 +48,12 @@ print("how often each token was taken:", times)
 assert times.sum() == E * C and times.min() == 0 and times.max() > 1
 
 # %% [markdown]
-# Every expert has exactly $C$ tokens. No loss for balance is needed, and no token waits in a queue. The price is on the
-# other side: a token may have several experts, or none. A token without an expert goes on unchanged.
+# Every expert has exactly $C$ tokens. You need no balance loss, and no token waits in a queue. But this has a price: a
+# token may have several experts, or none. A token without an expert goes on unchanged.
 #
 # [Let them choose in the lab](../docs/site/lab/routers.md?lead=expert_choice&expert_choice.step=0).
 #
-# Sorting each column gives the same, and so does [`expert_choice_router`](../reference/routers/expert_choice.py).
+# You can also sort each column, or call [`expert_choice_router`](../reference/routers/expert_choice.py).
 
 # %%
 from routelaws.reference.routers.expert_choice import expert_choice_router
@@ -65,8 +65,8 @@ same(choice.gate, np.take_along_axis(p.T, taken, axis=1))
 same(choice.experts_per_token, times)
 
 # %% [markdown]
-# Each expert works on its tokens. The layer multiplies its result by the *gate*, the probability of that expert for
-# that token, and adds the results of the token's experts.
+# Each expert works on its tokens. The *gate* is the probability of this expert for this token. For each token, the
+# layer multiplies the output of each of its experts by the gate, and adds up.
 
 # %%
 from routelaws.reference.experts import expert_ffn
@@ -74,22 +74,24 @@ from routelaws.reference.routers.expert_choice import expert_choice_ffn
 
 d, f = 4, 8
 draws = np.random.default_rng(0)
-params = {"up": draws.normal(size=(E, d, f)) / 2, "down": draws.normal(size=(E, f, d)) / 3}
+up, down = draws.normal(size=(E, d, f)) / 2, draws.normal(size=(E, f, d)) / 3
+params = {"up": up, "down": down}
 x = draws.normal(size=(T, d))
 y = np.zeros((T, d))
 for e in range(E):
     for t in taken[e]:
-        y[t] += p[t, e] * expert_ffn(params["up"][e], params["down"][e], x[t])
+        y[t] += p[t, e] * expert_ffn(up[e], down[e], x[t])
 same(expert_choice_ffn(params, x, choice), y)
-print("tokens that get nothing:", np.flatnonzero((y == 0).all(axis=1)), " never taken:", np.flatnonzero(times == 0))
-assert (np.flatnonzero(times == 0) == np.flatnonzero((y == 0).all(axis=1))).all()
+nothing, never = np.flatnonzero((y == 0).all(axis=1)), np.flatnonzero(times == 0)
+print("tokens that get nothing:", nothing, " never taken:", never)
+assert (nothing == never).all()
 
 # %% [markdown]
 # ## 2. The future leaks into the past
 #
-# A language model predicts each token from the earlier ones. Whether an expert takes a token depends on all tokens of
-# the *group*, the tokens among which it chooses. If later tokens of the same text are in the group, they decide too.
-# Here is a text of four tokens. The last token is one of two words.
+# A language model predicts each token from the earlier tokens. But an expert chooses among all tokens of a *group*. If
+# later tokens of the same text are in the group, the experts of a token depend on them. Here is a text of four tokens.
+# The last token is one of two words.
 
 # %%
 for word, row in {"A": [4.0, 0.0], "B": [0.0, 4.0]}.items():
@@ -99,9 +101,9 @@ for word, row in {"A": [4.0, 0.0], "B": [0.0, 4.0]}.items():
     assert experts == ([1] if word == "A" else [0])
 
 # %% [markdown]
-# The result of the model for the *first* token reveals the *last* word. In training it can learn to read that. Its loss
-# will then look better than it is: when the model writes a text, later words do not exist yet. And since experts choose
-# in evaluation too, the loss in evaluation is wrong as well. How often does it happen in random texts?
+# The output of the layer for the *first* token reveals the *last* word. In training the model can learn to use this.
+# Then its loss is too low: when the model writes a text, later words do not exist yet. Experts also choose in
+# evaluation, so the loss in evaluation is also wrong. How often does this happen in random texts?
 
 # %%
 moved = 0
@@ -109,22 +111,26 @@ for _ in range(100):
     before = draws.normal(size=(16, 4))
     after = before.copy()
     after[-1] = draws.normal(size=4)
-    counts = [expert_choice_router(logits, 1.0).experts_per_token[:-1] for logits in (before, after)]
-    moved += bool((counts[0] != counts[1]).any())
+    choices = (expert_choice_router(logits, 1.0) for logits in (before, after))
+    first, second = (choice.experts_per_token[:-1] for choice in choices)
+    moved += bool((first != second).any())
 print(f"texts of 100 in which the last token moved an earlier one: {moved}")
 assert moved > 50
 
 # %% [markdown]
 # ## 3. Groups across sequences
 #
-# A way out: let a group hold *one position of several sequences*. Tokens at the same position do not see each other's
-# future, whatever the router does with them. [`group_by_position`](../reference/routers/expert_choice.py) builds such
-# groups from a *batch*, the sequences that a model works on together.
+# Here is a solution: a group contains *one position of several sequences*. No token of the group is later in the same
+# text than another, so any choice among them is safe. [`group_by_position`](../reference/routers/expert_choice.py)
+# makes such groups from a *batch*, the sequences that a model works on together.
 
 # %%
-from routelaws.reference.routers.expert_choice import group_by_position, ungroup_by_position
+from routelaws.reference.routers.expert_choice import (
+    group_by_position,
+    ungroup_by_position,
+)
 
-names = np.array([["a0", "a1", "a2"], ["b0", "b1", "b2"], ["c0", "c1", "c2"], ["d0", "d1", "d2"]])
+names = np.array([[letter + str(s) for s in range(3)] for letter in "abcd"])
 g = 4  # sequences in a group
 for group in group_by_position(names, g):
     print(" ".join(group))
@@ -134,36 +140,39 @@ assert (ungroup_by_position(by_hand, 3) == names).all()
 
 # %% [markdown]
 # Now change the last position of all sequences. Nothing changes at earlier positions. But if you change one *sequence*,
-# others may get other experts: the experts of a sequence depend on its neighbours in the batch.
+# tokens of other sequences may get other experts: they depend on the whole batch.
 
 
 # %%
 def taken_counts(logits, size):
     groups = group_by_position(logits, size)
-    counts = np.array([expert_choice_router(group, 1.0).experts_per_token for group in groups])
-    return ungroup_by_position(counts, logits.shape[1])
+    counts = [expert_choice_router(group, 1.0).experts_per_token for group in groups]
+    return ungroup_by_position(np.array(counts), logits.shape[1])
 
 
-batch = draws.normal(size=(8, 6, 4))  # [b, S, E]: eight sequences of six tokens, four experts
+# [b, S, E]: eight sequences of six tokens, four experts
+batch = draws.normal(size=(8, 6, 4))
 later, neighbour = batch.copy(), batch.copy()
 later[:, -1], neighbour[0] = draws.normal(size=(8, 4)), draws.normal(size=(6, 4))
 before = taken_counts(batch, 8)
-by_time, by_neighbour = (taken_counts(other, 8) != before for other in (later, neighbour))
-print("tokens that changed, by position:", by_time.sum(axis=0), "after a change of the last position")
-print("tokens that changed, by sequence:", by_neighbour.sum(axis=1), "after a change of sequence 0")
+by_time = taken_counts(later, 8) != before
+by_neighbour = taken_counts(neighbour, 8) != before
+print("tokens that changed after a change of")
+print("the last position, by position:", by_time.sum(axis=0))
+print("sequence 0, by sequence:       ", by_neighbour.sum(axis=1))
 assert not by_time[:, :-1].any() and by_neighbour[1:].any()
 
 # %% [markdown]
 # ## 4. Mixtures
 #
 # Antoniak et al. 2023 start from such groups. Their experts choose nothing. Each expert gets one *mixture*: a weighted
-# mean of all tokens of the group. They call it a *Mixture of Tokens*. A controller, a matrix like the one of a router,
-# gives the logits. The softmax runs over the *tokens* $i$ of the group, for each expert by itself:
+# mean of all tokens of the group. They call the layer a *Mixture of Tokens*. The logits come from a controller, a
+# matrix like the weights of a router. For each expert, the softmax runs over the *tokens* $i$ of the group:
 #
 # $$w_{ie} = \frac{\exp(z_{ie} / \tau)}{\sum_j \exp(z_{je} / \tau)}, \qquad m_e = \sum_i w_{ie} x_i$$
 #
-# The number $\tau$ is the *temperature*; it is 1 unless another value is given. Take our six tokens as a group.
-# ([Move the temperature in the lab](../docs/site/lab/routers.md?lead=mixture).)
+# The number $\tau$ is the *temperature*; its default is 1. Take the six tokens as a group. ([Move the temperature in
+# the lab](../docs/site/lab/routers.md?lead=mixture).)
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import mixing_weights
@@ -180,15 +189,17 @@ for e in range(E):
         m[e] += w[i, e] * x[i]
 same(mixing_weights(z, tau), w)
 same(w.T @ x, m)
-print("what goes into the mixture of expert 0:", w[:, 0].round(3), " sum", w[:, 0].sum().round(6))
+print("weights in the mixture of expert 0:", w[:, 0].round(3))
+same(w.sum(axis=0), np.ones(E))
 
 # %% [markdown]
-# Each expert works on its mixture alone. Every token then gets a share of every result, by the same weights:
+# Each expert works only on its mixture. Then every token gets a share of the output of every expert, with the same
+# weights:
 #
 # $$h_i = \sum_e w_{ie} \mathrm{expert}_e(m_e)$$
 #
-# [`mixture_of_tokens`](../reference/routers/mixture_of_tokens.py) is the whole layer. It makes the logits itself, from
-# a controller that is kept under the name `router`.
+# [`mixture_of_tokens`](../reference/routers/mixture_of_tokens.py) is the whole layer. It computes the logits from the
+# controller, whose name in the parameters is `router`.
 
 # %%
 from routelaws.reference.routers.mixture_of_tokens import mixture_of_tokens
@@ -197,7 +208,7 @@ params["router"] = draws.normal(size=(d, E))
 w = mixing_weights(x @ params["router"])
 h = np.zeros((T, d))
 for e in range(E):
-    result = expert_ffn(params["up"][e], params["down"][e], sum(w[i, e] * x[i] for i in range(T)))
+    result = expert_ffn(up[e], down[e], sum(w[i, e] * x[i] for i in range(T)))
     for i in range(T):
         h[i] += w[i, e] * result
 found = mixture_of_tokens(params, x)
@@ -205,8 +216,8 @@ same(found.output, h)
 same(found.weights, w)
 
 # %% [markdown]
-# Nothing is chosen here, so nothing jumps. Move the controller a little and the output of the layer moves a little.
-# Expert choice jumps when an expert takes another token.
+# This layer chooses nothing, so nothing jumps. If you change the controller a little, the output changes a little. With
+# expert choice, the output jumps when an expert takes another token.
 
 # %%
 direction = draws.normal(size=(d, E))
@@ -216,11 +227,13 @@ for name in ("mixture", "expert choice"):
     for s in steps:
         moved = params | {"router": params["router"] + s * direction}
         if name == "mixture":
-            outputs.append(mixture_of_tokens(moved, x).output[0, 0])
+            output = mixture_of_tokens(moved, x).output
         else:
-            outputs.append(expert_choice_ffn(moved, x, expert_choice_router(x @ moved["router"], 1.0))[0, 0])
+            choice = expert_choice_router(x @ moved["router"], 1.0)
+            output = expert_choice_ffn(moved, x, choice)
+        outputs.append(output[0, 0])
     largest[name] = (np.abs(np.diff(outputs)).max(), outputs)
-    print(f"{name:13} largest change between neighbouring steps: {largest[name][0]:.4f}")
+    print(f"{name:13} largest change from step to step: {largest[name][0]:.4f}")
 assert largest["mixture"][0] < largest["expert choice"][0] / 10
 
 
@@ -228,27 +241,31 @@ assert largest["mixture"][0] < largest["expert choice"][0] / 10
 def draw(axes):
     for name, style in (("mixture", "-"), ("expert choice", ".")):
         axes.plot(steps, largest[name][1], style, markersize=3, label=name)
-    axes.set(xlabel="step along a line of controllers", ylabel="first number of token 0's output")
+    axes.set(xlabel="step along a line of controllers")
+    axes.set(ylabel="first number of token 0's output")
     axes.set_xticks([-1, -0.5, 0, 0.5, 1])
     axes.legend()
 
 
 figure(
     draw,
-    "One number of the output while the controller moves along a line. The mixture changes smoothly. Expert choice "
-    "jumps wherever an expert takes another token.",
+    "One number of the output while the controller moves along a line. The mixture "
+    "changes smoothly. Expert choice jumps when an expert takes another token.",
 )
 
 # %% [markdown]
-# ## 5. Who sees whom in a mixture
+# ## 5. Which tokens influence a mixture
 #
-# Every token of a group has a part in every mixture. So the group is what decides. By position, no token sees the
-# future. Among neighbouring positions of *one* sequence every token sees later ones. The reference has
-# [`group_within_sequence`](../reference/routers/mixture_of_tokens.py) for models that may see the whole text, and
-# rejects it for language models that predict the next token.
+# Every token of a group is part of every mixture. So the group decides what a token can see. With groups by position,
+# no token sees the future. With groups of neighbouring positions of *one* sequence, every token sees later tokens. The
+# reference has [`group_within_sequence`](../reference/routers/mixture_of_tokens.py) for models that may see the whole
+# text, and rejects it for language models that predict the next token.
 
 # %%
-from routelaws.reference.routers.mixture_of_tokens import group_within_sequence, ungroup_within_sequence
+from routelaws.reference.routers.mixture_of_tokens import (
+    group_within_sequence,
+    ungroup_within_sequence,
+)
 
 tokens = draws.normal(size=(4, 6, d))  # [b, S, d]
 later = tokens.copy()
@@ -258,8 +275,8 @@ ways["within a sequence"] = (group_within_sequence, ungroup_within_sequence, 6)
 for name, (group, ungroup, size) in ways.items():
     outputs = []
     for batch in (tokens, later):
-        mixed = np.array([mixture_of_tokens(params, each).output for each in group(batch, size)])
-        outputs.append(ungroup(mixed, 6))
+        mixed = [mixture_of_tokens(params, each).output for each in group(batch, size)]
+        outputs.append(ungroup(np.array(mixed), 6))
     changed = (outputs[0] != outputs[1]).any(axis=-1).sum(axis=0)
     print(f"{name:17} sequences of 4 whose output changed, by position: {changed}")
     assert changed[:-1].any() == (name != "by position")
@@ -268,28 +285,29 @@ for name, (group, ungroup, size) in ways.items():
 # ## 6. What it costs
 #
 # An expert of hidden width $f$ has two matrices, each with $d f$ numbers. Each number takes a multiplication and an
-# addition, so one row takes $4 d f$ operations. A group of $g$ tokens has $E$ rows, one for each
-# expert: $4 d f E / g$ operations for each token. A dense layer with the usual width $4 d$ needs $16 d^2$. So with
-# $f = 4 d g / E$ the mixture costs the same, while all experts together have $g$ times the weights.
+# addition, so one mixture takes $4 d f$ operations. A group of $g$ tokens has $E$ mixtures, one for each expert. That
+# is $4 d f E / g$ operations for each token. A dense layer with the usual width $4 d$ needs $16 d^2$. So with
+# $f = 4 d g / E$ the mixture costs the same, and all experts together have $g$ times the weights.
 
 # %%
 print("    g    E      f   operations of the experts   weights, in dense layers")
 for size, experts in ((1, 1), (8, 8), (32, 32), (32, 256)):
     width = 512
     hidden = 4 * width * size // experts
-    operations, weights = 4 * width * hidden * experts / size, 2 * width * hidden * experts
-    print(f"{size:5} {experts:4} {hidden:6} {operations / (16 * width**2):27.0%} {weights / (8 * width**2):26.0f}")
-    assert operations == 16 * width**2 and weights == size * 8 * width**2
+    operations = 4 * width * hidden * experts / size / (16 * width**2)
+    weights = 2 * width * hidden * experts / (8 * width**2)
+    print(f"{size:5} {experts:4} {hidden:6} {operations:27.0%} {weights:26.0f}")
+    assert operations == 1 and weights == size
 
 # %% [markdown]
-# The controller, the mixing and the sharing out come on top; they are small.
+# The controller and the mixing add a little work.
 #
 # ## 7. Switching the mixing off
 #
-# A trained mixture has a weakness: to write a single text, it still needs a group. There are three ways out.
+# A trained mixture has a weakness: it needs a group even to write a single text. There are three solutions.
 #
-# **A group of one.** Each token is its own mixture, with weight 1, and gets the sum of *all* experts. The experts have
-# never seen such inputs, and each token needs $g$ times as many rows.
+# **A group of one.** Each token is its own mixture, with weight 1, and gets the sum of *all* experts. But the experts
+# were not trained on such inputs, and each token needs the work of $g$ tokens.
 
 # %%
 alone = mixture_of_tokens(params, x[:1])
@@ -298,9 +316,9 @@ same(alone.output[0], everybody)
 same(alone.weights, np.ones((1, E)))
 
 # %% [markdown]
-# **Cold mixtures.** As the temperature falls, each expert takes more of its best token and less of the others. In the
-# limit it takes that token alone, with weight 1: expert choice with one place for each expert and a gate of 1. It still
-# depends on the group.
+# **A low temperature.** As the temperature falls, each expert takes more of its best token and less of the others.
+# In the limit it takes only this token, with weight 1. This is expert choice with one slot for each expert and a
+# gate of 1. It still depends on the group.
 
 # %%
 logits = x @ params["router"]
@@ -311,8 +329,8 @@ for tau in (1.0, 0.3, 0.1, 0.03, 0.01):
 same(mixing_weights(logits, 0.001), limit)
 
 # %% tags=["check"]
-# So small a capacity factor leaves one place. The sigmoid keeps the order of the tokens in each expert's column of
-# logits.
+# With such a small capacity factor there is one slot. The sigmoid keeps the order of
+# the tokens in each column.
 by_logits = expert_choice_router(logits, 1e-9, score="sigmoid")
 same(by_logits.token[:, 0], limit.argmax(axis=0))
 
@@ -323,23 +341,25 @@ def draw(*panels):
         shares = mixing_weights(logits, tau)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for (i, e), share in np.ndenumerate(shares):
-            axes.text(e, i, f"{share:.2f}", ha="center", va="center", color="w" if share > 0.6 else "k")
-        axes.set(xlabel="expert", ylabel="token", title=f"temperature {tau}", xticks=range(E))
+            colour = "w" if share > 0.6 else "k"
+            axes.text(e, i, f"{share:.2f}", ha="center", va="center", color=colour)
+        axes.set(xlabel="expert", ylabel="token", title=f"temperature {tau}")
+        axes.set(xticks=range(E))
         axes.grid(False)
 
 
 figure(
     draw,
-    "Share of each token in the mixture of each expert. Columns add up to 1. The colder, the nearer to one token for "
-    "each expert.",
+    "Share of each token in the mixture of each expert. Columns add up to 1. At a low "
+    "temperature each expert takes nearly one token.",
     panels=3,
     height=3.6,
 )
 
 # %% [markdown]
-# **Transition tuning.** The mixture becomes a layer of lesson 1: the controller is used as a router, each token goes to
-# its best expert, and the model is trained a little longer. The weights stay as they are and keep their names. From
-# then on each token is on its own.
+# **Transition tuning.** The mixture becomes a layer of lesson 1: the controller is now a router, each token goes to its
+# best expert, and the model is trained a little longer. The weights keep their values and names at the change. After
+# it, no token depends on other tokens of the group.
 
 # %%
 from routelaws.reference.experts import routed_ffn
@@ -351,9 +371,13 @@ def switched(tokens):
     return routed_ffn(params, tokens, routing.expert, routing.gate).output
 
 
+def mixed(tokens):
+    return mixture_of_tokens(params, tokens).output
+
+
 other = x.copy()
 other[1:] = draws.normal(size=(T - 1, d))  # all other tokens of the group
-for name, layer in (("mixture", lambda tokens: mixture_of_tokens(params, tokens).output), ("switched", switched)):
+for name, layer in (("mixture", mixed), ("switched", switched)):
     difference = np.abs(layer(x)[0] - layer(other)[0]).max()
     print(f"{name:8} change of token 0 when all other tokens change: {difference:.4f}")
     assert (difference == 0) == (name == "switched")
@@ -361,9 +385,9 @@ for name, layer in (("mixture", lambda tokens: mixture_of_tokens(params, tokens)
 # %% [markdown]
 # ## 8. The same tokens, nine routers
 #
-# You have met nine routers, most of them on the tokens of lesson 1. Here are all nine together. HASH takes
-# the ids of lesson 2. Routers with a memory (quantile and bias balancing) see this batch forty times. For each router:
-# the expert of each token, how many tokens each expert gets, and the sum of the scores.
+# You have met nine routers, most of them on the tokens of lesson 1. Here are all nine together. HASH uses the ids of
+# lesson 2. Routers with a memory (quantile and bias balancing) see this batch forty times. Each line shows the expert
+# of each token, the number of tokens of each expert, and the sum of the scores.
 
 # %%
 from routelaws.reference.balance import update_bias
@@ -378,9 +402,11 @@ from routelaws.reference.routers.top_k import top_k_router
 ids, price, bias = np.array([0, 1, 2, 3, 0, 4]), np.zeros(E), np.zeros(E)
 for _ in range(40):
     price = quantile_bias(z, price)
-    bias = update_bias(bias, np.bincount(top_k_router(z, 1, bias=bias).expert[:, 0], minlength=E), rate=0.05)
+    experts = top_k_router(z, 1, bias=bias).expert[:, 0]
+    bias = update_bias(bias, np.bincount(experts, minlength=E), rate=0.05)
 
 # %%
+gumbel = np.random.default_rng(0).gumbel(size=z.shape)
 routings = {
     "HASH": hash_layer(ids, E),
     "top-1": top_k_router(z, 1),
@@ -388,7 +414,7 @@ routings = {
     "BASE": base_router(z),
     "quantile balancing": quantile_router(z, price),
     "bias balancing": top_k_router(z, 1, bias=bias),
-    "RL-R, one draw": reinforce_router(z, gumbel=np.random.default_rng(0).gumbel(size=z.shape)),
+    "RL-R, one draw": reinforce_router(z, gumbel=gumbel),
 }
 
 # %%
@@ -396,23 +422,26 @@ sums = {}
 for name, routing in routings.items():
     expert = routing.expert[:, 0]
     sums[name] = z[np.arange(T), expert].sum()
-    print(f"{name:18} {expert}  tokens of each {np.bincount(expert, minlength=E)}  sum {sums[name]:.0f}")
-print("expert choice      tokens of each expert", expert_choice_router(z, 1.0).token.tolist())
-print("Mixture of Tokens  largest weight of each expert", mixing_weights(z).max(axis=0).round(2))
+    counts = np.bincount(expert, minlength=E)
+    print(f"{name:18} {expert}  tokens of each {counts}  sum {sums[name]:.0f}")
+chosen = expert_choice_router(z, 1.0).token.tolist()
+print("expert choice      tokens of each expert", chosen)
+largest = mixing_weights(z).max(axis=0).round(2)
+print("Mixture of Tokens  largest weight of each expert", largest)
 assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] == 33
 
 # %% [markdown]
-# Top-1 has the largest sum, and leaves expert 2 without a token. BASE, S-BASE and quantile balancing find the best of
-# all balanced choices. Bias balancing stops at another balanced choice: it moves the scores by fixed steps and looks at
-# counts alone. HASH looks at no score. Expert choice is balanced, and leaves the tokens 0 and 2 without an expert.
+# Top-1 has the largest sum, and expert 2 gets no token. BASE, S-BASE and quantile balancing find the best balanced
+# choice. Bias balancing stops at another balanced choice, because it moves the bias by fixed steps and uses only
+# counts. HASH uses no scores. Expert choice is balanced, but the tokens 0 and 2 get no expert.
 #
 # [Play all nine on this table in the lab](../docs/site/lab/routers.md).
 #
 # ## 9. The fast twin
 #
-# The functions see one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. Nothing in a mixture
-# jumps, so `jax.grad` gives the slopes by all numbers, including the temperature. We check that one by moving the
-# temperature a little, up and down.
+# The functions work on one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. Nothing in a
+# mixture jumps, so `jax.grad` gives the slopes by all numbers, including the temperature. We check the slope by the
+# temperature: we move it a little up and down.
 
 # %%
 needs("jax")
@@ -423,30 +452,42 @@ from routelaws.accelerated.routers import mixture_of_tokens as fast_mixture
 
 groups = group_by_position(tokens, 4)
 expected = np.array([mixture_of_tokens(params, group).output for group in groups])
-fast = jax.jit(jax.vmap(lambda params, group: fast_mixture.mixture_of_tokens(params, group).output, in_axes=(None, 0)))
+
+
+def one_group(params, group):
+    return fast_mixture.mixture_of_tokens(params, group).output
+
+
+fast = jax.jit(jax.vmap(one_group, in_axes=(None, 0)))
 same(fast(params, groups), expected)
 same(jax.jit(fast_choice.expert_choice_router, static_argnums=1)(z, c).token, taken)
 
 
 # %%
-square = jax.jit(lambda params, x, tau: (fast_mixture.mixture_of_tokens(params, x, tau).output ** 2).sum())
-slope = jax.grad(square, argnums=2)(params, x, 1.0)
-up, down = ((mixture_of_tokens(params, x, 1 + step).output ** 2).sum() for step in (2.0**-16, -(2.0**-16)))
-same(slope, (up - down) / 2.0**-15)
-print(f"slope by the temperature: {float(slope):.4f} by jax.grad, {(up - down) / 2.0**-15:.4f} by moving it")
+def square(mix, tau):
+    return (mix(params, x, tau).output ** 2).sum()
+
+
+slope = jax.grad(lambda tau: square(fast_mixture.mixture_of_tokens, tau))(1.0)
+above, below = (square(mixture_of_tokens, 1 + s) for s in (2.0**-16, -(2.0**-16)))
+measured = (above - below) / 2.0**-15
+same(slope, measured)
+print(f"slope by the temperature: {float(slope):.4f} by jax.grad", end=", ")
+print(f"{measured:.4f} by moving it")
 
 # %% tags=["volatile"]
 many = np.random.default_rng(1).normal(size=(512, 32, d))
-slow = best_time(lambda: [mixture_of_tokens(params, group) for group in many], repeats=2)
-print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {best_time(fast, params, many) * 1e3:.1f} ms")
+slow = best_time(lambda: [mixture_of_tokens(params, each) for each in many], repeats=2)
+quick = best_time(fast, params, many)
+print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.1f} ms")
 
 # %% [markdown]
 # ## What to remember
 #
-# - In expert choice each expert takes the tokens that it scores highest. Loads are equal; a token may have several
-#   experts or none.
+# - In expert choice each expert takes the tokens with the highest scores for it. Loads are equal; a token may have
+#   several experts or none.
 # - The choice depends on the whole group. Groups of one position across sequences keep it causal.
-# - A Mixture of Tokens feeds each expert a weighted mean of the group. Nothing is chosen, so nothing jumps.
+# - A Mixture of Tokens gives each expert a weighted mean of the group. It chooses nothing, so nothing jumps.
 # - Top-k, HASH and routers with a bias need no group in evaluation. Mixtures and expert choice do.
 # - On one table the routers trade score against balance. Top-1 has the largest sum, and the worst balance.
 #
@@ -454,8 +495,8 @@ print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {best_time(fast, p
 #
 # Answers, with the code that checks them: [`answers/08_mixture_of_tokens.py`](answers/08_mixture_of_tokens.py).
 #
-# 1. How many experts has a token in the mean, by expert choice with capacity factor $c$? And with the largest $c$ that
-#    makes a difference?
-# 2. The temperature is infinite. What does a Mixture of Tokens return?
+# 1. How many experts does a token have on average, with expert choice and capacity factor $c$? How many with the
+#    largest $c$ that makes a difference?
+# 2. What does a Mixture of Tokens return at an infinite temperature?
 # 3. Swap two sequences of a group. What happens to the output of a Mixture of Tokens?
-# 4. Expert choice grouped by position, with groups of one sequence: who takes the token?
+# 4. Use expert choice by position, with groups of one sequence. Which experts take a token?

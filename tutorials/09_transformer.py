@@ -13,21 +13,22 @@
 # %% [markdown]
 # ## 1. All the weights
 #
-# A *language model* reads tokens. For each place in the text, it predicts how probable each token of its *vocabulary*
-# is as the next one. Our model is the smallest with all parts: a vocabulary of twelve tokens, vectors of eight numbers,
-# and two *blocks*. The second block is routed, with four experts. [`ModelConfig`](../reference/configuration.py)
-# describes this model.
+# A *language model* reads tokens. At each position of the text, it gives every token of its *vocabulary* a probability
+# to come next. This model is small, but has all parts: a vocabulary of twelve tokens, vectors of eight numbers, and two
+# *blocks*. The second block is routed, with four experts. [`ModelConfig`](../reference/configuration.py) describes it.
 
 # %%
 import numpy as np
-from lesson import COLOURS, UNITS, best_time, figure, needs, same
 
+from lesson import COLOURS, UNITS, best_time, figure, needs, same
 from routelaws.reference import transformer
 from routelaws.reference.configuration import ModelConfig
 
-sizes = {"vocab_size": 12, "d_model": 8, "blocks": 2, "heads": 2, "router": "sinkhorn", "experts": 4}
+sizes = {"vocab_size": 12, "d_model": 8, "blocks": 2, "heads": 2}
+sizes |= {"router": "sinkhorn", "experts": 4}
 config = ModelConfig(**sizes)
-V, d, L, E, width = config.vocab_size, config.d_model, config.blocks, config.experts, config.kqv_size
+V, d, L, E = config.vocab_size, config.d_model, config.blocks, config.experts
+width = config.kqv_size
 print("routed:", [config.is_routed(i) for i in range(L)], " width of each head:", width)
 assert config.num_routed == 1
 
@@ -40,7 +41,8 @@ assert config.num_routed == 1
 def leaves(tree, name=""):
     if not isinstance(tree, dict):
         return [(name, tree)]
-    return [leaf for key, node in tree.items() for leaf in leaves(node, f"{name}/{key}".lstrip("/"))]
+    inner = (leaves(tree[key], f"{name}/{key}".lstrip("/")) for key in tree)
+    return [leaf for part in inner for leaf in part]
 
 
 params = transformer.init(np.random.default_rng(0), config)
@@ -56,7 +58,8 @@ assert sum(values.size for _, values in leaves(params)) > 0
 counted = config.accounting(sequence_length=6)
 outside = params["embedding"].size + 2 * d
 total = sum(values.size for _, values in leaves(params)) - outside
-print(f"N = {counted.dense_parameters}, P = {counted.total_parameters}, in the tree {total}, and {outside} outside")
+print(f"N = {counted.dense_parameters}, P = {counted.total_parameters}", end=", ")
+print(f"in the tree {total}, and {outside} outside")
 assert total == counted.total_parameters
 
 # %% [markdown]
@@ -65,8 +68,8 @@ assert total == counted.total_parameters
 # The text is a list of token numbers. The *embedding* is a table with a vector for each token. The model looks up the
 # vectors and multiplies them by √d, so that the numbers are near 1 in size.
 #
-# We take two sequences of seven tokens. The model reads the first six tokens of each. The last six are its targets: at
-# each place, the token that comes next.
+# We take two sequences of seven tokens. The model reads the first six tokens of each. The last six tokens are its
+# targets: at each position, the token that comes next.
 
 # %%
 tokens = np.random.default_rng(1).integers(0, V, size=(2, 7))
@@ -92,16 +95,18 @@ for i in range(b):
     for s in range(S):
         mean = sum(h[i, s]) / d
         variance = sum((h[i, s] - mean) ** 2) / d
-        x[i, s] = (h[i, s] - mean) / np.sqrt(variance + 1e-5) * norm["scale"] + norm["offset"]
+        normal = (h[i, s] - mean) / np.sqrt(variance + 1e-5)
+        x[i, s] = normal * norm["scale"] + norm["offset"]
 same(transformer.layer_norm(norm, h), x)
-print("mean and deviation of a vector, after:", abs(x[0, 0].mean().round(6)), x[0, 0].std().round(3))
+mean, deviation = abs(x[0, 0].mean().round(6)), x[0, 0].std().round(3)
+print("mean and deviation of a vector, after:", mean, deviation)
 
 # %% [markdown]
 # ## 3. Attention
 #
 # So far the model handles each token alone. *Attention* lets a token look at the tokens before it. Matrices turn each
-# token $i$ into a *query* $q_i$, and each token $j$ into a *key* $k_j$ and a *value* $v_j$. Token $i$ looks at $j$ more
-# if the query fits the key better. The distance matters too: each distance $m$ has a vector $r_m$.
+# token $i$ into a *query* $q_i$, and each token $j$ into a *key* $k_j$ and a *value* $v_j$. Token $i$ looks at token
+# $j$ more if the query fits the key better. The distance also matters: each distance $m$ has a vector $r_m$.
 #
 # $$a_{ij} = \frac{q_i \cdot (k_j + r_{i-j})}{\sqrt{\mathrm{width}}}, \qquad j \leq i$$
 #
@@ -113,17 +118,20 @@ print("mean and deviation of a vector, after:", abs(x[0, 0].mean().round(6)), x[
 angle = np.array([[m / 10_000 ** (2 * j / d) for j in range(d // 2)] for m in range(S)])
 distances = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)  # [S, d]
 same(transformer.sinusoids(S, d), distances)
-print("distance 0:", distances[0], " distance 1:", distances[1].round(2))
+print("distance 0:", distances[0])
+print("distance 1:", distances[1].round(2))
 
 # %%
 weights = {name: values[0] for name, values in params["blocks"]["attention"].items()}
 attended, looks = np.zeros((b, S, d)), np.zeros((config.heads, b, S, S))
 for i in range(b):
     for head in range(config.heads):
-        q, k, v = (x[i] @ weights[name][:, head] for name in ("query", "key", "value"))  # [S, width]
+        # [S, width]
+        q, k, v = (x[i] @ weights[name][:, head] for name in ("query", "key", "value"))
         r = distances @ weights["relative_key"][:, head]  # [S, width]
         for s in range(S):
-            a = np.array([q[s] @ (k[j] + r[s - j]) for j in range(s + 1)]) / np.sqrt(width)
+            a = np.array([q[s] @ (k[j] + r[s - j]) for j in range(s + 1)])
+            a = a / np.sqrt(width)
             share = np.exp(a) / np.exp(a).sum()
             looks[head, i, s, : s + 1] = share
             attended[i, s] += (share @ v[: s + 1]) @ weights["output"][head]
@@ -137,15 +145,17 @@ def draw(*panels):
         axes.imshow(look, cmap="Blues", vmin=0, vmax=1)
         for s in range(S):
             for j in range(s + 1):
-                axes.text(j, s, f"{look[s, j]:.2f}", ha="center", va="center", color="w" if look[s, j] > 0.6 else "k")
-        axes.set(xlabel="place that is looked at, j", ylabel="place that looks, i", title=name)
+                style = {"color": "w" if look[s, j] > 0.6 else "k"}
+                axes.text(j, s, f"{look[s, j]:.2f}", ha="center", va="center", **style)
+        axes.set(xlabel="position of the key, j", ylabel="position of the query, i")
+        axes.set(title=name)
         axes.grid(False)
 
 
 figure(
     draw,
-    "How much each place of the first sequence looks at each other one, by head. Rows add up to 1. Nothing is above "
-    "the diagonal: no place looks at a later one.",
+    "How much each position of the first sequence looks at each other, by head. Rows "
+    "add up to 1. Nothing is above the diagonal: no position looks at a later one.",
     panels=2,
     height=3.6,
 )
@@ -153,7 +163,7 @@ figure(
 # %% [markdown]
 # ## 4. A dense block
 #
-# The block *adds* the result of attention to the vectors, so each part of a block computes only a change. The second
+# The block *adds* the output of attention to the vectors, so each part of a block computes only a change. The second
 # part is the feed-forward network of lesson 1. It has its own norm, and handles each token alone.
 
 # %%
@@ -177,14 +187,18 @@ assert dense["up"].shape == (d, 4 * d)
 from routelaws.reference.experts import routed_ffn
 from routelaws.reference.routers.sinkhorn import sinkhorn_router
 
-block = {part: {name: values[1] for name, values in tree.items()} for part, tree in params["blocks"].items()}
-h = h + transformer.attention(block["attention"], transformer.layer_norm(block["attention_norm"], h))
+block = {}
+for part, tree in params["blocks"].items():
+    block[part] = {name: values[1] for name, values in tree.items()}
+x = transformer.layer_norm(block["attention_norm"], h)
+h = h + transformer.attention(block["attention"], x)
 x = transformer.layer_norm(block["ffn_norm"], h)
 experts = {name: values[0] for name, values in params["routed_ffn"].items()}
-group = x.reshape(b * S, d)
+group, factor = x.reshape(b * S, d), config.capacity_factor
 routing = sinkhorn_router(group @ experts["router"])
-routed = routed_ffn(experts, group, routing.expert, routing.gate, config.capacity_factor)
-print("experts of the first sequence:", routing.expert[:S, 0], " of the second:", routing.expert[S:, 0])
+routed = routed_ffn(experts, group, routing.expert, routing.gate, factor)
+print("experts of the first sequence:", routing.expert[:S, 0], end="  ")
+print("of the second:", routing.expert[S:, 0])
 print("load", routing.load.round(3), " dropped", routed.dropped_fraction)
 
 # %% [markdown]
@@ -201,35 +215,37 @@ h = h + done.output
 # %% [markdown]
 # ## 6. Predictions and the loss
 #
-# After a last norm, the model compares each vector with the vectors of all twelve tokens, with the same embedding
-# table. The results are logits again, and a softmax turns them into probabilities of the next token.
+# After a last norm, the model multiplies each vector by the embedding vectors of all twelve tokens. The products are
+# logits, and a softmax turns them into probabilities of the next token.
 #
 # The *loss* is the mean of $-\log p$ for the actual next token. Its unit is the *nat*. A model that gives all tokens
 # the same probability has the loss $\log V$.
 
 # %%
-final = (h - h.mean(axis=-1, keepdims=True)) / np.sqrt(h.var(axis=-1, keepdims=True) + 1e-5)
+final = h - h.mean(axis=-1, keepdims=True)
+final = final / np.sqrt(h.var(axis=-1, keepdims=True) + 1e-5)
 logits = final @ params["embedding"].T
 losses = np.zeros((b, S))
 for i in range(b):
     for s in range(S):
         p = np.exp(logits[i, s]) / np.exp(logits[i, s]).sum()
         losses[i, s] = -np.log(p[targets[i, s]])
-print(f"loss {losses.mean():.4f} nats for each token; a blind guess has {np.log(V):.4f}")
+print(f"loss {losses.mean():.4f} nats per token; a blind guess has {np.log(V):.4f}")
 assert losses.mean() > np.log(V)
 
 # %% [markdown]
 # Random weights are worse than a blind guess: they prefer some tokens, but the wrong ones.
 #
-# [`apply`](../reference/transformer.py) does sections 2 to 5 and the logits, and [`loss`](../reference/transformer.py)
-# all of it.
+# [`apply`](../reference/transformer.py) computes sections 2 to 5 and the logits, and
+# [`loss`](../reference/transformer.py) also computes the loss.
 
 # %%
 output = transformer.apply(params, inputs, config, training=True)
 same(output.logits, logits)
 found = transformer.loss(params, tokens, config)
 same(found.cross_entropy, losses.mean())
-print(f"{found.cross_entropy:.4f} nats, and {found.output.auxiliary.sum():.4f} that the router adds")
+added = found.output.auxiliary.sum()
+print(f"{found.cross_entropy:.4f} nats; the router adds {added:.4f}")
 
 # %% [markdown]
 # ## 7. The fast twin, with the same weights
@@ -248,7 +264,8 @@ quick = fast_loss(params, tokens, ModelConfig(**sizes), training=True)
 same(quick.output.routing.expert, found.output.routing.expert)
 same(quick.output.logits, found.output.logits)
 same(quick.cross_entropy, found.cross_entropy)
-print(f"loss by the reference {found.cross_entropy:.4f}, by the twin {float(quick.cross_entropy):.4f}")
+print(f"loss by the reference {found.cross_entropy:.4f}", end=", ")
+print(f"by the twin {float(quick.cross_entropy):.4f}")
 
 # %% [markdown]
 # The other routers work the same way. Here are HASH, a router without a network, and the dense model.
@@ -265,13 +282,13 @@ for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
 # ## 8. The gradient, checked by differences
 #
 # To train the model you need the *gradient*: the slope of the loss by each weight. The reference does not compute it.
-# The twin gets the gradient from JAX. How do you know that it is right? Move the weights a little along some direction
-# $v$, and see how the loss changes. If the gradient is $g$, then
+# The twin gets the gradient from JAX. How do you know that it is right? Move the weights a little in a direction $v$,
+# and see how the loss changes. If the gradient is $g$, then
 #
 # $$\frac{\mathrm{loss}(w + s v) - \mathrm{loss}(w - s v)}{2 s} \to g \cdot v \quad \text{for} \quad s \to 0$$
 #
-# `slope` uses two more points, so its error falls with the fourth power of $s$. To move weights, we need a copy of the
-# tree with one array replaced.
+# `slope` uses two more points, so its error falls with the fourth power of $s$. `with_array` returns a copy of the tree
+# with one array replaced.
 
 
 # %%
@@ -288,7 +305,7 @@ def with_array(tree, name, values):
 same(slope(np.exp), 1.0, "transformer.gradient", scale=1.0)
 
 # %% [markdown]
-# There is one problem. When weights move, a token may jump to another expert, and the loss jumps too. A gradient
+# There is one problem. When weights move, a token may jump to another expert, and then the loss jumps. A gradient
 # ignores such jumps. So both programs have an argument `held`, which keeps the choices of an earlier run. Here is the
 # loss along a line through the weights of the router, with new choices at each point, and with held choices.
 
@@ -303,7 +320,8 @@ for s in steps:
     line["anew"].append(transformer.loss(there, tokens, config).total)
     line["held"].append(transformer.loss(there, tokens, config, held=held).total)
 jumps = {name: np.abs(np.diff(values)).max() for name, values in line.items()}
-print("largest change in one step:", {name: float(change.round(4)) for name, change in jumps.items()})
+shown = {name: float(change.round(4)) for name, change in jumps.items()}
+print("largest change in one step:", shown)
 same(line["anew"][30], line["held"][30])
 assert jumps["anew"] > 5 * jumps["held"]
 
@@ -311,53 +329,62 @@ assert jumps["anew"] > 5 * jumps["held"]
 # %% tags=["picture"]
 def draw(axes):
     along = steps * np.sqrt((v**2).sum())
-    axes.plot(along, line["anew"], ".", markersize=5, color=COLOURS[1], label="choices made anew")
+    look = {"markersize": 5, "color": COLOURS[1], "label": "choices made anew"}
+    axes.plot(along, line["anew"], ".", **look)
     axes.plot(along, line["held"], color=COLOURS[0], label="choices held")
-    axes.set(xlabel="length of the step along the line", ylabel="loss, nats for each token")
+    axes.set(xlabel="length of the step along the line")
+    axes.set(ylabel="loss, nats for each token")
     axes.legend()
 
 
 figure(
     draw,
-    "The loss along a line through the weights of the router. It jumps where a token changes its expert. With the "
-    "choices held it is smooth.",
+    "The loss along a line through the weights of the router. It jumps where a token "
+    "changes its expert. With held choices it is smooth.",
 )
 
 # %% [markdown]
-# Now we check each array of the tree separately: we move it in a random direction $v$, and leave all other arrays
-# unchanged.
+# Now check each array of the tree separately: move it in a random direction $v$, and leave all other arrays unchanged.
+
 
 # %%
-gradient = jax.jit(jax.grad(lambda params: fast.loss(params, tokens, ModelConfig(**sizes), held=held).total))(params)
-gradient = {name: np.asarray(g, dtype=float) for name, g in leaves(gradient)}
+def held_loss(params):
+    return fast.loss(params, tokens, ModelConfig(**sizes), held=held).total
+
+
+gradient = leaves(jax.jit(jax.grad(held_loss))(params))
+gradient = {name: np.asarray(g, dtype=float) for name, g in gradient}
 length = np.sqrt(sum((g**2).sum() for g in gradient.values()))
-draws = np.random.default_rng(2)
+draws, scale = np.random.default_rng(2), UNITS["float32"] * length
 for name, w in leaves(params):
     v = draws.normal(size=w.shape)
     v = v / np.sqrt((v**2).sum())
 
     def loss_at(s, name=name, w=w, v=v):
-        return transformer.loss(with_array(params, name, w + s * v), tokens, config, held=held).total
+        moved = with_array(params, name, w + s * v)
+        return transformer.loss(moved, tokens, config, held=held).total
 
     by_jax, by_differences = (gradient[name] * v).sum(), slope(loss_at)
     print(f"{name:34} by JAX {by_jax:+.4f}   by differences {by_differences:+.4f}")
-    same(by_jax, by_differences, "transformer.gradient_float32", scale=UNITS["float32"] * length)
+    same(by_jax, by_differences, "transformer.gradient_float32", scale=scale)
 
 # %% [markdown]
-# All agree up to 32-bit rounding. A gradient with one wrong sign, or with a part of the model missing, would fail.
+# All agree up to 32-bit rounding. A gradient with a wrong sign, or without a part of the model, would fail.
 #
-# The twin is faster: while the reference computes one loss, the twin computes the loss and its slopes by all weights.
-# The timing is for a somewhat larger model.
+# The twin is faster: the reference computes one loss, and the twin computes the loss and its slopes by all weights. The
+# timing is for a larger model.
 
 # %% tags=["volatile"]
-larger = sizes | {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}
-drawn = transformer.init(np.random.default_rng(0), ModelConfig(**larger))
+larger = {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}
+larger = ModelConfig(**sizes | larger)
+drawn = transformer.init(np.random.default_rng(0), larger)
 text = np.random.default_rng(1).integers(0, 256, size=(4, 33))
-both = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text, ModelConfig(**larger)).total))
-by_reference = best_time(lambda: transformer.loss(drawn, text, ModelConfig(**larger)).total, repeats=1)
+both = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text, larger).total))
+by_reference = best_time(transformer.loss, drawn, text, larger, repeats=1)
 by_twin = best_time(both, jax.tree.map(np.float32, drawn), repeats=3)
 print(f"{sum(values.size for _, values in leaves(drawn)):,} weights")
-print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by the twin {by_twin * 1e3:.0f} ms")
+print(f"loss by the reference {by_reference * 1e3:.0f} ms", end=", ")
+print(f"loss and gradient by the twin {by_twin * 1e3:.0f} ms")
 
 # %% [markdown]
 # ## What to remember
@@ -372,8 +399,8 @@ print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by 
 #
 # Answers, with the code that checks them: [`answers/09_transformer.py`](answers/09_transformer.py).
 #
-# 1. Which blocks are routed in a model of six blocks with a routing frequency of one third?
-# 2. All tokens of the vocabulary get the same vector. What is the loss, whatever the other weights are?
-# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. On which earlier tokens
-#    does a prediction in evaluation depend now?
+# 1. A model has six blocks and a routing frequency of one third. Which blocks are routed?
+# 2. Give all tokens of the vocabulary the same vector. What is the loss, for any other weights?
+# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. Now a prediction in
+#    evaluation depends on which earlier tokens?
 # 4. An expert gets no token. What is the gradient of its arrays `up` and `down`, and why?

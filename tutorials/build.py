@@ -85,16 +85,30 @@ FOLDED_AGAIN = re.compile(
 """Two cells of one picture or step, which are folded together."""
 
 TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
-CODE = re.compile(r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?", re.DOTALL | re.MULTILINE)
+CODE = re.compile(
+    r"^(?:<details>.*?\n\n)?```python\n.*^```\n(?:\n<!-- /volatile -->\n)?",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def lessons(wanted: list[str]) -> list[Path]:
     """Return the scripts whose names begin with one of the words; all of them if there is none."""
     scripts = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
-    unknown = [word for word in wanted if not any(script.name.startswith(word) for script in scripts)]
+    unknown = [
+        word
+        for word in wanted
+        if not any(script.name.startswith(word) for script in scripts)
+    ]
     if unknown:
-        raise SystemExit(f"no lesson begins with {unknown[0]!r}; there are {', '.join(each.stem for each in scripts)}")
-    return [script for script in scripts if not wanted or script.name.startswith(tuple(wanted))]
+        raise SystemExit(
+            f"no lesson begins with {unknown[0]!r}; "
+            f"there are {', '.join(each.stem for each in scripts)}"
+        )
+    return [
+        script
+        for script in scripts
+        if not wanted or script.name.startswith(tuple(wanted))
+    ]
 
 
 def run(script: Path):
@@ -104,10 +118,20 @@ def run(script: Path):
     from traitlets.config import Config
 
     notebook = jupytext.read(script)
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata["kernelspec"] = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
     where = {"metadata": {"path": str(FOLDER)}}
-    options = dict(timeout=SECONDS, kernel_name="python3", coalesce_streams=True, resources=where)
-    NotebookClient(notebook, config=Config({"KernelManager": {"transport_encryption": "auto"}}), **options).execute()
+    options = dict(
+        timeout=SECONDS, kernel_name="python3", coalesce_streams=True, resources=where
+    )
+    NotebookClient(
+        notebook,
+        config=Config({"KernelManager": {"transport_encryption": "auto"}}),
+        **options,
+    ).execute()
     return notebook
 
 
@@ -120,11 +144,17 @@ def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
     pictures = (output for output in outputs if "image/png" in output.get("data", {}))
     for number, output in enumerate(pictures, start=1):
         output.metadata["filename"] = f"{name}_{number}.png"
-    exporter = MarkdownExporter(extra_loaders=[DictLoader({"page.md.j2": TEMPLATE})], template_file="page.md.j2")
-    text, resources = exporter.from_notebook_node(notebook, resources={"output_files_dir": "images"})
+    exporter = MarkdownExporter(
+        extra_loaders=[DictLoader({"page.md.j2": TEMPLATE})], template_file="page.md.j2"
+    )
+    text, resources = exporter.from_notebook_node(
+        notebook, resources={"output_files_dir": "images"}
+    )
     head = f"<!-- Made by `make tutorials` from {name}.py. Change that file, not this one. -->\n"
     foot = f"\n---\n\nThis page was made from [`{name}.py`]({name}.py). [All lessons](README.md).\n"
-    text = re.sub(r"[ \t]+$", "", head + text.rstrip() + "\n" + foot, flags=re.MULTILINE)
+    text = re.sub(
+        r"[ \t]+$", "", head + text.rstrip() + "\n" + foot, flags=re.MULTILINE
+    )
     while FOLDED_AGAIN.search(text):
         text = FOLDED_AGAIN.sub(r"\1\n\n", text)
     return with_folded_twin(text), resources["outputs"]
@@ -135,19 +165,30 @@ def with_folded_twin(text: str) -> str:
 
     def folded(section):
         return CODE.sub(
-            lambda code: f"<details><summary>Show it</summary>\n\n{code[0]}\n</details>\n", section[0], count=1
+            lambda code: (
+                f"<details><summary>Show it</summary>\n\n{code[0]}\n</details>\n"
+            ),
+            section[0],
+            count=1,
         )
 
     return TWIN.sub(folded, text)
 
 
 def without_volatile(text: str) -> str:
-    return re.sub(r"<!-- volatile -->.*?<!-- /volatile -->", "<!-- volatile -->", text, flags=re.DOTALL)
+    return re.sub(
+        r"<!-- volatile -->.*?<!-- /volatile -->",
+        "<!-- volatile -->",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def first_difference(old: str, new: str) -> str | None:
     """Return where two pages first differ outside their volatile parts, in words; None if they do not."""
-    pairs = itertools.zip_longest(without_volatile(old).split("\n"), without_volatile(new).split("\n"))
+    pairs = itertools.zip_longest(
+        without_volatile(old).split("\n"), without_volatile(new).split("\n")
+    )
     for number, (before, after) in enumerate(pairs, start=1):
         if before != after:
             return f"line {number} (volatile parts counted as one)\n  page:   {before!r}\n  script: {after!r}"
@@ -159,7 +200,9 @@ def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
     page = FOLDER / f"{name}.md"
     if not page.exists():
         return "there is no such page"
-    stored = {f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*.png")}
+    stored = {
+        f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*.png")
+    }
     for path in sorted(stored ^ pictures.keys()):
         return f"the picture {path} is {'not used' if path in stored else 'missing'}"
     return first_difference(page.read_text(encoding="utf-8"), text)
@@ -170,7 +213,9 @@ def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
     (FOLDER / "images").mkdir(exist_ok=True)
     if fault(name, text, pictures) is None:
         settled = without_volatile(text)
-        pictures = {path: content for path, content in pictures.items() if path in settled}
+        pictures = {
+            path: content for path, content in pictures.items() if path in settled
+        }
     else:
         for old in (FOLDER / "images").glob(f"{name}_*.png"):
             old.unlink()
@@ -184,16 +229,34 @@ def table_is_missing(notebook) -> bool:
     sys.path.insert(0, str(FOLDER))
     from lesson import released
 
-    cells = [cell.source for cell in notebook.cells if "released" in cell.metadata.get("tags", ())]
+    cells = [
+        cell.source
+        for cell in notebook.cells
+        if "released" in cell.metadata.get("tags", ())
+    ]
     named = re.findall(r"\breleased\((?:\"(.*?)\")?\)", "\n".join(cells))
-    return any(released(name or "curves.csv.gz") is None for name in dict.fromkeys(named))
+    return any(
+        released(name or "curves.csv.gz") is None for name in dict.fromkeys(named)
+    )
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Run the lessons and make their pages.")
-    parser.add_argument("lesson", nargs="*", help="how the names of the lessons begin, such as 04; all by default")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail on stale pages")
-    parser.add_argument("--notebooks", action="store_true", help="also write NN_name.ipynb, with results")
+    parser = argparse.ArgumentParser(
+        description="Run the lessons and make their pages."
+    )
+    parser.add_argument(
+        "lesson",
+        nargs="*",
+        help="how the names of the lessons begin, such as 04; all by default",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail on stale pages"
+    )
+    parser.add_argument(
+        "--notebooks",
+        action="store_true",
+        help="also write NN_name.ipynb, with results",
+    )
     asked = parser.parse_args(words)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     faults = 0
@@ -206,10 +269,13 @@ def main(words: list[str] | None = None) -> int:
             continue
         notebook = run(script)
         text, pictures = render(notebook, name)
-        wrong = fault(name, text, pictures) if asked.check else write(name, text, pictures)
+        wrong = (
+            fault(name, text, pictures) if asked.check else write(name, text, pictures)
+        )
         faults += wrong is not None
         print(
-            f"{name}.md: {wrong or ('up to date' if asked.check else 'written')}, {time.perf_counter() - start:.0f} s"
+            f"{name}.md: {wrong or ('up to date' if asked.check else 'written')}, "
+            f"{time.perf_counter() - start:.0f} s"
         )
         if asked.notebooks:
             jupytext.write(notebook, script.with_suffix(".ipynb"))

@@ -1,8 +1,9 @@
-"""What the lessons share: a check that two results are the same, pictures, times, and an early end.
+"""Helpers of the lessons: comparisons, pictures, tables, times, and an early end.
 
-A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`, or `python tutorials/lesson.py 01` to see its
-headings, too), as a notebook, and as the page that `build.py` makes of it. NumPy is all that this file needs. Pictures
-are drawn in notebooks and on pages, where matplotlib is installed; plain Python prints their captions.
+A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`, or `python
+tutorials/lesson.py 01` to see its headings), as a notebook, and as the page that
+`build.py` makes. This file needs only NumPy. Notebooks and pages draw pictures if
+matplotlib is installed; plain Python prints their captions.
 """
 
 import csv
@@ -22,14 +23,16 @@ from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.reference.configuration import ModelConfig
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#4a4a4a")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart: one colour for each line, token or expert."""
+"""Okabe and Ito's palette for colour-blind readers: a colour for each line."""
 
 STYLE = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5, "axes.titlesize": 11,
-    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
-    "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555", "axes.grid": True,
-    "grid.color": "#e8e8e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "legend.frameon": False,
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5,
+    "axes.titlesize": 11, "axes.titlelocation": "left", "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555",
+    "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.8,
     "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 120,
+    "legend.frameon": False,
 }  # fmt: skip
 """White behind everything, so that a picture reads alike on light and on dark pages."""
 
@@ -38,30 +41,34 @@ WIDTH = 7.2  # inches; with the dots per inch above, about the width of a page
 WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 """The six tokens of lessons 1 to 8."""
 
-SCORES = np.array([[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], float)
-"""Their scores for three experts, [T, E]; lesson 1 computes this table, and the lab shows it."""
+SCORES = np.array(
+    [[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], float
+)
+"""Their scores for three experts, [T, E], which lesson 1 computes."""
 
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number, in each precision."""
 
 
 def same(found, expected, bound: str = "tutorials.value", scale=None) -> None:
-    """Fail unless two results are the same: whole numbers exactly, other numbers up to rounding.
+    """Fail unless whole numbers are equal, and other numbers are equal up to rounding.
 
     Args:
         found: numbers in any precision; the rounding of that precision is allowed.
         expected: the same numbers, computed in another way, in float64.
-        bound: the name of an entry of `routelaws.conformance.bounds`, with the allowed error and its reason.
+        bound: an entry of `routelaws.conformance.bounds`: the allowed error, and why.
         scale: the unit of that entry; None for the rounding of the largest number.
 
     Raises:
         AssertionError: the results differ; the message names the first entry that does.
     """
-    precision, found, expected = str(getattr(found, "dtype", "float64")), np.asarray(found), np.asarray(expected)
+    precision, found = str(getattr(found, "dtype", "float64")), np.asarray(found)
+    expected = np.asarray(expected)
     if expected.dtype.kind in "bui":
         return assert_same(found, expected, what="a step of this lesson")
     if scale is None:
-        scale = UNITS[precision if precision in UNITS else "float64"] * np.abs(expected).max(initial=0)
+        unit = UNITS.get(precision, UNITS["float64"])
+        scale = unit * np.abs(expected).max(initial=0)
     assert_close_bounded(bound, found, expected, scale, what="a step of this lesson")
 
 
@@ -70,9 +77,11 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 
     Args:
         draw: a function of the axes, one argument for each panel.
-        caption: describes the picture in a sentence or two; Markdown. The first sentence is also the alternative text.
+        caption: describes the picture in a sentence or two; Markdown. The first
+            sentence is also the alternative text.
         panels: number of axes, side by side.
-        height: of the picture, in inches; its width is `WIDTH`, or two thirds of it for one panel.
+        height: of the picture, in inches; its width is `WIDTH`, or two thirds of it
+            for one panel.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or importlib.util.find_spec("matplotlib") is None:
@@ -83,11 +92,14 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a reader's own style would change the bytes
-        matplotlib.rcParams.update(STYLE, **{"axes.prop_cycle": matplotlib.cycler(color=COLOURS)})
-        picture = Figure(figsize=(WIDTH if panels > 1 else WIDTH * 2 / 3, height), layout="constrained")
+        cycle = {"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}
+        matplotlib.rcParams.update(STYLE, **cycle)
+        size = WIDTH if panels > 1 else WIDTH * 2 / 3, height
+        picture = Figure(figsize=size, layout="constrained")
         draw(*(picture.add_subplot(1, panels, i + 1) for i in range(panels)))
-        unnamed = [axes for axes in picture.axes if axes.axison and not (axes.get_xlabel() and axes.get_ylabel())]
-        assert not unnamed, f"{len(unnamed)} of the axes have no label"
+        shown = [axes for axes in picture.axes if axes.axison]
+        unnamed = sum(not (axes.get_xlabel() and axes.get_ylabel()) for axes in shown)
+        assert not unnamed, f"{unnamed} of the axes have no label"
         content = io.BytesIO()
         picture.savefig(content, format="png", metadata={"Software": None})
     display(Image(content.getvalue(), alt=caption.split(". ")[0].rstrip(".")))
@@ -97,16 +109,17 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 def needs(library: str, extra: str = "") -> None:
     """End the lesson here, without an error, if a library is not installed."""
     if importlib.util.find_spec(library) is None:
-        command = f"pip install 'routelaws[{extra}]'" if extra else f"pip install {library}"
-        print(f"The rest of this lesson needs {library}: {command}")
+        package = f"'routelaws[{extra}]'" if extra else library
+        print(f"The rest of this lesson needs {library}: pip install {package}")
         raise SystemExit
 
 
 def released(name: str = "curves.csv.gz") -> str | None:
-    """Return the path of a released table; the default has the runs of Clark et al. 2022.
+    """Return the path of a released table; the default has the runs of Clark et al.
 
-    None, and a sentence that says why, where it is not available. The function looks in the folder ROUTELAWS_DATA, or
-    else in the user's cache, and downloads a missing table. See `accelerated/tables/released.py`.
+    If the table is not available, print the reason and return None. The function looks
+    in the folder ROUTELAWS_DATA, or else in the user's cache, and downloads a missing
+    table. See `accelerated/tables/released.py`.
     """
     from routelaws.accelerated.tables.released import released_table
 
@@ -119,7 +132,7 @@ def released(name: str = "curves.csv.gz") -> str | None:
 
 @functools.cache
 def _last_rows(path: str) -> list[dict]:
-    """Return the last row of each run with one expert for each token in every other layer."""
+    """Return the last row of each run with k = 1 and a routing frequency of 0.5."""
     last = {}
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", newline="") as lines:
         for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
@@ -129,26 +142,28 @@ def _last_rows(path: str) -> list[dict]:
 
 
 def fitted_runs(path: str, router: str) -> np.ndarray:
-    """Return N, E and the validation loss of the runs of one router that Clark et al. 2022 fitted: [3, runs].
+    """Return N, E and the loss of the runs of one router in the paper: [3, runs].
 
-    Those are the runs with experts in every other layer, one expert for each token and the seed 42, at their last
-    evaluation; and the dense runs, with E = 1.
+    These are the runs of Clark et al. 2022 with experts in every other layer, one
+    expert for each token and the seed 42, at their last evaluation. The dense runs have
+    E = 1.
 
     Args:
         path: of the released table, from `released`.
-        router: S-Base, RL-R or Hash, as the table spells them; Dense for the dense runs alone.
+        router: S-Base, RL-R or Hash, as in the table; Dense for only the dense runs.
     """
-    mine = [row for row in _last_rows(path) if row["seed"] == "42" and row["router_type"] in (router, "Dense")]
+    rows = [row for row in _last_rows(path) if row["seed"] == "42"]
+    mine = [row for row in rows if row["router_type"] in (router, "Dense")]
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     return np.array([[float(row[name]) for row in mine] for name in names])
 
 
 def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
-    """Return {router: the last losses of the study's runs of one size, one for each seed}; {} if they are not
-    available.
+    """Return the last losses of the study's runs of one size: {router: [seeds]}.
 
-    The runs are the rows of `docs/study/results.csv` with one expert for each token in every other layer, and the
-    learning rate that most runs of the size have.
+    The runs are the rows of `docs/study/results.csv` with one expert for each token in
+    every other layer, and the learning rate of most runs of the size. The result is {}
+    if the file is not available.
 
     Args:
         size: N.
@@ -156,19 +171,25 @@ def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
     """
     path = Path(__file__).resolve().parents[1] / "docs" / "study" / "results.csv"
     if not path.exists():
-        print(f"The study's table is not at hand: {path.name} comes with the repository")
+        print(f"The study's table is missing: {path.name} comes with the repository")
         return {}
-    rows = [row for row in _last_rows(str(path)) if row["dense_parameter_count"] == str(size)]
+    rows, number = _last_rows(str(path)), str(size)
+    rows = [row for row in rows if row["dense_parameter_count"] == number]
     usual = np.median([float(row["learning_rate"]) for row in rows])
     losses: dict[str, list[float]] = {}
     for row in rows:
-        if row["num_experts"] in ("1", str(experts)) and float(row["learning_rate"]) == usual:
-            losses.setdefault(row["router_type"], []).append(float(row["loss_validation"]))
+        wanted = row["num_experts"] in ("1", str(experts))
+        if wanted and float(row["learning_rate"]) == usual:
+            loss = float(row["loss_validation"])
+            losses.setdefault(row["router_type"], []).append(loss)
     return {router: np.array(values) for router, values in losses.items()}
 
 
 class SmallModel(NamedTuple):
-    """The small trained model of lesson 0, and what was measured in training; `small_model.py` made it."""
+    """The small trained model of lesson 0, and its losses and loads in training.
+
+    `small_model.py` trains it.
+    """
 
     config: ModelConfig
     params: dict  # parameters for `reference/transformer.py`
@@ -180,7 +201,10 @@ class SmallModel(NamedTuple):
 
 
 def small_model() -> SmallModel:
-    """Return the small model of lesson 0. Its weights are stored in 8 bits, with a scale for each vector."""
+    """Return the small model of lesson 0.
+
+    Its weights are stored in 8 bits, with a scale for each vector.
+    """
     stored = np.load(Path(__file__).resolve().parent / "data" / "small_model.npz")
     params: dict = {}
     for name in stored.files:
@@ -189,15 +213,19 @@ def small_model() -> SmallModel:
             node = params
             for part in path:
                 node = node.setdefault(part, {})
-            node[last] = stored[name] * stored[name.replace("weights", "scales", 1)].astype(np.float64)
-    config = ModelConfig(vocab_size=512, d_model=32, blocks=2, heads=2, router="top_k", experts=8)
+            scale = stored[name.replace("weights", "scales", 1)].astype(np.float64)
+            node[last] = stored[name] * scale
+    sizes = {"vocab_size": 512, "d_model": 32, "blocks": 2, "heads": 2}
+    config = ModelConfig(**sizes, router="top_k", experts=8)
     rest = (stored[name].astype(float) for name in ("steps", "loads", "losses"))
-    return SmallModel(config, params, stored["pieces"].tolist(), stored["text"].astype(int), *rest)
+    pieces, text = stored["pieces"].tolist(), stored["text"].astype(int)
+    return SmallModel(config, params, pieces, text, *rest)
 
 
 def best_time(function, *arguments, repeats: int = 5) -> float:
-    """Return the seconds that one call takes: the least of several, after a first one that may compile."""
-    wait = sys.modules["jax"].block_until_ready if "jax" in sys.modules else (lambda result: result)
+    """Return the seconds of the fastest of several calls; the first may compile."""
+    jax = sys.modules.get("jax")
+    wait = jax.block_until_ready if jax else (lambda result: result)
     wait(function(*arguments))
     times = []
     for _ in range(repeats):
@@ -208,17 +236,22 @@ def best_time(function, *arguments, repeats: int = 5) -> float:
 
 
 def run(beginning: str) -> None:
-    """Run the lesson whose name begins with this text as plain Python, and print its headings at their places.
+    """Run the lesson whose name begins with this text, and print its headings.
 
     Raises:
-        SystemExit: no lesson begins so, or a library is missing (see `needs`).
+        SystemExit: no lesson has such a name, or a library is missing (see `needs`).
     """
-    paths = sorted(Path(__file__).resolve().parent.glob(f"{beginning}*.py")) if beginning[:1].isdigit() else []
+    pattern = f"{beginning}*.py" if beginning[:1].isdigit() else ""
+    paths = sorted(Path(__file__).resolve().parent.glob(pattern)) if pattern else []
     if len(paths) != 1:
-        raise SystemExit(f"lesson {beginning!r}: {len(paths)} scripts begin so; give the number of one, such as 01")
+        found = f"lesson {beginning!r}: {len(paths)} scripts begin so"
+        raise SystemExit(f"{found}; give the number of one, such as 01")
     source = paths[0].read_text(encoding="utf-8")
-    source = re.sub(r"^# #+ (.+)$", lambda heading: f"print({chr(10) + heading[1]!r})", source, flags=re.MULTILINE)
-    exec(compile(source, str(paths[0]), "exec"), {"__name__": "__main__", "__file__": str(paths[0])})
+    source = re.sub(
+        r"(?m)^# #+ (.+)$", lambda at: f"print({chr(10) + at[1]!r})", source
+    )
+    names = {"__name__": "__main__", "__file__": str(paths[0])}
+    exec(compile(source, str(paths[0]), "exec"), names)
 
 
 if __name__ == "__main__":

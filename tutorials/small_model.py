@@ -39,33 +39,53 @@ def train(runs: Path) -> None:
     for name, flags in MODELS.items():
         for seed in SEEDS:
             words = f"{flags} {SHAPE} {TRAINING} --seed {seed} --out {runs / name}-{seed}".split()
-            subprocess.run([sys.executable, "-m", "routelaws.accelerated", "train", *words], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "routelaws.accelerated", "train", *words],
+                check=True,
+            )
 
 
 def packed(name: str, node) -> dict[str, np.ndarray]:
     """Return a tree of weights as {path: array}: int8 values, and a scale for each vector of the last axis."""
     if isinstance(node, dict):
-        return {path: array for child in node for path, array in packed(f"{name}/{child}", node[child]).items()}
+        return {
+            path: array
+            for child in node
+            for path, array in packed(f"{name}/{child}", node[child]).items()
+        }
     weights = np.asarray(node, np.float64)
-    scale = (np.abs(weights).max(axis=-1, keepdims=True) / 127 + 1e-12).astype(np.float16)
-    return {f"weights{name}": np.rint(weights / scale).astype(np.int8), f"scales{name}": scale}
+    scale = (np.abs(weights).max(axis=-1, keepdims=True) / 127 + 1e-12).astype(
+        np.float16
+    )
+    return {
+        f"weights{name}": np.rint(weights / scale).astype(np.int8),
+        f"scales{name}": scale,
+    }
 
 
 def evaluations(folder: Path) -> list[dict]:
     from routelaws.accelerated.training.runs.run_folder import read_log
 
-    return [line for line in read_log(folder / "log.jsonl") if line["kind"] == "evaluation"]
+    return [
+        line for line in read_log(folder / "log.jsonl") if line["kind"] == "evaluation"
+    ]
 
 
 def held_out(length: int) -> np.ndarray:
     """Return [WINDOWS, length] tokens at equal steps through the validation text."""
     from routelaws.accelerated.training.text.corpus import read_corpus
-    from routelaws.accelerated.training.text.tokens import default_cache, load_tokens, prepare_tokens
+    from routelaws.accelerated.training.text.tokens import (
+        default_cache,
+        load_tokens,
+        prepare_tokens,
+    )
 
     files = prepare_tokens(read_corpus(), 512, default_cache())
     tokens = load_tokens(files.validation, files.dtype)
     starts = np.linspace(0, len(tokens) - length, WINDOWS).astype(int)
-    return np.stack([tokens[start : start + length] for start in starts]).astype(np.int16)
+    return np.stack([tokens[start : start + length] for start in starts]).astype(
+        np.int16
+    )
 
 
 def main(runs: Path) -> None:
@@ -73,15 +93,26 @@ def main(runs: Path) -> None:
 
     train(runs)
     run = load_run(runs / f"balanced-{SEEDS[0]}")
-    lines = {name: [evaluations(runs / f"{name}-{seed}") for seed in SEEDS] for name in MODELS}
+    lines = {
+        name: [evaluations(runs / f"{name}-{seed}") for seed in SEEDS]
+        for name in MODELS
+    }
     np.savez_compressed(
         FILE,
         **packed("", run.params),
-        pieces=np.array([run.tokenizer.decode([i]) for i in range(run.tokenizer.vocab_size)]),
+        pieces=np.array(
+            [run.tokenizer.decode([i]) for i in range(run.tokenizer.vocab_size)]
+        ),
         text=held_out(run.config.sequence_length + 1),
         steps=np.array([line["step"] for line in lines["dense"][0]], np.int16),
-        loads=np.array([[line["load"][0] for line in lines[name][0]] for name in list(MODELS)[:2]], np.float16),
-        losses=np.array([[seed[-1]["loss_validation"] for seed in lines[name]] for name in MODELS], np.float32),
+        loads=np.array(
+            [[line["load"][0] for line in lines[name][0]] for name in list(MODELS)[:2]],
+            np.float16,
+        ),
+        losses=np.array(
+            [[seed[-1]["loss_validation"] for seed in lines[name]] for name in MODELS],
+            np.float32,
+        ),
     )
     print(f"{FILE}: {FILE.stat().st_size / 1e3:.0f} kB")
 

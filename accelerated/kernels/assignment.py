@@ -1,6 +1,6 @@
 """The optimal balanced assignment of tokens to k experts each, in compiled loops: exact, in two steps.
 
-1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and initial prices from some of the
+1. `auction.auction`: tokens bid for slots at the experts. With a coarse increment, and initial prices from some of the
    tokens, this takes a few bids per token. Only the prices are kept.
 2. `solve`: each token goes to its best score minus price. The result is optimal for its own loads, and each expert has
    only a few tokens too many. Each of these moves along a shortest path of experts. A path needs only the cheapest
@@ -23,9 +23,9 @@ from .compile import jit
 FAR = 2**60  # longer than any chain
 HELD = -(2**61)  # replaces a score: a link to it is longer than any other
 COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; affects only speed
-MOST_BIDS = 8  # most bids of an auction per place of the group; affects only speed
+MOST_BIDS = 8  # most bids of an auction per slot of the group; affects only speed
 STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; affects only speed
-FEW, STRIDES_OF_FEW = 16, (8, 1)  # other strides if experts have fewer than FEW places
+FEW, STRIDES_OF_FEW = 16, (8, 1)  # other strides if experts have fewer than FEW slots
 HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
 
 

@@ -1,4 +1,4 @@
-"""An auction of places at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
+"""An auction of slots at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
 
 One token at a time bids for its best expert at the current prices. It bids the amount that makes the next best expert
 equally good, plus an increment. A full expert drops its lowest bid, which becomes its price.
@@ -42,10 +42,10 @@ def _two_best(row, price, value):
 
 @jit
 def auction(near, price, k, places, increment, most):
-    """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
+    """Raise the prices [E] in place by an auction of `places` slots at each expert, after at most `most` bids.
 
-    A token bids at once for all places that it needs; each bid makes the best remaining expert equally good. `near` [T,
-    E] ends with `NOTHING` where a token has a place.
+    A token bids at once for all slots that it needs; each bid makes the best remaining expert equally good. `near` [T,
+    E] ends with `NOTHING` if a token has a slot.
     """
     num_tokens, num_experts = near.shape
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:

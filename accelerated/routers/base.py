@@ -4,23 +4,23 @@ Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
 Differences: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to a stated increment. In an auction, a token with d missing places bids for d experts: the best ones at
+and is exact up to a stated increment. In an auction, a token with d missing slots bids for d experts: the best ones at
 the current prices that it does not have yet. It bids the amount that makes the next expert equally good, plus the
 increment epsilon. An expert keeps its highest bids, and the lowest of them is its price. When all tokens have their
-places, no exchange of one expert for another would gain a token more than epsilon, so
+slots, no exchange of one expert for another would gain a token more than epsilon, so
 
     objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
 up to rounding, and `gap` bounds the actual loss, which is far less. With integer scores the auction is exact if this
 bound on the loss is below 1. The increment starts large and shrinks; after each change the bidding restarts from the
-current prices. If E does not divide T k, every expert offers ⌈T k/E⌉ places. One extra bidder, with equal scores at all
-experts, takes one place at each of the E − T k mod E cheapest. Among equally good assignments the auction may return
+current prices. If E does not divide T k, every expert offers ⌈T k/E⌉ slots. One extra bidder, with equal scores at all
+experts, takes one slot at each of the E − T k mod E cheapest. Among equally good assignments the auction may return
 any.
 
 Proof: let the value of an expert to a token be its score minus the price, or minus the token's bid if it has the
 expert. At all times, each expert of a token is worth at least the (d + 1)-th best of the other experts, minus epsilon.
 Bids are chosen to satisfy this. If a token loses an expert, d and the number of other experts both rise by one; prices
-only rise. When all tokens have their places, d = 0. A token then has at most min(k, E − k) experts for which a better
+only rise. When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better
 one exists.
 
 A non-finite score does not raise: the objective, the prices, the gap, the residual and the gate of each token with such

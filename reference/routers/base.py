@@ -44,8 +44,8 @@ the set. To break ties, the program compares sets in lexicographic order of thei
 of a token in decreasing order of score, equal scores by index.
 
 *Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
-which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ places. The program adds one token with score
-0 at every expert, which takes the unused places, at most one at each expert. In the bound, n = ⌊T k/E⌋:
+which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one token with score
+0 at every expert, which takes the unused slots, at most one at each expert. In the bound, n = ⌊T k/E⌋:
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
@@ -144,7 +144,7 @@ def balanced_assignment(
     values, unit = _whole_numbers(scores)
     holds = [set(row) for row in top_k_indices(values, k).tolist()]  # the experts of each token
     places = -(-num_tokens * k // num_experts)  # T k / E, rounded up
-    # An extra token with score 0 at every expert takes the unused places, if there are any.
+    # An extra token with score 0 at every expert takes the unused slots, if there are any.
     values = [*values.tolist(), [0] * num_experts]
     holds.append(set(range(places * num_experts - num_tokens * k)))
     _balance(values, holds, [places] * num_experts)
@@ -325,7 +325,7 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
     For each token and each expert: the token swaps one of its higher experts for this expert, if the program can
     rebalance the later tokens without a loss. (One swap is enough at k > 1, because two best assignments differ by
     closed chains of moves, each of cost 0.) The last entry of `holds` is the extra token, which takes the unused
-    places.
+    slots.
     """
     num_experts, best = len(values[0]), _total(values, holds)
     for t, e in product(range(len(holds) - 1), range(num_experts)):

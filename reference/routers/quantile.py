@@ -16,7 +16,7 @@ exceeds
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-Why: a choice pays αₜ for each of the k places of token t, and βₑ for each token of expert e; its gain beyond both is at
+Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e; its gain beyond both is at
 most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each of the m
 experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to at most
 Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).

@@ -1,4 +1,7 @@
-"""Answers to the exercises of lesson 10. Run it: `python tutorials/answers/10_a_small_grid.py`."""
+"""Answers to the exercises of lesson 10.
+
+Run it: `python tutorials/answers/10_a_small_grid.py`.
+"""
 
 import numpy as np
 
@@ -14,19 +17,22 @@ def write(batches):
     text[..., 0] = draws.integers(V, size=(batches, b))
     for s in range(S):
         reached = follows[text[..., s]].cumsum(axis=-1)
-        text[..., s + 1] = (draws.random((batches, b, 1)) * reached[..., -1:] >= reached).sum(axis=-1)
+        drawn = draws.random((batches, b, 1)) * reached[..., -1:]
+        text[..., s + 1] = (drawn >= reached).sum(axis=-1)
     return text
 
 
 text, validation = write(steps), write(16)
 floor = -(0.7 * np.log(0.7) + 0.3 * np.log(0.1))
 
-# 1. Four equal chances give -4 (1/4) log(1/4) = log 4. A single successor is certain: its loss is 0.
+# 1. Four equal chances give -4 (1/4) log(1/4) = log 4. A single successor is certain:
+# its loss is 0.
 np.testing.assert_allclose(-sum(p * np.log(p) for p in [1 / 4] * 4), np.log(4))
 print(f"1. {np.log(4):.4f} and 0")
 
-# 2. The table of pairs is close to the language, because each word occurs hundreds of times. It is better than the
-# models of width 8, but it needs a number for each pair of words. The models have fewer numbers.
+# 2. The table of pairs is close to the language, because each word occurs hundreds of
+# times. It is better than the models of width 8, but it needs a number for each pair of
+# words. The models have fewer numbers.
 counts = np.ones((V, V))
 np.add.at(counts, (text[..., :-1].ravel(), text[..., 1:].ravel()), 1)
 share = counts / counts.sum(axis=1, keepdims=True)
@@ -34,30 +40,38 @@ loss = -np.log(share[validation[..., :-1], validation[..., 1:]]).mean()
 assert floor < loss < 1.2 and counts.size == V**2
 print(f"2. loss {loss:.4f} with {counts.size} numbers")
 
-# 3. No: the floor is the mean loss of the true probabilities, and all other probabilities have a larger mean loss. A
-# model may be below it by luck on a finite text, or on text that it has memorised in training.
+# 3. No: the floor is the mean loss of the true probabilities, and all other
+# probabilities have a larger mean loss. A model may be below it by luck on a finite
+# text, or on text that it has memorised in training.
 wrong = 0.9 * follows + 0.1 / V
 for word in range(V):
     kept = follows[word] > 0
     assert -(follows[word][kept] * np.log(wrong[word][kept])).sum() > floor
 print("3. no")
 
-# 4. It is worse than HASH. HASH knows the expert of each word from the first step, and this language needs nothing
-# else. S-BASE must learn a router while the experts learn. In evaluation it uses only the router's logits, without the
-# plan of training.
+# 4. It is worse than HASH. HASH knows the expert of each word from the first step, and
+# this language needs nothing else. S-BASE must learn a router while the experts learn.
+# In evaluation it uses only the router's logits, without the plan of training.
 try:
     import optax  # noqa: F401
 
     from routelaws.accelerated.training.configuration import TrainConfig
-    from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
+    from routelaws.accelerated.training.step import (
+        initial_state,
+        make_evaluate,
+        make_train_steps,
+    )
     from routelaws.reference.configuration import ModelConfig
 except ImportError:
     raise SystemExit("4. needs JAX and optax: pip install 'routelaws[train]'") from None
 found = {}
 for router in ("hash", "sinkhorn"):
-    model = ModelConfig(vocab_size=V, d_model=8, blocks=2, heads=1, router=router, experts=16)
+    model = ModelConfig(
+        vocab_size=V, d_model=8, blocks=2, heads=1, router=router, experts=16
+    )
     run = TrainConfig(model, sequence_length=S, batch_size=b, steps=steps)
     state, _ = make_train_steps(run)(initial_state(run), text, 0)
     found[router] = float(make_evaluate(run)(state.params, validation).loss.mean())
 assert floor < found["hash"] < found["sinkhorn"]
-print("4. validation losses:", {router: round(loss, 3) for router, loss in found.items()})
+losses = {router: round(loss, 3) for router, loss in found.items()}
+print("4. validation losses:", losses)

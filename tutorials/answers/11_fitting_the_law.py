@@ -1,35 +1,50 @@
-"""Answers to the exercises of lesson 11. Run it: `python tutorials/answers/11_fitting_the_law.py`."""
+"""Answers to the exercises of lesson 11.
+
+Run it: `python tutorials/answers/11_fitting_the_law.py`.
+"""
 
 import numpy as np
 
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.fitting import fit_routed
-from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effective_parameter_count, predict_loss
+from routelaws.reference.laws.routed import (
+    RoutedCoefficients,
+    cutoff,
+    effective_parameter_count,
+    predict_loss,
+)
 
-truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
-sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
-N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
-loss = predict_loss(N, E, truth) * 10 ** np.random.default_rng(0).normal(0, 0.003, N.size)
+four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
+truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)
+sizes = [size.dense_parameters for size in SIZES.values()]
+counts = [2**i for i in range(10)]
+N, E = np.array([(size, count) for size in sizes for count in counts], float).T
+noise = np.random.default_rng(0).normal(0, 0.003, N.size)
+loss = predict_loss(N, E, truth) * 10**noise
 
-# 1. The slope in log E_hat is b + c log N. It is 0 at N = 10 to the power -b/c. A change of c that rounding hides moves
-# this size by half an order of magnitude or more, and the size is far above every trained size. So a law with three
-# decimals does not determine this size.
+# 1. The slope in log E_hat is b + c log N. It is 0 at N = 10 to the power -b/c. A
+# change of c that rounding hides moves this size by half an order of magnitude or more,
+# and the size is far above every trained size. So a law with three decimals does not
+# determine this size.
 sizes_of_no_gain = [cutoff(truth), cutoff(truth._replace(c=truth.c + 0.0005))]
-assert sizes_of_no_gain[1] < sizes_of_no_gain[0] / 3 and sizes_of_no_gain[1] > 10 * max(sizes)
+assert 10 * max(sizes) < sizes_of_no_gain[1] < sizes_of_no_gain[0] / 3
 print("1.", " and ".join(f"{size:.1e}" for size in sizes_of_no_gain), "parameters")
 
-# 2. Most information about E_max is gone: the lines of the remaining rows hardly bend at many experts. The fitted
-# number is far from the true one, although the law fits the remaining rows as well as before.
+# 2. Most information about E_max is gone: the lines of the remaining rows hardly bend
+# at many experts. The fitted number is far from the true one, although the law fits the
+# remaining rows as well as before.
 few = E <= 64
 fit, all_rows = fit_routed(N[few], E[few], loss[few]), fit_routed(N, E, loss)
-off, off_before = (abs(np.log(each.coefficients.E_max / truth.E_max)) for each in (fit, all_rows))
+off, off_before = (
+    abs(np.log(each.coefficients.E_max / truth.E_max)) for each in (fit, all_rows)
+)
 assert off > off_before and fit.rmsle < 1.2 * all_rows.rmsle
 found = [round(each.coefficients.E_max) for each in (all_rows, fit)]
 print(f"2. E_max {found[0]} from all rows, {found[1]} without those ({fit.status})")
 
-# 3. Yes. The noise made the lowest place move along the valley.
+# 3. Yes. The noise made the lowest point move along the valley.
 exact = fit_routed(N, E, predict_loss(N, E, truth))
-assert [f"{found:.3f}" for found in exact.coefficients] == [f"{true:.3f}" for true in truth]
+assert [f"{x:.3f}" for x in exact.coefficients] == [f"{x:.3f}" for x in truth]
 print("3.", [round(number, 3) for number in exact.coefficients])
 
 # 4. `effective_parameter_count` answers this: the dense model with the loss of (N, E).

@@ -1,4 +1,7 @@
-"""Answers to the exercises of lesson 12. Run it: `python tutorials/answers/12_how_sure.py`."""
+"""Answers to the exercises of lesson 12.
+
+Run it: `python tutorials/answers/12_how_sure.py`.
+"""
 
 import itertools
 
@@ -9,44 +12,60 @@ from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.reference.laws.uncertainty import Quantity, student_quantile
 
-# 1. It is narrower, so it contains the truth less often than it claims. Student's quantile is larger than 2 because the
-# scatter itself is estimated, from five numbers alone.
+# 1. It is narrower, so it contains the truth less often than it claims. Student's
+# quantile is larger than 2 because the scatter itself is estimated, from five numbers
+# alone.
 y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
 error = y.std(ddof=1) / np.sqrt(5)
 draws, kept = np.random.default_rng(0).normal(2.3, 0.03, (4000, 5)), []
 for q in (2.0, student_quantile(0.95, 4)):
-    kept.append(np.mean(abs(draws.mean(axis=1) - 2.3) <= q * draws.std(axis=1, ddof=1) / np.sqrt(5)))
-    print(f"1. q = {q:.3f}: from {y.mean() - q * error:.3f} to {y.mean() + q * error:.3f}, coverage {kept[-1]:.1%}")
+    half = q * draws.std(axis=1, ddof=1) / np.sqrt(5)
+    kept.append(np.mean(abs(draws.mean(axis=1) - 2.3) <= half))
+    low, high = y.mean() - q * error, y.mean() + q * error
+    print(f"1. q = {q:.3f}: from {low:.3f} to {high:.3f}, coverage {kept[-1]:.1%}")
 assert kept[0] < 0.91 < kept[1]
 
-truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
-sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
-N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
-exact, noise = predict_loss(N, E, truth), np.random.default_rng(0).normal(0, 0.003, N.size)
+four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
+truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)
+sizes = [size.dense_parameters for size in SIZES.values()]
+counts = [2**i for i in range(10)]
+N, E = np.array([(size, count) for size in sizes for count in counts], float).T
+exact = predict_loss(N, E, truth)
+noise = np.random.default_rng(0).normal(0, 0.003, N.size)
 asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
 
 
 def widths(rows, scatter):
-    """Return the ratio of the ends of the cut-off, and the length of the interval of the slope."""
-    cut, slope = profile_intervals(N[rows], E[rows], (exact * 10 ** (scatter * noise))[rows], asked)
+    """Return high / low of the cut-off, and high - low of the slope."""
+    loss = exact * 10 ** (scatter * noise)
+    cut, slope = profile_intervals(N[rows], E[rows], loss[rows], asked)
     return cut.high / cut.low, slope.high - slope.low
 
 
-# 2. Both shrink. The interval of the slope shrinks to about a third. The interval of the cut-off also shrinks to about
-# a third, as a power of ten, so the factor between its ends becomes about its own cube root.
+# 2. Both shrink. The interval of the slope shrinks to about a third. The interval of
+# the cut-off also shrinks to about a third, as a power of ten, so the factor between
+# its ends becomes about its own cube root.
 before, after = widths(N > 0, 1.0), widths(N > 0, 1 / 3)
 assert after[1] < 0.5 * before[1] and after[0] < before[0] ** 0.5
-print(f"2. cut-off: a factor of {before[0]:.0f} becomes {after[0]:.1f}; slope: {before[1]:.4f} becomes {after[1]:.4f}")
+print(
+    f"2. cut-off: a factor of {before[0]:.0f} becomes {after[0]:.1f}; slope: "
+    f"{before[1]:.4f} becomes {after[1]:.4f}"
+)
 
-# 3. Both intervals become wider, the cut-off's interval more. The sizes span a shorter range, so the change of the
-# slope with size is less certain, and the cut-off is further away.
+# 3. Both intervals become wider, the cut-off's interval more. The sizes span a shorter
+# range, so the change of the slope with size is less certain, and the cut-off is
+# further away.
 fewer = widths(sizes[5] > N, 1.0)
 assert fewer[0] > before[0] and fewer[1] > before[1]
 print(f"3. cut-off: a factor of {fewer[0]:.0f}; slope: {fewer[1]:.4f}")
 
-# 4. Six draws from six sizes, without order, give 462 kinds of tables; 210 of them lack the largest size. The kinds are
-# not equally likely: each draw misses the largest size with probability 5/6, so a third of the drawn tables lack it.
+# 4. Six draws from six sizes, without order, give 462 kinds of tables; 210 of them lack
+# the largest size. The kinds are not equally likely: each draw misses the largest size
+# with probability 5/6, so a third of the drawn tables lack it.
 kinds = list(itertools.combinations_with_replacement(range(6), 6))
 lacking = sum(5 not in kind for kind in kinds)
 assert (len(kinds), lacking) == (462, 210) and round((5 / 6) ** 6, 2) == 0.33
-print(f"4. {len(kinds)} tables, {lacking} without the largest size, which are drawn {(5 / 6) ** 6:.0%} of the time")
+print(
+    f"4. {len(kinds)} tables, {lacking} without the largest size, "
+    f"which are drawn {(5 / 6) ** 6:.0%} of the time"
+)

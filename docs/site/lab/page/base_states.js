@@ -36,15 +36,15 @@ function wishesOf(left, best) {
 function byHand(scores, prices, best, remark = "") {
   const left = leftOf(scores, prices);
   const wish = wishesOf(left, best);
-  const places = Math.ceil(scores.length / prices.length);
+  const slots = Math.ceil(scores.length / prices.length);
   const queues = prices.map((_, e) => range(scores.length).filter((t) => wish[t] === e));
-  const queued = queues.map((tokens) => tokens.map((token, i) => ({ token, lost: i >= places })));
+  const queued = queues.map((tokens) => tokens.map((token, i) => ({ token, lost: i >= slots })));
   const bound = dualBound(scores, prices);
   const proved = bound - best.objective < SAME && isBalanced(queues);
   return {
     cells: cellsOf(left, queued, { level: scaledLevel(left) }),
     queues: queued,
-    places,
+    slots,
     prices,
     facts: factsOf(
       bound,
@@ -57,7 +57,7 @@ function byHand(scores, prices, best, remark = "") {
         : null,
     ),
     good: proved,
-    say: remark || (proved ? PROVED : crowdSentence(queues, places, prices)),
+    say: remark || (proved ? PROVED : crowdSentence(queues, slots, prices)),
   };
 }
 
@@ -67,18 +67,18 @@ function factsOf(bound, best, sum) {
   return [
     ["bound: no balanced choice has a larger sum", shown(bound)],
     ["sum of scores", sum === null ? "not balanced yet" : shown(sum)],
-    ["bound less the best sum", shown(bound - best.objective)],
+    ["bound minus the best sum", shown(bound - best.objective)],
   ];
 }
 
 /** Return a sentence that says which price to move. */
-function crowdSentence(queues, places, prices) {
+function crowdSentence(queues, slots, prices) {
   const counts = queues.map((tokens) => tokens.length);
   const crowded = counts.indexOf(Math.max(...counts));
-  if (counts[crowded] > places) {
+  if (counts[crowded] > slots) {
     return (
       sentence(`${tokensNamed(queues[crowded])} ${counts[crowded] === 1 ? "wishes" : "wish"} for expert ${crowded}, `) +
-      `which has ${counted(places, "place")}: raise its price.`
+      `which has ${counted(slots, "slot")}: raise its price.`
     );
   }
   const lonely = counts.indexOf(Math.min(...counts));
@@ -87,14 +87,14 @@ function crowdSentence(queues, places, prices) {
 
 function bidView(scores, state, best, epsilon) {
   const left = leftOf(scores, state.prices);
-  const places = scores.length / state.prices.length;
+  const slots = scores.length / state.prices.length;
   const queues = state.bids.map((held) => held.map(({ token }) => ({ token, lost: false })));
   const ended = state.free.length === 0;
   const expert = scores.map((_, t) => [queues.findIndex((queue) => queue.some(({ token }) => token === t))]);
   return {
     cells: cellsOf(left, queues, { level: scaledLevel(left) }),
     queues,
-    places,
+    slots,
     prices: state.prices,
     facts: factsOf(state.bound, best, ended ? sumOfScores(scores, expert) : null),
     good: ended,
@@ -114,7 +114,7 @@ function bidSentence({ bid, free }) {
   const then = outbid.length ? ` and outbids ${tokensNamed(outbid)}` : "";
   return (
     `Token ${bid.token} bids ${shown(bid.amount)} for expert ${bid.expert}${then}. ` +
-    `Without a place: ${free.length ? tokensNamed(free) : "none"}.`
+    `Without a slot: ${free.length ? tokensNamed(free) : "none"}.`
   );
 }
 
@@ -124,7 +124,7 @@ function endSentence(bound, sum, limit, whole) {
   if (whole && gap < 1)
     return `Balanced. Scores are whole numbers and the bound is only ${shown(gap)} above the sum: proved.`;
   return (
-    `Balanced: every token has a place. The bound is ${shown(gap)} above the sum, and T ε = ${shown(limit)}: ` +
+    `Balanced: every token has a slot. The bound is ${shown(gap)} above the sum, and T ε = ${shown(limit)}: ` +
     "no balanced choice is better by more."
   );
 }

@@ -33,21 +33,21 @@ export function bodyOf(view, words) {
 
 function cellOf({ text, level, chosen, lost }, e, view, t) {
   const classes = [`lab-e${e}`, chosen && "lab-chosen", lost && "lab-lost"].filter(Boolean).join(" ");
-  const hint = lost ? " (no place)" : chosen ? " (chosen)" : "";
+  const hint = lost ? " (no slot)" : chosen ? " (chosen)" : "";
   const last = e === view.cells[t].length - 1;
   const note = view.notes && last ? `<i class="lab-note">${view.notes[t]}</i>` : "";
   return `<td class="${classes}" style="--level:${level.toFixed(3)}">${text}<span class="lab-hidden">${hint}</span>${note}</td>`;
 }
 
-/** Return the row of queues below a table: a chip for each token, a dashed box for each empty place. */
-export function queuesOf({ queues, places }) {
+/** Return the row of queues below a table: a chip for each token, a dashed box for each empty slot. */
+export function queuesOf({ queues, slots }) {
   if (!queues) return "";
   const fair = Math.ceil(queues.flat().length / queues.length);
-  const drawn = places <= 2 * Math.max(fair, 1) ? places : 0; // with places for all tokens, empty ones are not drawn
+  const drawn = slots <= 2 * Math.max(fair, 1) ? slots : 0; // with slots for all tokens, empty ones are not drawn
   const cells = queues.map((queue, e) => {
     const chips = queue.map(
       ({ token, lost }) =>
-        `<li class="${lost ? "lab-over" : "lab-in"}">${token}<span class="lab-hidden">${lost ? " has no place" : ""}</span></li>`,
+        `<li class="${lost ? "lab-over" : "lab-in"}">${token}<span class="lab-hidden">${lost ? " has no slot" : ""}</span></li>`,
     );
     const empty = range(Math.max(0, drawn - queue.length)).map(() => '<li class="lab-empty" aria-hidden="true"></li>');
     return `<td class="lab-e${e}"><ul>${[...chips, ...empty].join("")}</ul></td>`;

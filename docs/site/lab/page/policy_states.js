@@ -43,12 +43,12 @@ export function policyStates(context) {
   );
   const level = mean(scores.map((row) => Math.max(...row)));
   return draws.map(({ logits, expert, reward, value }, number) => () => {
-    const { queues, places, lost } = placed(expert, scores[0].length, 1, capacity);
+    const { queues, slots, lost } = placed(expert, scores[0].length, 1, capacity);
     const terms = policyTerms(logits, expert, value, reward);
     return {
       cells: cellsOf(logits.map(softmax), queues, { level: (p) => p }),
       queues,
-      places,
+      slots,
       notes: terms.advantage.map((a) => `${a >= 0 ? "+" : ""}${shown(a)}`),
       facts: [
         ["expected score", `${shown(expected[number])} of ${shown(level)}`],

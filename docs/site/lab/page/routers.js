@@ -77,7 +77,7 @@ function expertChoiceStates({ scores, capacity }) {
     return {
       cells: cellsOf(chance, queues, { level: (p) => p }),
       queues,
-      places: token[0].length,
+      slots: token[0].length,
       facts,
       say,
       good: ended,

@@ -35,7 +35,7 @@ export function sinkhornStates({ scores, k, capacity, params }) {
         .sort((a, b) => row[b] - row[a] || a - b)
         .slice(0, k),
     );
-    const { queues, places, lost } = placed(expert, numExperts, k, capacity);
+    const { queues, slots, lost } = placed(expert, numExperts, k, capacity);
     const share = plan.map((row) => row.map((mass) => numTokens * mass));
     const mass = masses(plan).map((each) => shown(numExperts * each));
     const { entropy } = planTerms(plan, logits);
@@ -45,7 +45,7 @@ export function sinkhornStates({ scores, k, capacity, params }) {
       cells: cellsOf(share, queues, { level: (value) => Math.min(value, 1) }),
       notes: kind === "column" ? plan.map((row) => `= ${shown(numTokens * sum(row))}`) : null,
       queues,
-      places,
+      slots,
       facts: [
         ["residual of the plan", shown(residuals[step], 4)],
         ["entropy", shown(entropy)],

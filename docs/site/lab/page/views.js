@@ -1,9 +1,9 @@
 // What each router shows of a table: a list of states, and for each state a view.
 //
-// A view is {heads, cells, queues, places, facts, say, good, trace}:
+// A view is {heads, cells, queues, slots, facts, say, good, trace}:
 //   heads   rows above the table, {name, values [E] of text}
 //   cells   [T, E] of {text, level from 0 to 1, chosen, lost}; notes [T] of text after each row, or nothing
-//   queues  [E] lists of {token, lost}, who is at each expert in order; places is what an expert has
+//   queues  [E] lists of {token, lost}, the tokens at each expert in order; slots is the number of slots of an expert
 //   facts   pairs of a name and a text; say is a sentence; good says that the loads are balanced
 //   trace   {name, values, level}: a number over all states, and what it should come to
 
@@ -35,13 +35,13 @@ export const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
 export const sumOfScores = (scores, expert) => sum(expert.flatMap((row, t) => row.map((e) => scores[t][e])));
 
-/** Return {queues, places, lost}: who finds a place when each expert has C = ceil(c k T / E) of them. */
+/** Return {queues, slots, lost}: which tokens get a slot if each expert has C = ceil(c k T / E) of them. */
 export function placed(expert, numExperts, k, capacity, pairs = queueOf(expert)) {
-  const places = expertCapacity(expert.length, numExperts, k, capacity);
-  const { slot } = dispatch(expert, numExperts, places);
+  const slots = expertCapacity(expert.length, numExperts, k, capacity);
+  const { slot } = dispatch(expert, numExperts, slots);
   const queues = range(numExperts).map(() => []);
-  for (const [t, choice] of pairs) queues[expert[t][choice]].push({ token: t, lost: slot[t][choice] >= places });
-  return { queues, places, lost: queues.flat().filter((each) => each.lost).length };
+  for (const [t, choice] of pairs) queues[expert[t][choice]].push({ token: t, lost: slot[t][choice] >= slots });
+  return { queues, slots, lost: queues.flat().filter((each) => each.lost).length };
 }
 
 /** Return the facts that every router has: loads, the dropped, the sum of scores. */
@@ -88,12 +88,12 @@ function placing({ scores, k, capacity }, expert, values, sayOf) {
   const pairs = queueOf(expert);
   const numExperts = scores[0].length;
   return range(pairs.length + 1).map((step) => () => {
-    const { queues, places, lost } = placed(expert, numExperts, k, capacity, pairs.slice(0, step));
+    const { queues, slots, lost } = placed(expert, numExperts, k, capacity, pairs.slice(0, step));
     const [last] = pairs.slice(step - 1, step);
     return {
       cells: cellsOf(values, queues, { level: scaledLevel(values) }),
       queues,
-      places,
+      slots,
       facts: loadFacts(scores, queues, lost),
       good: step === pairs.length && isBalanced(queues),
       say: sayOf(step, step > 0 && last, step === pairs.length, lost),
@@ -104,13 +104,13 @@ function placing({ scores, k, capacity }, expert, values, sayOf) {
 /** Return a sentence on the last token that was placed. */
 function placedSentence(expert, why) {
   return (step, last, ended, lost) => {
-    if (step === 0) return "No token has a place yet. Step: tokens queue in their order.";
+    if (step === 0) return "No token has a slot yet. Step: tokens queue in their order.";
     const [t, choice] = last;
     const where = `Token ${t} goes to expert ${expert[t][choice]}, ${why(t, choice)}.`;
     if (!ended) return where;
     return lost
-      ? `${counted(lost, "choice")} found no place; the residual connection carries such a token on unchanged.`
-      : "Every choice found a place.";
+      ? `${counted(lost, "choice")} found no slot; the residual connection carries such a token on unchanged.`
+      : "Every choice found a slot.";
   };
 }
 
@@ -133,13 +133,13 @@ export function batchStates({ k, capacity }, batches, { head, sign, sayOf }) {
     return (Math.max(...counts) * counts.length) / sum(counts);
   });
   return batches.map(({ scores, bias, expert }, batch) => () => {
-    const { queues, places, lost } = placed(expert, bias.length, k, capacity);
+    const { queues, slots, lost } = placed(expert, bias.length, k, capacity);
     const left = scores.map((row) => row.map((s, e) => s + sign * bias[e]));
     return {
       heads: [{ name: head, values: bias.map((value) => shown(value)) }],
       cells: cellsOf(left, queues, { level: scaledLevel(left) }),
       queues,
-      places,
+      slots,
       facts: loadFacts(scores, queues, lost),
       good: isBalanced(queues),
       say: sayOf(batch, queues),

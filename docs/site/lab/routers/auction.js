@@ -1,4 +1,4 @@
-// The auction of lesson 3: tokens bid for places, and prices rise until every token has one.
+// The auction of lesson 3: tokens bid for slots, and prices rise until every token has a slot.
 
 import { dualBound } from "./base.js";
 import { range, topK } from "./notation.js";
@@ -6,13 +6,13 @@ import { range, topK } from "./notation.js";
 /**
  * Return the states of an auction, the first before any bid.
  *
- * A state is {bid, prices [E], bids [E] of [{amount, token}], free [tokens without a place], bound}; bid says what
+ * A state is {bid, prices [E], bids [E] of [{amount, token}], free [tokens without a slot], bound}; bid says what
  * happened: {token, expert, amount, outbid}. E has to divide T. A bid is above what makes the second best expert as
  * good by `step`; the assignment at the end is within T * step of the best one.
  */
 export function auction(scores, step, maxBids = 400) {
   const [numTokens, numExperts] = [scores.length, scores[0].length];
-  const places = numTokens / numExperts;
+  const slots = numTokens / numExperts;
   let prices = Array(numExperts).fill(0);
   let bids = range(numExperts).map(() => []);
   let free = range(numTokens);
@@ -23,10 +23,10 @@ export function auction(scores, step, maxBids = 400) {
     const [expert, second = expert] = topK(left, 2);
     const amount = prices[expert] + left[expert] - left[second] + step;
     const queue = [...bids[expert], { amount, token }].sort((a, b) => b.amount - a.amount || b.token - a.token);
-    const outbid = queue.slice(places).map((each) => each.token);
-    const held = queue.slice(0, places);
+    const outbid = queue.slice(slots).map((each) => each.token);
+    const held = queue.slice(0, slots);
     bids = bids.map((each, e) => (e === expert ? held : each));
-    if (held.length === places) prices = prices.map((p, e) => (e === expert ? held[places - 1].amount : p));
+    if (held.length === slots) prices = prices.map((p, e) => (e === expert ? held[slots - 1].amount : p));
     free = [...waiting, ...outbid];
     states.push({ bid: { token, expert, amount, outbid }, prices, bids, free, bound: dualBound(scores, prices) });
   }

@@ -9,13 +9,13 @@ import { range, sum, topK } from "./notation.js";
 export function balancedAssignment(scores, k = 1) {
   const [numTokens, numExperts] = [scores.length, scores[0].length];
   const { values, exponent } = wholeNumbers(scores);
-  const places = Math.ceil((numTokens * k) / numExperts);
+  const slots = Math.ceil((numTokens * k) / numExperts);
   let holds = scores.map((row, t) => new Set(topK(values[t].map(Number), k)));
-  // One more token takes the places that are left over, if any are; all experts are worth 0 to it.
+  // One more token takes the slots that are left over, if any are; all experts are worth 0 to it.
   values.push(Array(numExperts).fill(0n));
-  holds.push(new Set(range(places * numExperts - numTokens * k)));
-  holds = balance(values, holds, Array(numExperts).fill(places));
-  holds = firstOfTheBest(values, holds, places);
+  holds.push(new Set(range(slots * numExperts - numTokens * k)));
+  holds = balance(values, holds, Array(numExperts).fill(slots));
+  holds = firstOfTheBest(values, holds, slots);
   const { cost } = cheapestChains(cheapestMoves(values, holds), range(numExperts), numExperts);
   const dearest = cost.reduce((a, b) => (a > b ? a : b));
   const prices = cost.map((each) => scaled(Number(dearest - each), exponent));
@@ -120,7 +120,7 @@ function cheapestChains(moves, sources, numExperts) {
 }
 
 /** Return, of all assignments as good as a best one, the first in the order of a dictionary. */
-function firstOfTheBest(values, start, places) {
+function firstOfTheBest(values, start, slots) {
   let holds = start;
   const [experts, best] = [range(values[0].length), totalOf(values, start)];
   for (const t of range(holds.length - 1)) {
@@ -129,7 +129,7 @@ function firstOfTheBest(values, start, places) {
         if (higher <= e || holds[t].has(e)) continue;
         const own = new Set([...holds[t]].filter((each) => each !== higher).concat(e));
         const settled = [...holds.slice(0, t), own];
-        const left = loadsOf(settled, experts.length).map((load) => places - load);
+        const left = loadsOf(settled, experts.length).map((load) => slots - load);
         const later = left.some((count) => count < 0) ? null : balance(values.slice(t + 1), holds.slice(t + 1), left);
         if (later && totalOf(values, [...settled, ...later]) === best) holds = [...settled, ...later];
       }

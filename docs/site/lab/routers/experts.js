@@ -1,4 +1,4 @@
-// Capacity, and who finds a place. reference/experts.py explains them.
+// Capacity, and which tokens get a slot. reference/experts.py explains them.
 
 import { range } from "./notation.js";
 
@@ -11,7 +11,7 @@ function fraction(factor) {
   return power >= 0 ? [scaled * 10n ** BigInt(power), 1n] : [scaled, 10n ** BigInt(-power)];
 }
 
-/** Return C = min(T, ceil(c k T / E)), the places of each expert; an infinite factor c has T. */
+/** Return C = min(T, ceil(c k T / E)), the slots of each expert; an infinite factor c has T. */
 export function expertCapacity(numTokens, numExperts, k, capacityFactor) {
   if (capacityFactor === Infinity) return numTokens;
   const [numerator, denominator] = fraction(capacityFactor);
@@ -21,7 +21,7 @@ export function expertCapacity(numTokens, numExperts, k, capacityFactor) {
 }
 
 /**
- * Return {slot [T, k], kept [T, k], token [E, C]}: a place for each assignment, as long as there are any.
+ * Return {slot [T, k], kept [T, k], token [E, C]}: a slot for each assignment, while there are any.
  *
  * order: "choice" (all first choices before any second), "token" or "priority" (the largest priority [T, k] first).
  */
@@ -35,7 +35,7 @@ export function dispatch(expert, numExperts, capacity, { order = "choice", prior
     if (asked[e] < capacity) token[e][asked[e]] = t;
     asked[e] += 1;
   }
-  return { slot, kept: slot.map((row) => row.map((place) => place < capacity)), token };
+  return { slot, kept: slot.map((row) => row.map((each) => each < capacity)), token };
 }
 
 /** Return the pairs [token, choice], the first to be served first. */

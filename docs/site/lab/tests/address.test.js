@@ -62,7 +62,7 @@ test("prices for another number of experts are ignored", () => {
 
 test("the table, its words and their ids are those of the lessons", () => {
   const text = readFileSync(new URL("../../../../tutorials/lesson.py", import.meta.url), "utf8");
-  const [words, scores] = [/^WORDS = (.+)$/m, /^SCORES = np.array\((.+), float\)$/m].map((name) => JSON.parse(text.match(name)[1]));
+  const [words, scores] = [/^WORDS = (.+)$/m, /^SCORES = np.array\(\s*(.+), float\s*\)$/m].map((name) => JSON.parse(text.match(name)[1]));
   assert.deepEqual(TABLES.lessons, scores);
   assert.deepEqual(WORDS.slice(0, 6), words);
   const count = (word) => WORDS.filter((other) => other === word).length;

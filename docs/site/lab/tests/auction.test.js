@@ -53,7 +53,7 @@ test("the prices of lesson 3 are proved best, others are not", () => {
     ],
   );
   assert.equal(base([3, 0, 0]).good, false);
-  assert.match(base([0, 0, 0]).say, /Tokens 0, 1, 2 and 5 wish for expert 0, which has 2 places: raise its price/);
+  assert.match(base([0, 0, 0]).say, /Tokens 0, 1, 2 and 5 wish for expert 0, which has 2 slots: raise its price/);
 });
 
 const PRINTED_AS = { hash: "HASH", top_k: "top-1", sinkhorn: "S-BASE", base: "BASE", quantile: "quantile balancing" };
