@@ -14,14 +14,15 @@
 # %% [markdown]
 # ## 1. The mean of five numbers
 #
-# Five runs of one experiment gave five numbers. Their mean is the best guess of the truth $v$. How far may the truth be
-# from it? Test how well other values $v$ fit: add up the squared differences, the *residual sum of squares*, RSS. (The
-# helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
+# Five runs of one experiment gave five numbers. Their mean is the best guess of the true value. How far may the true
+# value be from the mean? Test how well other values $v$ fit: add up the squared differences from $v$. The sum is called
+# the *residual sum of squares*, RSS. (The helper `same` stops the lesson unless two results agree up to rounding;
+# `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 from routelaws.reference.laws.uncertainty import student_quantile
 
 y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
@@ -45,7 +46,8 @@ assert all(rss(v) > least for v in (2.30, 2.28, 2.20))
 # $$\mathrm{RSS}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 1}\right)$$
 #
 # These values form an *interval*. Here RSS(v) is $\mathrm{RSS}_{min} + n (v - \bar{y})^2$, with the mean $\bar{y}$, so
-# you can compute the ends. They are the ones in textbooks: $\bar{y}$ ± q times the standard error $s / \sqrt{n}$.
+# you can compute the ends. They are the ends that textbooks give: $\bar{y}$ ± q times the standard error
+# $s / \sqrt{n}$.
 
 # %%
 q = student_quantile(0.95, n - 1)
@@ -53,11 +55,12 @@ limit = least * (1 + q**2 / (n - 1))
 error = y.std(ddof=1) / np.sqrt(n)
 low, high = y.mean() - q * error, y.mean() + q * error
 print(f"q = {q:.3f}; 95 % interval from {low:.3f} to {high:.3f}")
-same([low, high], [y.mean() - np.sqrt((limit - least) / n), y.mean() + np.sqrt((limit - least) / n)])
+half = np.sqrt((limit - least) / n)
+same([low, high], [y.mean() - half, y.mean() + half])
 
 # %% [markdown]
-# What does "95 %" promise? It does not give a probability that the truth lies in this interval: it does or it does not.
-# The promise is about the procedure. Use the procedure on many tables: 95 % of its intervals hold the truth. We can
+# What does "95 %" promise? It is not the probability that the truth is in this interval: either it is, or it is not.
+# The promise is about the procedure. Use the procedure on many tables: 95 % of its intervals contain the truth. We can
 # test this, since we know the truth of a made-up table. The code does it in a loop, then for all tables at once.
 
 # %%
@@ -65,35 +68,50 @@ draws = np.random.default_rng(0).normal(2.3, 0.03, (4000, n))
 held = 0
 for table in draws:
     held += abs(table.mean() - 2.3) <= q * table.std(ddof=1) / np.sqrt(n)
-held_at_once = (abs(draws.mean(axis=1) - 2.3) <= q * draws.std(axis=1, ddof=1) / np.sqrt(n)).sum()
-print(f"{held / len(draws):.1%} of the intervals hold the truth")
-assert held == held_at_once and abs(held / len(draws) - 0.95) < 0.02
+halves = q * draws.std(axis=1, ddof=1) / np.sqrt(n)
+print(f"{held / len(draws):.1%} of the intervals contain the truth")
+assert held == (abs(draws.mean(axis=1) - 2.3) <= halves).sum()
+assert abs(held / len(draws) - 0.95) < 0.02
 
 # %% [markdown]
-# This share is called *coverage*. An interval with less coverage than it promises is worse than none.
+# This share is called *coverage*. An interval with less coverage than it promises is worse than no interval.
 
 # %% [markdown]
 # ## 2. Six numbers at once
 #
-# Back to lesson 11: sixty runs, six sizes by ten numbers of experts, and a law of six numbers. The table again comes
-# from a known law. Here are four tables that differ only in their noise. For each, the code prints two of the six
-# fitted numbers, and two results that you would use the law for.
+# Lesson 11 fitted a law of six numbers to sixty runs: six sizes, each with ten numbers of experts. Here are four tables
+# from a known law, which differ only in their noise. For each table, the code prints the fitted $E_{max}$ and three
+# results of the law.
 
 # %%
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.fitting import fit_routed
-from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss, slope_in_experts
+from routelaws.reference.laws.routed import (
+    RoutedCoefficients,
+    cutoff,
+    predict_loss,
+    slope_in_experts,
+)
 
-truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
-sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
-N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
-tables = [predict_loss(N, E, truth) * 10 ** np.random.default_rng(i).normal(0, 0.003, N.size) for i in range(4)]
-said = []
+four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
+truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)
+sizes = [size.dense_parameters for size in SIZES.values()]
+counts = [2**i for i in range(10)]
+N, E = np.array([(size, count) for size in sizes for count in counts], float).T
+exact, tables = predict_loss(N, E, truth), []
+for seed in range(4):
+    noise = np.random.default_rng(seed).normal(0, 0.003, N.size)
+    tables.append(exact * 10**noise)
+
+# %%
+results = []
 print("  E_max   cut-off N     slope at 130M   loss at 1.3B, 64 experts")
 for law in [truth, *(fit_routed(N, E, table).coefficients for table in tables)]:
-    said.append((law.E_max, cutoff(law), slope_in_experts(sizes[3], law), float(predict_loss(sizes[5], 64, law))))
-    print("{:7.0f} {:11.1e} {:17.4f} {:14.3f}".format(*said[-1]), "  (truth)" if law is truth else "")
-spread = np.ptp(said, axis=0) / np.abs(said[0])
+    at_1B = float(predict_loss(sizes[5], 64, law))
+    results.append((law.E_max, cutoff(law), slope_in_experts(sizes[3], law), at_1B))
+    line = "{:7.0f} {:11.1e} {:17.4f} {:14.3f}".format(*results[-1])
+    print(line, "  (truth)" if law is truth else "")
+spread = np.ptp(results, axis=0) / np.abs(results[0])
 assert spread[3] < 0.01 and spread[2] < 0.2 and min(spread[:2]) > 0.6
 
 # %% [markdown]
@@ -101,17 +119,17 @@ assert spread[3] < 0.01 and spread[2] < 0.2 and min(spread[:2]) > 0.6
 # tenfold. The *cut-off* is the size where the slope is 0, so that more experts no longer help: $N_{cut} = 10^{-b/c}$.
 #
 # The four fits agree on the loss within a percent, and roughly on the slope. They do not agree on $E_{max}$ or on the
-# cut-off. In practice we have only one table. Can it tell how sure each number is?
+# cut-off. In practice we have only one table. Can it show how sure each number is?
 #
 # ## 3. How fast does the fit get worse?
 #
-# Do the same as for the mean. Fix one number at a value $v$, and fit the other five. The remaining RSS,
-# $\mathrm{RSS}^{\ast}(v)$, is called a *profile* when you draw it over $v$. With six unknowns the limit is
+# Do the same as for the mean. Fix one number at a value $v$, and fit the other five. As a function of $v$, the
+# remaining RSS is called a *profile*, $\mathrm{RSS}^{\ast}(v)$. With six unknowns the limit is
 #
 # $$\mathrm{RSS}^{\ast}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 6}\right)$$
 #
-# Take $E_{max}$. If $E_{start}$ is fixed too, least squares gives the best other four, as in lesson 11. So it remains
-# to try many values of $E_{start}$.
+# Take $E_{max}$. If $E_{start}$ is also fixed, least squares gives the best other four numbers, as in lesson 11. So we
+# only need to try many values of $E_{start}$.
 
 # %%
 loss = tables[0]
@@ -123,38 +141,41 @@ def log_effective(E_start, E_max):
 
 
 def residual(columns):
-    """The smallest sum of squares that these columns, each times any number, leave."""
-    columns = np.stack(columns, axis=1)
-    return np.sum((columns @ np.linalg.lstsq(columns, target, rcond=None)[0] - target) ** 2)
+    """The RSS after a fit by these columns."""
+    columns = np.stack([*columns, np.ones(N.size)], axis=1)
+    factors = np.linalg.lstsq(columns, target, rcond=None)[0]
+    return np.sum((columns @ factors - target) ** 2)
 
 
 starts, ends = np.geomspace(1, 6, 60), np.geomspace(60, 3000, 60)
 profile = np.zeros(len(ends))
 for i, end in enumerate(ends):
     of_start = [log_effective(start, end) for start in starts]
-    profile[i] = min(residual([log_N, log_E, log_N * log_E, np.ones(N.size)]) for log_E in of_start)
+    profile[i] = min(residual([log_N, log_E, log_N * log_E]) for log_E in of_start)
 
 # %%
 least, degrees = fit_routed(N, E, loss).objective * N.size, N.size - 6
 limit = least * (1 + student_quantile(0.95, degrees) ** 2 / degrees)
 allowed = ends[profile <= limit]
-print(f"the limit is {limit / least:.3f} times the least RSS; E_max from about {allowed[0]:.0f} to {allowed[-1]:.0f}")
+print(f"the limit is {limit / least:.3f} times the least RSS", end="; ")
+print(f"E_max from about {allowed[0]:.0f} to {allowed[-1]:.0f}")
 assert least <= profile.min() < 1.001 * least
 
 # %% [markdown]
 # The reference has this as [`profile_intervals`](../reference/laws/uncertainty.py). It does not try values from a list:
-# it solves for the two ends. Each end has to lie between our last accepted value and the next one.
+# it solves for the two ends. Each end must be between our last accepted value and the next value.
 
 # %%
 from routelaws.reference.laws.uncertainty import Quantity, profile_intervals
 
 [found_end] = profile_intervals(N, E, loss, [Quantity("E_max")])
-print(f"E_max: best {found_end.value:.1f}, from {found_end.low:.1f} to {found_end.high:.1f}")
+low, high = found_end.low, found_end.high
+print(f"E_max: best {found_end.value:.1f}, from {low:.1f} to {high:.1f}")
 step = ends[1] / ends[0]
-assert found_end.low <= allowed[0] < found_end.low * step and found_end.high >= allowed[-1] > found_end.high / step
+assert low <= allowed[0] < low * step and high >= allowed[-1] > high / step
 
 # %% [markdown]
-# ## 4. What the data cannot tell
+# ## 4. What the data do not show
 #
 # Now the same for the cut-off. If the cut-off is $N_{cut}$, then $b = -c \log N_{cut}$, and the law has one column
 # fewer: $c$ multiplies $(\log N - \log N_{cut}) \log \hat{E}$. $E_{start}$ and $E_{max}$ are both free now; a coarse
@@ -162,20 +183,27 @@ assert found_end.low <= allowed[0] < found_end.low * step and found_end.high >= 
 
 # %%
 cuts = np.geomspace(3e10, 3e13, 31)
-shapes = [log_effective(start, end) for start in np.geomspace(1, 6, 16) for end in np.geomspace(60, 3000, 24)]
-of_cut = np.array(
-    [min(residual([log_N, (log_N - np.log10(cut)) * log_E, np.ones(N.size)]) for log_E in shapes) for cut in cuts]
-)
+few_starts, few_ends = np.geomspace(1, 6, 16), np.geomspace(60, 3000, 24)
+shapes = [log_effective(start, end) for start in few_starts for end in few_ends]
+of_cut = np.zeros(len(cuts))
+for i, cut in enumerate(cuts):
+    above = log_N - np.log10(cut)
+    of_cut[i] = min(residual([log_N, above * log_E]) for log_E in shapes)
 [found_cut] = profile_intervals(N, E, loss, [Quantity("N_cutoff")])
-print(f"cut-off: best {found_cut.value:.1e}, from {found_cut.low:.1e} to {found_cut.high:.1e} parameters")
-print(f"that is a factor of {found_cut.high / found_cut.low:.0f}; the truth of our table is {cutoff(truth):.1e}")
+low, high = found_cut.low, found_cut.high
+print(f"cut-off: best {found_cut.value:.1e}, from {low:.1e} to {high:.1e} parameters")
+print(f"that is a factor of {high / low:.0f}", end="; ")
+print(f"the truth of our table is {cutoff(truth):.1e}")
 inside, width = cuts[of_cut <= limit], cuts[1] / cuts[0]
-assert found_cut.low < inside[0] < found_cut.low * width**2 and found_cut.high > inside[-1] > found_cut.high / width**2
+assert low < inside[0] < low * width**2 and high > inside[-1] > high / width**2
 
 
 # %% tags=["picture"]
 def draw(left, right):
-    for axes, x, values, best in ((left, ends, profile, found_end.value), (right, cuts, of_cut, found_cut.value)):
+    for axes, x, values, best in (
+        (left, ends, profile, found_end.value),
+        (right, cuts, of_cut, found_cut.value),
+    ):
         axes.plot(x, values / least, color=COLOURS[0])
         axes.axhline(limit / least, color=COLOURS[1], linestyle="--")
         axes.plot(best, 1, "*", markersize=12, color=COLOURS[2])
@@ -188,33 +216,37 @@ def draw(left, right):
 # %% tags=["picture"]
 figure(
     draw,
-    "How much the fit gets worse when one number is held. Values below the dashed line are not refuted. "
-    "The axis of the cut-off spans three powers of ten, that of E_max less than two.",
+    "How much the fit gets worse when one number is held. Values below the dashed line "
+    "are not rejected. The axis of the cut-off spans three powers of ten, the axis of "
+    "E_max less than two.",
     panels=2,
     height=3.2,
 )
 
 # %% [markdown]
-# All those cut-offs lie far beyond the largest model of the table. To find the cut-off, you extrapolate the slope to 0.
-# Over such a distance, a small error of the slope becomes a large error of the cut-off. The runs do determine the slope
-# at the sizes that were trained. So report that slope.
+# All accepted cut-offs are far above the largest model of the table. To find the cut-off, you extrapolate the slope to
+# 0. Over such a distance, a small error of the slope becomes a large error of the cut-off. But the runs determine the
+# slope at the trained sizes. So report this slope.
 
 # %%
 asked = [Quantity("slope", N=sizes[i]) for i in (3, 5)]
-for name, found in zip(("130M", "1.3B"), profile_intervals(N, E, loss, asked), strict=True):
+slopes = profile_intervals(N, E, loss, asked)
+for name, found in zip(("130M", "1.3B"), slopes, strict=True):
     true = slope_in_experts(found.quantity.N, truth)
-    print(f"slope at {name:>4}: {found.value:.4f}, from {found.low:.4f} to {found.high:.4f} (truth {true:.4f})")
+    print(f"slope at {name:>4}: {found.value:.4f}", end=", ")
+    print(f"from {found.low:.4f} to {found.high:.4f} (truth {true:.4f})")
     assert found.low < true < found.high < 0 and found.low > 2 * found.high
-print(f"largest size {sizes[5]:.1e}; the lower end of the cut-off is {found_cut.low / sizes[5]:.0f} times that")
+print(f"largest size {sizes[5]:.1e}", end="; ")
+print(f"the lower end of the cut-off is {found_cut.low / sizes[5]:.0f} times that")
 assert found_cut.low > 100 * sizes[5]
 
 # %% [markdown]
 # ## 5. Leaving sizes out: the jackknife
 #
 # The profile assumes that the errors of the runs are independent. They may not be. For example, all runs of one size
-# may share a learning rate. If that rate is not the best, all these losses are a little too high. The jackknife by size
-# allows errors that a size shares. Leave out one size, fit the rest, and see how much the answer moves. Let $v$ be the
-# answer for the whole table, and $v_i$ the answer without size i. With m sizes, the error is
+# may have the same learning rate. If that rate is not the best, all these losses are a little too high. The jackknife
+# by size allows errors that the runs of a size share. Leave out one size, fit the rest, and see how much the answer
+# moves. Let $v$ be the answer for the whole table, and $v_i$ the answer without size i. With m sizes, the error is
 #
 # $$\mathrm{error}^2 = \frac{m - 1}{m} \sum_i (v_i - \bar{v})^2$$
 #
@@ -224,21 +256,22 @@ assert found_cut.low > 100 * sizes[5]
 
 # %%
 def slope_of(rows):
-    return float(slope_in_experts(sizes[3], fit_routed(N[rows], E[rows], loss[rows]).coefficients))
+    law = fit_routed(N[rows], E[rows], loss[rows]).coefficients
+    return float(slope_in_experts(sizes[3], law))
 
 
-without, m = [], len(sizes)
-for size in sizes:
-    without.append(slope_of(N != size))
+m, without = len(sizes), [slope_of(N != size) for size in sizes]
 whole, mean = slope_of(N > 0), sum(without) / m
 error = np.sqrt((m - 1) / m * sum((each - mean) ** 2 for each in without))
 q = student_quantile(0.95, m - 1)
+ends_of_slope = [whole - q * error, whole + q * error]
 print("slope without each size:", " ".join(f"{each:.4f}" for each in without))
-print(f"whole table {whole:.4f}, from {whole - q * error:.4f} to {whole + q * error:.4f}; q = {q:.2f}")
+print(f"whole table {whole:.4f}", end=", ")
+print("from {:.4f} to {:.4f}; q = {:.2f}".format(*ends_of_slope, q))
 same(error, np.sqrt((m - 1) * np.var(without)))
 
 # %% [markdown]
-# The reference has it as [`jackknife`](../reference/laws/resampling.py). An argument tells it which rows belong
+# The reference has it as [`jackknife`](../reference/laws/resampling.py). Its fourth argument defines which rows belong
 # together.
 
 # %%
@@ -249,14 +282,16 @@ asked = [Quantity("slope", N=sizes[3])]
 print(f"reference: from {found.low:.4f} to {found.high:.4f}")
 
 # %% tags=["check"]
-same([found.low, found.high], [whole - q * error, whole + q * error], "laws.uncertainty.end", scale=q * error)
+ends_found = [found.low, found.high]
+same(ends_found, ends_of_slope, "laws.uncertainty.end", scale=q * error)
 
 # %% [markdown]
-# ## 6. Drawing sizes anew: the bootstrap
+# ## 6. Drawing sizes again: the bootstrap
 #
-# The *bootstrap* makes new tables from the one we have. Draw six sizes out of the six, with replacement, so that some
-# come twice and others not at all. Fit the new table, and record the answer. After a thousand draws, cut off the lowest
-# and the highest 2.5 % of the answers. The code writes a draw as weights: how often each row is in the new table.
+# The *bootstrap* makes new tables from our table. Draw six times from the six sizes, with replacement, so that some
+# sizes come twice and others never. Fit the new table, and record the answer. After a thousand draws, cut off the
+# lowest and the highest 2.5 % of the answers. The code writes a draw as weights: how often each row is in the new
+# table.
 
 # %%
 uniforms = np.random.default_rng(1).random((1000, m))
@@ -265,7 +300,8 @@ for line, numbers in zip(weights, uniforms, strict=True):
     for number in numbers:
         line[sizes[int(number * m)] == N] += 1
 same(resampling.group_bootstrap_weights(uniforms, N), weights)
-print("how often each size is in the first three tables:", weights[:3, ::10].astype(int).tolist())
+print("how often each size is in the first three tables:")
+print(weights[:3, ::10].astype(int).tolist())
 assert (weights.sum(axis=1) == N.size).all()
 
 # %% [markdown]
@@ -288,19 +324,20 @@ print(f"slope at 130M: from {answers[cut]:.4f} to {answers[-1 - cut]:.4f}")
 [drawn] = fast.bootstrap(N, E, loss, weights, asked).intervals
 
 # %% tags=["check"]
-same([drawn.low, drawn.high], [answers[cut], answers[-1 - cut]], "laws.uncertainty.value", scale=drawn.high - drawn.low)
+expected, width = [answers[cut], answers[-1 - cut]], drawn.high - drawn.low
+same([drawn.low, drawn.high], expected, "laws.uncertainty.value", scale=width)
 
 # %% [markdown]
 # ## 7. Do the intervals keep their promise?
 #
-# Make many tables, compute all three intervals, and count how many hold the truth. First the errors are independent;
+# Make many tables, compute all three intervals, and count how many contain the truth. First the errors are independent;
 # then all runs of a size share an error.
 
 # %%
 from routelaws.accelerated.laws import uncertainty as fast_uncertainty
 
 asked = [Quantity("slope", N=sizes[3]), Quantity("prediction", N=sizes[5], E=64)]
-true = [slope_in_experts(sizes[3], truth), predict_loss(sizes[5], 64, truth)]
+true = [slope_in_experts(sizes[3], truth), float(predict_loss(sizes[5], 64, truth))]
 
 
 def intervals(loss, uniforms):
@@ -316,12 +353,12 @@ def intervals(loss, uniforms):
 def coverage(shared, tables=150):
     draws, held = np.random.default_rng(2), {}
     for _ in range(tables):
-        noise = draws.normal(0, 0.003, N.size) + np.repeat(draws.normal(0, shared, m), len(counts))
-        found = intervals(predict_loss(N, E, truth) * 10**noise, draws.random((200, m)))
+        noise = draws.normal(0, 0.003, N.size)
+        noise += np.repeat(draws.normal(0, shared, m), len(counts))
+        found = intervals(exact * 10**noise, draws.random((200, m)))
         for way, pair in found.items():
-            held[way] = held.get(way, 0) + np.array(
-                [one.low <= v <= one.high for one, v in zip(pair, true, strict=True)]
-            )
+            low, high = np.array([(each.low, each.high) for each in pair]).T
+            held[way] = held.get(way, 0) + ((low <= true) & (true <= high))
     return {way: each / tables for way, each in held.items()}
 
 
@@ -336,99 +373,121 @@ assert kept[0.002]["profile"][1] < 0.85 < kept[0.002]["jackknife"].min()
 assert kept[0.0]["profile"].min() > 0.9 > kept[0.0]["bootstrap"].min()
 
 # %% [markdown]
-# A share of 150 tables is an estimate too. Here is its 95 % interval (Wilson 1927), for shared errors.
+# A share of 150 tables is also an estimate. Here is its 95 % interval (Wilson 1927), for shared errors.
 
 
 # %%
 def wilson(share, n=150, q=1.96):
     half = q * np.sqrt(share * (1 - share) / n + q**2 / (4 * n**2))
-    return np.array([share + q**2 / (2 * n) - half, share + q**2 / (2 * n) + half]) / (1 + q**2 / n)
+    middle = share + q**2 / (2 * n)
+    return np.array([middle - half, middle + half]) / (1 + q**2 / n)
 
 
 for way, shares in kept[0.002].items():
-    slope, loss_share = wilson(shares[0]), wilson(shares[1])
-    print(f"{way:10} slope {slope[0]:.0%} to {slope[1]:.0%}, loss {loss_share[0]:.0%} to {loss_share[1]:.0%}")
-assert wilson(kept[0.002]["profile"][1])[1] < 0.95 and wilson(kept[0.002]["bootstrap"])[1].max() < 0.95
+    (slope_low, loss_low), (slope_high, loss_high) = wilson(shares)
+    print(f"{way:10} slope {slope_low:.0%} to {slope_high:.0%}", end=", ")
+    print(f"loss {loss_low:.0%} to {loss_high:.0%}")
+assert wilson(kept[0.002]["profile"][1])[1] < 0.95
+assert wilson(kept[0.002]["bootstrap"])[1].max() < 0.95
 
 
 # %% tags=["picture"]
 def draw(left, right):
-    for axes, i, title in ((left, 0, "slope at 130M"), (right, 1, "loss at 1.3B, 64 experts")):
-        for k, (shared, label) in enumerate(((0.0, "independent errors"), (0.002, "shared errors"))):
-            values = [100 * each[i] for each in kept[shared].values()]
-            ends = np.abs([100 * wilson(each[i]) - 100 * each[i] for each in kept[shared].values()]).T
-            look = {"fmt": "os"[k], "color": COLOURS[k], "markersize": 8, "label": label}
-            axes.errorbar(values, np.arange(3) + 0.12 - 0.24 * k, xerr=ends, **look)
+    left.set_title("slope at 130M")
+    right.set_title("loss at 1.3B, 64 experts")
+    for i, axes in enumerate((left, right)):
+        for k, label in enumerate(("independent errors", "shared errors")):
+            shares = np.array([each[i] for each in kept[(0.0, 0.002)[k]].values()])
+            bars, y = (
+                100 * np.abs(wilson(shares) - shares),
+                np.arange(3) + 0.12 - 0.24 * k,
+            )
+            look = {"color": COLOURS[k], "markersize": 8, "label": label}
+            axes.errorbar(100 * shares, y, xerr=bars, fmt="os"[k], **look)
         axes.axvline(95, color=COLOURS[-1], linestyle="--")
-        axes.set(title=title, xlabel="intervals that hold the truth, %", xlim=(60, 101), ylim=(-0.6, 3.1))
+        axes.set(xlabel="intervals that contain the truth, %", xlim=(60, 101))
+        axes.set(ylabel="way", ylim=(-0.6, 3.1))
         axes.set_yticks(range(3), list(kept[0.0]))
-        axes.set(ylabel="way")
     left.legend(loc="upper left")
 
 
 # %% tags=["picture"]
 figure(
     draw,
-    "How many of the 95 % intervals hold the truth. The profile fails for the loss where the runs of a size share an "
-    "error; the bootstrap of six sizes fails everywhere; the jackknife comes near its word. Bars: Wilson's intervals.",
+    "How many of the 95 % intervals contain the truth. The profile fails for the loss "
+    "if the runs of a size share an error; the bootstrap of six sizes fails "
+    "everywhere; the jackknife comes near its promise. Bars: Wilson's intervals.",
     panels=2,
     height=3.0,
 )
 
 # %% [markdown]
-# - The profile keeps its promise where its assumption holds. Where the runs of a size share an error, its interval for
-#   a loss is far too narrow. For the slope this hardly matters, because a shared error cancels.
+# - The profile keeps its promise if its assumption holds. If the runs of a size share an error, its interval for a loss
+#   is far too narrow. For the slope this hardly matters, because a shared error cancels.
 # - A bootstrap of six sizes is too narrow: six sizes do not show the full spread. More draws do not help.
-# - The jackknife corrects for this with Student's quantile for six, and comes nearest.
+# - The jackknife corrects for this with Student's quantile for six sizes, and comes nearest to its promise.
 #
-# No method is right for everything, so report two, and let one of them resample by size.
+# No method is right for everything. So report two intervals, one of them by size: the jackknife.
 #
 # ## 8. The runs of the paper
 #
-# Now we ask the same about the real runs (the rows of lesson 11): how sure is the cut-off?
+# Now take the real runs (the rows of lesson 11). How sure is their cut-off?
 
 # %% tags=["released"]
 path = released()
-paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}  # the cut-offs that the paper prints
+# the cut-offs that the paper prints
+paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}
 real = {router: fitted_runs(path, router) for router in paper} if path else {}
 asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
 found = {}
+print("                             cut-off             slope at 130M" if real else "")
 for router, table in real.items():
     profiles = fast_uncertainty.profile_intervals(*table, asked)
-    found[router] = dict(profile=profiles, jackknife=fast.jackknife(*table, table[0], asked).intervals)
+    jackknife = fast.jackknife(*table, table[0], asked).intervals
+    found[router] = {"profile": profiles, "jackknife": jackknife}
     for way, (cut, slope) in found[router].items():
-        print(f"{router:7} {way:10} cut-off {cut.value:8.1e}, from {cut.low:8.1e} to {cut.high:8.1e}", end="   ")
-        print(f"slope at 130M {slope.value:.4f}, from {slope.low:.4f} to {slope.high:.4f}")
-        assert cut.low < paper[router] < cut.high and cut.high > 10 * cut.low and slope.high < 0
+        print(
+            f"{router:7} {way:10} {cut.value:.1e} ({cut.low:.1e} to {cut.high:.1e})",
+            end=" ",
+        )
+        print(f"{slope.value:.4f} ({slope.low:.4f} to {slope.high:.4f})")
+        assert cut.low < paper[router] < cut.high
+        assert cut.high > 10 * cut.low and slope.high < 0
 
 
 # %% tags=["released", "picture"]
 def draw(axes):
     for i, router in enumerate(real):
         for k, way in enumerate(("profile", "jackknife")):
-            cut, place = found[router][way][0], i + 0.13 - 0.26 * k
+            cut, y = found[router][way][0], i + 0.13 - 0.26 * k
             label = f"refit, {way} interval" if i == 0 else None
-            axes.plot([cut.low, cut.high], [place, place], color=COLOURS[k], linewidth=3, label=label)
-            axes.plot(cut.value, place, "o", color=COLOURS[k])
-        axes.plot(paper[router], i, "*", markersize=13, color=COLOURS[3], label=None if i else "the paper")
+            look = {"color": COLOURS[k], "linewidth": 3, "label": label}
+            axes.plot([cut.low, cut.high], [y, y], **look)
+            axes.plot(cut.value, y, "o", color=COLOURS[k])
+        look = {"color": COLOURS[3], "label": None if i else "the paper"}
+        axes.plot(paper[router], i, "*", markersize=13, **look)
     axes.axvspan(sizes[0], sizes[-1], color="#dddddd")
     axes.text(1.4e8, 2.55, "trained", ha="center")
-    axes.set(xscale="log", xlabel="cut-off, parameters", ylabel="router", ylim=(-0.5, 4.2))
+    axes.set(xscale="log", xlabel="cut-off, parameters", ylabel="router")
+    axes.set(ylim=(-0.5, 4.2))
     axes.set_yticks(range(3), list(real))
     axes.legend(loc="upper left", fontsize=9.5, frameon=True)
 
 
 # %% tags=["released", "picture"]
 if real:
-    caption = (
-        "Where experts stop helping, with 95 % intervals. The printed numbers lie inside, but each interval spans a "
+    figure(
+        draw,
+        "The size at which experts stop helping, with 95 % intervals. The printed "
+        "numbers are inside. But each interval spans a factor of ten or more, and no "
+        "model of such a size was trained.",
+        height=3.6,
     )
-    figure(draw, caption + "factor of ten and more, and no model of such a size was trained.", height=3.6)
 
 # %% [markdown]
 # Each interval assumes that the law is right. So no interval shows whether the law is valid far beyond the trained
-# sizes. Nor can it tell what other numbers of tokens would do, since all these runs saw the same number. The slope at a
-# trained size is different: it is clearly negative.
+# sizes. It also does not show the effect of more training tokens, since all these runs used the same number. The slope
+# at a trained size is different: it is clearly negative.
 #
 # The reference writes this conclusion as a sentence, by rules that we chose.
 
@@ -448,7 +507,8 @@ for router in real:
 # %%
 asked = [Quantity("E_max")]
 [twin] = fast_uncertainty.profile_intervals(N, E, loss, asked)
-print(f"E_max: reference {found_end.low:.2f} to {found_end.high:.2f}, twin {twin.low:.2f} to {twin.high:.2f}")
+print(f"E_max: reference {found_end.low:.2f} to {found_end.high:.2f}", end=", ")
+print(f"twin {twin.low:.2f} to {twin.high:.2f}")
 ours, theirs = (np.log([each.low, each.high]) for each in (twin, found_end))
 same(ours, theirs, "laws.uncertainty.end", scale=theirs[1] - theirs[0])
 
@@ -459,12 +519,13 @@ start = time.perf_counter()
 profile_intervals(N, E, loss, asked)
 slow = time.perf_counter() - start
 quick = best_time(fast_uncertainty.profile_intervals, N, E, loss, asked)
-print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow / quick:.0f} times")
+print(f"one interval: reference {slow:.2f} s", end=", ")
+print(f"twin {quick * 1e3:.1f} ms, {slow / quick:.0f} times")
 
 # %% [markdown]
 # ## What to remember
 #
-# - A 95 % interval is a promise about the procedure: its intervals hold the truth for 95 % of many tables.
+# - A 95 % interval is a promise about the procedure: its intervals contain the truth for 95 % of many tables.
 # - Profiles assume independent errors. The jackknife by size does not.
 # - A bootstrap of six sizes is too narrow.
 # - The runs hardly determine the cut-off size, but they do determine the slope at the sizes that were trained.
@@ -473,9 +534,9 @@ print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow /
 #
 # Answers, with the code that checks them: [`answers/12_how_sure.py`](answers/12_how_sure.py).
 #
-# 1. Take the five numbers of section 1. What would the interval be with q = 2 instead of Student's quantile, and what
-#    would its coverage be?
-# 2. How does the interval of the cut-off change if the noise is a third as large? And the interval of the slope?
-# 3. Leave out the largest size. What happens to both?
-# 4. How many different tables can the bootstrap by size draw, if order does not count? How many of them lack the
+# 1. Take the five numbers of section 1. What is the interval with q = 2 instead of Student's quantile, and what is its
+#    coverage?
+# 2. Make the noise a third as large. How do the intervals of the cut-off and of the slope change?
+# 3. Leave out the largest size. What happens to both intervals?
+# 4. How many different tables can the bootstrap by size draw, if order does not count? How many of them are without the
 #    largest size?

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 13. What routing is worth
 #
-# **You will** convert experts into parameters: find the dense model that is as good as a routed model. You will see
-# which sizes gain most from routing, and what routing costs. Then you will draw three figures from the runs of the
-# paper, and compare the law with the measurements.
+# **You will** convert experts into parameters: you will find the dense model that is as good as a routed model. You
+# will see which sizes gain most from routing, and what routing costs. Then you will draw three figures from the runs of
+# the paper, and compare the law with the measurements.
 #
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections 5 and 6 read the table that the authors
 # of the paper released. The last section needs SciPy, JAX and numba.
@@ -15,27 +15,30 @@
 #
 # The law of lesson 11 predicts the loss of a model with N parameters and E experts. (N counts one expert in each layer,
 # as for the *dense* model, which has E = 1.) Take a model of 370 million parameters with 64 experts. Which dense model
-# has the same loss? Try sizes: if the dense model is worse, try a larger one, else a smaller one, and halve the range
+# has the same loss? Try sizes: if the dense model is worse, try a larger size, else a smaller size, and halve the range
 # each time. The paper (Clark et al. 2022) prints the numbers of the law for S-BASE. (The helper `same` stops the lesson
 # unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, figure, fitted_runs, needs, released, same
 
+from lesson import COLOURS, figure, fitted_runs, needs, released, same
 from routelaws.reference.accounting import SIZES, count
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
-law = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
+law = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)
 sizes = {name: size.dense_parameters for name, size in SIZES.items()}
 N, E = sizes["370M"], 64
 wanted = predict_loss(N, E, law)
 low, high = np.log10(N), np.log10(N) + 3
 for _ in range(60):
     middle = (low + high) / 2
-    low, high = (middle, high) if predict_loss(10**middle, 1, law) > wanted else (low, middle)
+    worse = predict_loss(10**middle, 1, law) > wanted
+    low, high = (middle, high) if worse else (low, middle)
 print(f"loss with {E} experts {wanted:.4f}, dense {predict_loss(N, 1, law):.4f}")
-print(f"a dense model with that loss has {10**middle / 1e9:.2f} billion parameters, {10**middle / N:.2f} times as many")
+print(f"a dense model with that loss has {10**middle / 1e9:.2f} billion", end=" ")
+print(f"parameters, {10**middle / N:.2f} times as many")
 assert 10**middle > 3 * N
 
 # %% [markdown]
@@ -44,9 +47,9 @@ assert 10**middle > 3 * N
 #
 # ## 2. A formula
 #
-# You do not need a search. For a fixed E, the law is linear in $\log N$. Its slope in $\log N$ is
-# $\alpha(x) = a + c \log x$ with $x = \hat{E}$, the effective number of experts; for a dense model
-# $\hat{E} = E_{start}$. Both losses are equal if
+# You do not need a search. For a fixed E, the law is linear in $\log N$. Its slope is $\alpha(\hat{E}) = a + c \log
+# \hat{E}$, where $\hat{E}$ is the effective number of experts. For a dense model $\hat{E} = E_{start}$. Both losses are
+# equal if
 #
 # $$\alpha(E_{start}) \log \bar{N} + b \log E_{start} = \alpha(\hat{E}) \log N + b \log \hat{E}$$
 #
@@ -60,12 +63,15 @@ from routelaws.reference.laws.routed import effective_experts, effective_paramet
 
 def worth(N, E, law):
     effective = effective_experts(E, law.E_start, law.E_max)
-    alpha, alpha_start = law.a + law.c * np.log10(effective), law.a + law.c * np.log10(law.E_start)
-    return N ** (alpha / alpha_start) * (effective / law.E_start) ** (law.b / alpha_start)
+    alpha = law.a + law.c * np.log10(effective)
+    alpha_start = law.a + law.c * np.log10(law.E_start)
+    growth = (effective / law.E_start) ** (law.b / alpha_start)
+    return N ** (alpha / alpha_start) * growth
 
 
 counts = 2 ** np.arange(10)
-grid = worth(np.array(list(sizes.values()))[:, None], counts, law)  # [size, E], all at once
+# [size, E], all at once
+grid = worth(np.array(list(sizes.values()))[:, None], counts, law)
 print("worth in millions, by size (rows) and experts 1, 8, 64, 512 (columns):")
 for name, row in zip(sizes, grid, strict=True):
     print(f"{name:>5}", " ".join(f"{each / 1e6:8.0f}" for each in row[::3]))
@@ -79,7 +85,8 @@ same(worth(N, E, law), 10**middle, "laws.routed.parameter_count", scale=10**midd
 
 # %%
 found = effective_parameter_count(np.array(list(sizes.values()))[:, None], counts, law)
-print(f"the largest model with 512 experts is worth {found[-1, -1] / 1e9:.2f} billion parameters")
+print("the largest model with 512 experts is worth", end=" ")
+print(f"{found[-1, -1] / 1e9:.2f} billion parameters")
 
 # %% tags=["check"]
 same(grid, found, "laws.routed.parameter_count", scale=found)
@@ -96,17 +103,19 @@ times = grid / grid[:, :1]
 for name, row in zip(sizes, times, strict=True):
     print(f"{name:>5}", " ".join(f"{each:6.2f}" for each in row[::3]))
 assert (np.diff(times, axis=1) > 0).all() and (np.diff(times[:, 1:], axis=0) < 0).all()
-print(f"from 256 to 512 experts the largest gains {times[-1, -1] / times[-1, -2] - 1:.0%}")
+gain = times[-1, -1] / times[-1, -2] - 1
+print(f"from 256 to 512 experts the largest gains {gain:.0%}")
 
 # %% [markdown]
 # Two things limit the growth. Along a row, $\hat{E}$ approaches $E_{max}$: the step from 256 to 512 experts is worth
 # little. Down a column the factor falls, because c is positive: the slope $b + c \log N$ approaches 0 as models grow.
-# At the *cut-off* the slope is 0, and a model is worth its own size for every E. Beyond the cut-off, experts would
-# raise the loss.
+# At the *cut-off* the slope is 0, and a model is worth its own size for every E. Above the cut-off, experts would raise
+# the loss.
 
 # %%
 end = cutoff(law)
-print(f"by the printed numbers the cut-off is {end:.1e}; slope there {abs(slope_in_experts(end, law)):.6f}")
+slope = abs(slope_in_experts(end, law))
+print(f"by the printed numbers the cut-off is {end:.1e}; slope there {slope:.6f}")
 assert (worth(10 * end, counts[1:], law) < 10 * end).all() and end > 100 * sizes["1.3B"]
 
 # %% tags=["check"]
@@ -117,11 +126,13 @@ same(worth(end, counts, law) / end, np.ones(10), "laws.routed.parameter_count", 
 def draw(axes):
     along = np.geomspace(1e7, 1e13, 100)
     for colour, experts in zip(COLOURS, (8, 64, 512), strict=False):
-        axes.plot(along, worth(along, experts, law) / along, color=colour, label=f"{experts} experts")
+        times = worth(along, experts, law) / along
+        axes.plot(along, times, color=colour, label=f"{experts} experts")
     axes.axhline(1, color=COLOURS[-1], linestyle="--")
     axes.axvspan(sizes["15M"], sizes["1.3B"], color="#dddddd")
     axes.text(1.4e8, 0.65, "trained", ha="center")
-    axes.set(xscale="log", yscale="log", xlabel="dense parameters N", ylabel="worth over N", ylim=(0.5, 20))
+    axes.set(xscale="log", yscale="log", xlabel="dense parameters N")
+    axes.set(ylabel="worth over N", ylim=(0.5, 20))
     axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
     axes.legend()
 
@@ -129,14 +140,14 @@ def draw(axes):
 # %% tags=["picture"]
 figure(
     draw,
-    "How many times its own size a routed model is worth. The lines meet where routing is worth nothing, far from all "
-    "models that were trained (grey).",
+    "How many times its own size a routed model is worth. The lines meet where routing "
+    "is worth nothing, far from all trained models (grey).",
     height=3.8,
 )
 
 # %% [markdown]
-# Lesson 12 shows that the runs hardly determine the point where the lines meet. Trust the picture inside the grey band;
-# outside, it extrapolates the law.
+# Lesson 12 shows that the runs hardly determine the point where the lines meet. Trust the picture inside the grey band.
+# Outside, it extrapolates the law.
 #
 # ## 4. What it costs
 #
@@ -156,14 +167,14 @@ needed = float(experts_for_loss(N, goal, law))
 print(f"{needed:.1f} experts")
 same(predict_loss(N, middle, law), goal)
 same(predict_loss(N, needed, law), goal)
-# A flat curve: a small change of log L is a large one of the experts. The unit of the limit is their ratio.
+# The curve is flat: a small change of log L is a large change of the experts.
 change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)
 
 # %% tags=["check"]
 same(middle, needed, "laws.routed.experts", scale=change)
 
 # %% [markdown]
-# The exact cost of both comes from [`count`](../reference/accounting.py): it returns all parameters P and the
+# The exact cost of both models comes from [`count`](../reference/accounting.py). It returns all parameters P and the
 # operations F for one token (lesson 1).
 
 # %%
@@ -183,27 +194,31 @@ assert routed[1] > 4 * dense[1] and routed[2] < dense[2] / 3
 print("experts   worth over N   P over N   worth over P")
 for experts in counts[::3]:
     P = count(*SIZES["370M"][:4], "S-Base" if experts > 1 else "Dense", int(experts))[1]
-    print(f"{experts:7} {worth(N, experts, law) / N:14.2f} {P / N:10.1f} {worth(N, experts, law) / P:14.3f}")
-    assert worth(N, experts, law) <= P
+    size = worth(N, experts, law)
+    print(f"{experts:7} {size / N:14.2f} {P / N:10.1f} {size / P:14.3f}")
+    assert size <= P
 
 # %% [markdown]
 # ## 5. Three figures from the runs of the paper
 #
-# Now take the runs that the authors released, chosen as in lesson 11, and fit the law to each router.
+# Now take the runs that the authors released (the rows of lesson 11), and fit the law to each router.
 
 # %% tags=["released"]
 from routelaws.reference.laws.fitting import fit_routed
 
 path = released()
-dense_runs = np.array(sorted(fitted_runs(path, "Dense").T.tolist())) if path else None  # [runs, 3]: N, E, loss
+# [runs, 3]: N, E, loss
+dense_runs = np.array(sorted(fitted_runs(path, "Dense").T.tolist())) if path else None
 tables, laws = {}, {}
+print("worth over N with 64 experts:   15M   370M   1.3B" if path else "")
 for router in ("S-Base", "RL-R", "Hash") if path else ():
     tables[router] = fitted_runs(path, router)
     laws[router] = fit_routed(*tables[router]).coefficients
-    at = [worth(sizes[name], 64, laws[router]) / sizes[name] for name in ("15M", "370M", "1.3B")]
-    print(f"{router:7} {tables[router].shape[1]} runs; with 64 experts 15M, 370M and 1.3B are worth", end=" ")
-    print(", ".join(f"{each:.2f}" for each in at), "times their size")
-    assert at[0] > at[1] > at[2] > 2
+    at = [sizes[name] for name in ("15M", "370M", "1.3B")]
+    times = [worth(size, 64, laws[router]) / size for size in at]
+    print(f"{router:7} {tables[router].shape[1]} runs {'':11}", end=" ")
+    print(" ".join(f"{each:6.2f}" for each in times))
+    assert times[0] > times[1] > times[2] > 2
 
 
 # %% tags=["released", "picture"]
@@ -213,8 +228,10 @@ def draw_sizes(axes):
     for i, experts in enumerate((1, 4, 16, 64, 256)):
         mine, colour = experts == E, COLOURS[i]
         axes.plot(N[mine], loss[mine], "o", color=colour, label=f"E = {experts}")
-        axes.plot(along, predict_loss(along, experts, laws["S-Base"]), color=colour, linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="dense parameters N", ylabel="loss, nats per token")
+        line = predict_loss(along, experts, laws["S-Base"])
+        axes.plot(along, line, color=colour, linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="dense parameters N")
+    axes.set(ylabel="loss, nats per token")
     axes.set_yticks([2, 2.2, 2.5, 2.8, 3.2], ["2.0", "2.2", "2.5", "2.8", "3.2"])
     axes.minorticks_off()
     axes.legend()
@@ -224,8 +241,8 @@ def draw_sizes(axes):
 if tables:
     figure(
         draw_sizes,
-        "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower the loss at every size, least at "
-        "the largest: the lines draw together.",
+        "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower "
+        "the loss at every size, least at the largest: the lines draw together.",
         height=3.8,
     )
 
@@ -235,26 +252,32 @@ if tables:
 
 # %% tags=["released"]
 def off(sizes, losses, law):
-    """How far losses are from those of dense models of these sizes: a root mean square of logarithms."""
+    """The root mean square of log10 of the losses of dense models over these losses."""
     return np.sqrt(np.mean(np.log10(predict_loss(sizes, 1, law) / losses) ** 2))
 
 
 for router, (N, E, loss) in tables.items():
-    apart, together = off(N, loss, laws[router]), off(worth(N, E, laws[router]), loss, laws[router])
-    print(f"{router:7} from the dense line: over N {apart:.4f}, over the effective count {together:.4f}")
+    apart = off(N, loss, laws[router])
+    together = off(worth(N, E, laws[router]), loss, laws[router])
+    print(f"{router:7} distance from the dense line: over N {apart:.4f}", end=", ")
+    print(f"over the effective count {together:.4f}")
     assert together < apart / 10
-    same(predict_loss(worth(N, E, laws[router]), 1, laws[router]), predict_loss(N, E, laws[router]))
+    as_dense = predict_loss(worth(N, E, laws[router]), 1, laws[router])
+    same(as_dense, predict_loss(N, E, laws[router]))
 
 
 # %% tags=["released", "picture"]
 def draw_one_line(left, right):
     for i, (router, (N, E, loss)) in enumerate(tables.items()):
-        left.plot(N, loss, "os^"[i], color=COLOURS[i], markersize=4, label=router)
-        right.plot(worth(N, E, laws[router]), loss, "os^"[i], color=COLOURS[i], markersize=4)
+        look = {"color": COLOURS[i], "markersize": 4, "label": router}
+        left.plot(N, loss, "os^"[i], **look)
+        right.plot(worth(N, E, laws[router]), loss, "os^"[i], **look)
     along = np.geomspace(1.4e7, 8e9, 30)
+    line = predict_loss(along, 1, laws["S-Base"])
     for axes, name in ((left, "dense parameters N"), (right, "effective parameters")):
-        axes.plot(along, predict_loss(along, 1, laws["S-Base"]), color=COLOURS[-1], linestyle="--", linewidth=1)
-        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="loss, nats per token", xlim=(1e7, 1e10))
+        axes.plot(along, line, color=COLOURS[-1], linestyle="--", linewidth=1)
+        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="loss, nats per token")
+        axes.set(xlim=(1e7, 1e10))
         axes.set_yticks([2, 2.2, 2.5, 2.8, 3.2], ["2.0", "2.2", "2.5", "2.8", "3.2"])
         axes.minorticks_off()
     left.legend(loc="upper right")
@@ -264,14 +287,14 @@ def draw_one_line(left, right):
 if tables:
     figure(
         draw_one_line,
-        "All runs of three routers over N, and over their effective parameter counts. On the right they lie on the "
-        "line of the dense models (dashed).",
+        "All runs of three routers over N, and over their effective parameter counts. "
+        "On the right they lie on the line of the dense models (dashed).",
         panels=2,
         height=3.4,
     )
 
 # %% [markdown]
-# Do not read too much into this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
+# Do not conclude too much from this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
 # common line shows only that the law fits (`same` has checked that the line at $\bar{N}$ *is* the law).
 #
 # The third figure does not need the law. It shows, at each size, the slope of a straight line through $\log L$ over
@@ -280,18 +303,20 @@ if tables:
 
 # %% tags=["released"]
 def slopes(N, E, loss):
-    """Return each size, and the slope of log10 L over log10 E there, by least squares."""
+    """Return each size, and its slope of log10 L over log10 E, by least squares."""
     found = []
     for size in np.unique(N):
         x, y = np.log10(E[size == N]), np.log10(loss[size == N])
-        found.append((size, np.sum((x - x.mean()) * (y - y.mean())) / np.sum((x - x.mean()) ** 2)))
+        x = x - x.mean()
+        found.append((size, np.sum(x * (y - y.mean())) / np.sum(x**2)))
     return np.array(found).T
 
 
 for router, table in tables.items():
     size, slope = slopes(*table)
     print(f"{router:7}", " ".join(f"{each:8.4f}" for each in slope))
-    same(slope[0], np.polyfit(*np.log10([column[table[0] == size[0]] for column in table[1:]]), 1)[0])
+    smallest = np.log10(table[1:, table[0] == size[0]])
+    same(slope[0], np.polyfit(*smallest, 1)[0])
     assert slope.max() == slope[-1] and slope[-1] < slope[0] / 3 < 0
 
 
@@ -300,7 +325,8 @@ def draw_slopes(axes):
     for i, (router, table) in enumerate(tables.items()):
         axes.plot(*slopes(*table), "os^"[i] + "-", color=COLOURS[i], label=router)
     axes.axhline(0, color=COLOURS[-1], linestyle="--")
-    axes.set(xscale="log", xlabel="dense parameters N", ylabel="slope of log L in log E", ylim=(-0.04, 0.003))
+    axes.set(xscale="log", xlabel="dense parameters N")
+    axes.set(ylabel="slope of log L in log E", ylim=(-0.04, 0.003))
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0.85))
 
 
@@ -308,17 +334,17 @@ def draw_slopes(axes):
 if tables:
     figure(
         draw_slopes,
-        "The gain from experts by size, as measured. On the whole it shrinks as models grow, for each router, but "
-        "it is not near 0 (dashed) at any size that was trained.",
+        "The measured gain from experts by size. For each router, it mostly shrinks as "
+        "models grow, but it is not near 0 (dashed) at any trained size.",
         height=3.6,
     )
 
 # %% [markdown]
 # ## 6. Worth, as measured
 #
-# You can test $\bar{N}$ without the law: read it off the dense runs. Draw a straight line between two dense runs (both
-# axes logarithmic), and find the size where the line has the loss of the routed run. This works if the loss lies
-# between the losses of the smallest and the largest dense run.
+# You can test $\bar{N}$ without the law, by the dense runs. Draw straight lines between neighbouring dense runs (both
+# axes logarithmic), and find the size where a line has the loss of the routed run. This works if the loss is between
+# the losses of the smallest and the largest dense run.
 
 # %% tags=["released"]
 for router, (N, E, loss) in tables.items():
@@ -326,24 +352,26 @@ for router, (N, E, loss) in tables.items():
     log_loss, log_size = np.log10(dense_runs[::-1, 2]), np.log10(dense_runs[::-1, 0])
     measured = 10 ** np.interp(np.log10(loss[inside]), log_loss, log_size)
     ratio = worth(N[inside], E[inside], laws[router]) / measured
-    print(f"{router:7} {inside.sum()} runs; worth by the law over worth as measured:", end=" ")
-    print(f"median {np.median(ratio):.3f}, from {ratio.min():.3f} to {ratio.max():.3f}")
+    print(f"{router:7} {inside.sum()} runs; law over measurement: median", end=" ")
+    print(f"{np.median(ratio):.3f}, from {ratio.min():.3f} to {ratio.max():.3f}")
     assert 0.9 < np.median(ratio) < 1.1 and 0.7 < ratio.min() and ratio.max() < 1.3
     same(np.interp(log_loss[0], log_loss, log_size), log_size[0])
 
 # %% [markdown]
-# So the law's count is right on average, and off by up to a quarter or so for single runs. The dense slope is small, so
-# a small error in the loss becomes a much larger error in the size. You can compute how much larger.
+# So the count by the law is right on average, and up to a quarter off for single runs. The dense slope is small, so a
+# small error in the loss becomes a much larger error in the size. You can compute how much larger.
 
 # %%
 alpha = law.a + law.c * np.log10(law.E_start)
-print(f"dense slope {alpha:.4f}: a loss that is off by 1% is a size that is off by {1.01 ** (-1 / alpha) - 1:.0%}")
-same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law), 1.01)
+larger = 1.01 ** (-1 / alpha)
+print(f"dense slope {alpha:.4f}: an error of 1% in the loss", end=" ")
+print(f"is an error of {larger - 1:.0%} in the size")
+same(predict_loss(1e9, 1, law) / predict_loss(1e9 * larger, 1, law), 1.01)
 
 # %% [markdown]
 # ## 7. The fast twin
 #
-# The effective parameter count is one formula. It is fast already, and has no twin. An interval (lesson 12) around the
+# The effective parameter count is one formula. It is already fast, and has no twin. An interval (lesson 12) around the
 # worth of a routed model takes many fits, and the twin compiles those fits.
 
 # %%
@@ -352,13 +380,15 @@ needs("jax")
 from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
 
 # %% tags=["released"]
-asked = [Quantity("effective_parameters", N=sizes[name], E=64) for name in ("15M", "370M", "1.3B")]
+at = [sizes[name] for name in ("15M", "370M", "1.3B")]
+asked = [Quantity("effective_parameters", N=size, E=64) for size in at]
+print("worth with 64 experts over N" if tables else "")
 for router, table in tables.items():
-    print(f"{router:7} worth with 64 experts over N:", end=" ")
+    print(f"{router:7}", end="")
     for interval in profile_intervals(*table, asked):
-        size = interval.quantity.N
-        print(f"{interval.value / size:6.2f} ({interval.low / size:.2f} to {interval.high / size:.2f})", end=" ")
-        assert interval.low > 1.5 * size
+        value, low, high = np.array(interval[1:4]) / interval.quantity.N
+        print(f"{value:7.2f} ({low:.2f} to {high:.2f})", end="")
+        assert low > 1.5
     print()
 
 # %% [markdown]
@@ -369,16 +399,17 @@ for router, table in tables.items():
 #
 # - The effective parameter count is the size of the dense model with the same loss.
 # - Experts are worth most in small models, and the step from 256 to 512 experts is worth little.
-# - A routed model trades memory for work.
-# - Compared with measured runs, the count is right on average, and off by up to a quarter for single runs.
+# - A routed model needs more memory and less work than a dense model of the same loss.
+# - Compared with measured runs, the count is right on average, and up to a quarter off for single runs.
 #
 # ## Exercises
 #
 # Answers, with the code that checks them: [`answers/13_what_routing_is_worth.py`](answers/13_what_routing_is_worth.py).
 #
-# 1. What does a model of 370 million parameters gain from 4 experts instead of 2, and from 512 instead of 256? Why do
-#    the two differ?
-# 2. By the printed numbers, how many experts give nine tenths of the $\hat{E}$ of infinitely many experts?
+# 1. How much is a model of 370 million parameters worth with 4 experts compared with 2, and with 512 compared with 256?
+#    Why do the two ratios differ?
+# 2. With infinitely many experts, $\hat{E}$ is $E_{max}$. By the printed numbers, how many experts give nine tenths of
+#    it?
 # 3. Which size with 64 experts has the loss of a dense model of five billion parameters?
-# 4. The paper's rounding leaves c between 0.0085 and 0.0095. How much does this change the worth of the largest model
-#    with 64 experts, if nothing else changes?
+# 4. By rounding, the paper's c can be anything between 0.0085 and 0.0095. How much does this change the worth of the
+#    largest model with 64 experts, if nothing else changes?

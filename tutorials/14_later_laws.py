@@ -20,17 +20,16 @@
 #
 # $$L = \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}} + c$$
 #
-# The *floor* c remains, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). For
+# For very large N and D, the *floor* c remains. Training takes about $6 N D$ floating-point operations (FLOPs). For
 # each token, a parameter takes a multiplication and an addition in the forward pass. The backward pass takes twice as
 # many, since it computes slopes for both the inputs and the parameters. So a budget C leaves one choice: a larger model
-# that sees fewer tokens, or a smaller one that sees more. (In lesson 1, C was the capacity.) Here are some ways to
-# spend one budget. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a
-# picture.)
+# with fewer tokens, or a smaller model with more tokens. (In lesson 1, C was the capacity.) Here are some ways to spend
+# one budget. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, same
 
+from lesson import COLOURS, best_time, figure, needs, same
 from routelaws.reference.laws import hoffmann
 
 dense = hoffmann.PUBLISHED["besiroglu"].coefficients  # a refit by Besiroglu et al. 2024
@@ -46,8 +45,8 @@ same(hoffmann.predict_hoffmann(sizes, tokens, dense), losses)
 assert losses.argmin() not in (0, len(losses) - 1)
 
 # %% [markdown]
-# The best one lies in between. Where exactly? Put $D = C / 6N$ into the law, and set the derivative by $\ln N$ to zero.
-# At this point a larger N lowers the first term as fast as it raises the second:
+# The best size is between the smallest and the largest. Where exactly? Put $D = C / 6N$ into the law, and set the
+# derivative by $\ln N$ to zero. At this point a larger N lowers the first term as fast as it raises the second:
 #
 # $$\alpha \frac{a}{N^{\alpha}} = \beta \frac{b}{D^{\beta}}$$
 #
@@ -72,18 +71,18 @@ best = hoffmann.predict_hoffmann(N, D, dense)
 assert best < losses.min()
 
 # %% [markdown]
-# The reference does not use this formula: [`hoffmann_optimum`](../reference/laws/planning.py) tries a thousand sizes,
-# and then searches between the neighbours of the best one. So the two check each other.
+# The reference does not use this formula. [`hoffmann_optimum`](../reference/laws/planning.py) tries a thousand sizes,
+# and then searches between the neighbours of the best size. So the formula and the search check each other.
 
 # %%
 from routelaws.reference.laws.planning import hoffmann_optimum
 
 for budget in (1e19, 1e21, 1e23):
     found = hoffmann_optimum(budget, dense)
-    same(
-        np.log([found.parameters, found.tokens]), np.log(best_by_hand(budget, dense)), "laws.planning.location", scale=1
-    )
-    print(f"C {budget:.0e}: N {found.parameters:.3g}, D {found.tokens:.3g}, loss {found.loss:.4f}")
+    N, D = found.parameters, found.tokens
+    by_hand = np.log(best_by_hand(budget, dense))
+    same(np.log([N, D]), by_hand, "laws.planning.location", scale=1)
+    print(f"C {budget:.0e}: N {N:.3g}, D {D:.3g}, loss {found.loss:.4f}")
 
 
 # %% tags=["picture"]
@@ -91,21 +90,27 @@ def draw(axes):
     for budget, colour in zip((1e19, 1e21, 1e23), COLOURS, strict=False):
         N, D = best_by_hand(budget, dense)
         along = N * np.geomspace(0.05, 20, 100)
-        axes.plot(along, hoffmann.predict_hoffmann(along, budget / (6 * along), dense), color=colour)
-        axes.plot(N, hoffmann.predict_hoffmann(N, D, dense), "o", color=colour, label=f"{budget:.0e} FLOPs")
+        losses = hoffmann.predict_hoffmann(along, budget / (6 * along), dense)
+        axes.plot(along, losses, color=colour)
+        loss, label = hoffmann.predict_hoffmann(N, D, dense), f"{budget:.0e} FLOPs"
+        axes.plot(N, loss, "o", color=colour, label=label)
     axes.set(xscale="log", xlabel="parameters N", ylabel="loss (nats per token)")
     axes.legend()
 
 
-figure(draw, "The loss of all models of one budget, for three budgets. The dot is the best size of each.")
+figure(
+    draw,
+    "The loss of all models of one budget, for three budgets. The dot is the best size "
+    "of each.",
+)
 
 # %% [markdown]
 # ## 2. Narrower experts
 #
-# Krajewski, Ludziejewski et al. 2024 cut the experts of a routed model into narrower ones. The *granularity* G is the
-# number of times that an expert is narrower than the dense layer. A token goes to G experts at once, so the work in
-# them stays the same, and there are G times as many experts. The *expansion* E is the size of all experts together,
-# divided by the size of the dense layer. For a fixed E, the law is
+# Krajewski, Ludziejewski et al. 2024 divide the experts of a routed model into narrower experts. With *granularity* G,
+# an expert is G times narrower than the dense layer, and there are G times as many experts. A token goes to G experts
+# at once, so the work in the experts stays the same. The *expansion* E is the size of all experts together, divided by
+# the size of the dense layer. For a fixed E, the law is
 #
 # $$L = c + \left(\frac{g}{G^{\gamma}} + a\right) \frac{1}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
 #
@@ -114,11 +119,11 @@ figure(draw, "The loss of all models of one budget, for three budgets. The dot i
 #
 # $$12 d^2 \cdot 6 + d E G \cdot 14$$
 #
-# FLOPs of training. The first term is the model: 12 d² active parameters (4 d² of attention and 8 d² of a layer of
-# width 4d), at 6 FLOPs each. The second term is the router. It has d numbers for each of $E G$ experts. Each number
-# takes 6 FLOPs for its product, and the paper adds 8 for sending tokens to experts and back. So with more experts, a
-# budget pays for fewer tokens. In a block, N has 4 d² of attention and 8 d² for each of E whole experts, together
-# $(8 E + 4) d^2$. The models of the paper have d/64 blocks.
+# FLOPs of training. The first term is the model: 12 d² active parameters, at 6 FLOPs each. (These are 4 d² of attention
+# and 8 d² of a layer of width 4d.) The second term is the router. It has d numbers for each of $E G$ experts. Each
+# number takes 6 FLOPs for its product, and the paper adds 8 for sending tokens to experts and back. So with more
+# experts, a budget pays for fewer tokens. In a block, N counts 4 d² of attention and 8 d² for each of E whole experts:
+# together $(8 E + 4) d^2$. The models of the paper have d/64 blocks.
 
 # %%
 from routelaws.reference.laws import fine_grained
@@ -134,7 +139,8 @@ L = law.c + (law.g / G**law.gamma + law.a) / N**law.alpha + law.b / D**law.beta
 same(fine_grained.predict_fine_grained(N, D, G, law), L)
 for i in range(len(G)):
     share = d**2 * E * G[i] * 14 / 64 / flops[i]
-    print(f"G {G[i]:3}   router {share:6.1%} of the FLOPs   tokens {D[i]:.2e}   loss {L[i]:.4f}")
+    print(f"G {G[i]:3}   router {share:6.1%} of the FLOPs", end="   ")
+    print(f"tokens {D[i]:.2e}   loss {L[i]:.4f}")
 assert L.argmin() not in (0, len(G) - 1)
 
 # %% [markdown]
@@ -146,10 +152,13 @@ from routelaws.reference.laws.planning import fine_grained_optimum
 
 chosen = []
 for budget in (1e19, 1e21, 1e25):
-    found, coarse = fine_grained_optimum(budget, E, law), fine_grained_optimum(budget, E, law, [1])
+    found = fine_grained_optimum(budget, E, law)
+    coarse = fine_grained_optimum(budget, E, law, [1])
     chosen.append(found.granularity)
-    same(fine_grained.fine_grained_flops(found.d_model, E, found.granularity) * found.tokens, budget)
-    print(f"C {budget:.0e}: best G {found.granularity}, loss {found.loss:.4f} (G 1: {coarse.loss:.4f})")
+    per_token = fine_grained.fine_grained_flops(found.d_model, E, found.granularity)
+    same(per_token * found.tokens, budget)
+    print(f"C {budget:.0e}: best G {found.granularity}", end=", ")
+    print(f"loss {found.loss:.4f} (G 1: {coarse.loss:.4f})")
     assert found.loss < coarse.loss
 assert chosen == sorted(chosen) and chosen[-1] > chosen[0]
 
@@ -157,8 +166,9 @@ assert chosen == sorted(chosen) and chosen[-1] > chosen[0]
 # %% tags=["picture"]
 def draw(axes):
     for budget, colour in zip((1e19, 1e21, 1e25), COLOURS, strict=False):
-        losses = np.array([fine_grained_optimum(budget, E, law, [each]).loss for each in G])
-        axes.plot(G, losses - losses.min(), "o-", color=colour, label=f"{budget:.0e} FLOPs")
+        losses = [fine_grained_optimum(budget, E, law, [each]).loss for each in G]
+        above, label = np.array(losses) - min(losses), f"{budget:.0e} FLOPs"
+        axes.plot(G, above, "o-", color=colour, label=label)
     axes.set(xscale="log", xlabel="granularity G", ylabel="loss above the best (nats)")
     axes.set_xticks(G, [str(number) for number in G])
     axes.minorticks_off()
@@ -167,8 +177,9 @@ def draw(axes):
 
 figure(
     draw,
-    "How much loss another granularity costs, with the best width for each. The largest budget has the narrowest best "
-    "experts; beside the best G the loss hardly changes.",
+    "How much loss another granularity costs, with the best width for each. The "
+    "largest budget has the narrowest best experts; near the best G the loss hardly "
+    "changes.",
 )
 
 # %% [markdown]
@@ -182,8 +193,8 @@ figure(
 #
 # $$L = a \hat{E}^{\delta} N^{\alpha + \gamma \ln \hat{E}} + b \hat{E}^{\omega} D^{\beta + \zeta \ln \hat{E}} + c$$
 #
-# $\hat{E}$ is the saturating number of experts of lesson 11, and α and β are below 0 here. It looks long, but at one
-# number of experts it is Hoffmann's law again:
+# $\hat{E}$ is the effective number of experts of lesson 11, and α and β are below 0 here. The formula is long, but for
+# a fixed number of experts it is Hoffmann's law again:
 #
 # $$L = m N^{\mu} + n D^{\nu} + c$$
 
@@ -199,29 +210,30 @@ for E in (1, 2, 4, 8, 16, 32):
     m, mu = law.a * E_hat**law.delta, law.alpha + law.gamma * log(E_hat)
     n, nu = law.b * E_hat**law.omega, law.beta + law.zeta * log(E_hat)
     powers[E] = m, mu, n, nu
-    same(joint.predict_joint(N, D, E, law), m * N**mu + n * D**nu + law.c)
-    print(f"E {E:2}   m {m:6.2f}  mu {mu:.4f}   n {n:6.1f}  nu {nu:.4f}   loss {m * N**mu + n * D**nu + law.c:.4f}")
+    L = m * N**mu + n * D**nu + law.c
+    same(joint.predict_joint(N, D, E, law), L)
+    print(f"E {E:2}   m {m:6.2f}  mu {mu:.4f}   n {n:6.1f}  nu {nu:.4f}   loss {L:.4f}")
 same(joint.at_experts(32, law)[:4], powers[32])
 assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
 
 # %% [markdown]
-# With more experts, the power of N moves towards 0 and the power of D moves away from 0: tokens matter more, size less.
-# So a routed model should be smaller and see more tokens. Is it always better to have more experts, then?
+# With more experts, the power of N moves towards 0 and the power of D moves away from 0: tokens matter more, and size
+# matters less. So a routed model should be smaller and see more tokens. Are more experts always better?
 
 # %%
 from routelaws.reference.laws.planning import Budget, joint_optimum
 
 bests = [joint_optimum(Budget(flops=1e22), E, law) for E in powers]
 for best in bests:
-    print(
-        f"E {best.num_experts:2}   active {best.active_parameters:.2e}   all {best.total_parameters:.2e}   "
-        f"tokens {best.tokens:.2e}   loss {best.loss:.4f}"
-    )
-assert (np.diff([best.loss for best in bests]) < 0).all() and (np.diff([best.tokens for best in bests]) > 0).all()
+    print(f"E {best.num_experts:2}   active {best.active_parameters:.2e}", end="   ")
+    print(f"all {best.total_parameters:.2e}", end="   ")
+    print(f"tokens {best.tokens:.2e}   loss {best.loss:.4f}")
+assert (np.diff([best.loss for best in bests]) < 0).all()
+assert (np.diff([best.tokens for best in bests]) > 0).all()
 assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 
 # %% [markdown]
-# Yes, as long as you count only FLOPs. But the memory has to hold all experts. (Make the memory small
+# Yes, if you count only FLOPs. But all experts must be in memory. (Make the memory small
 # [in the lab](../docs/site/lab/budget.md?flops=1e22&memory=80&inference=0&cached=16384&bytes=2), and see the number of
 # experts fall.)
 #
@@ -248,13 +260,14 @@ for d in widths:
         L = float(joint.predict_joint(active, D, E, law))
         least, at = min((least, at), (L, d))
 found = joint_optimum(Budget(1e22, M, T), E, law)
-print(f"by hand: width {at:.0f}, loss {least:.4f}; reference: width {found.d_model:.0f}, loss {found.loss:.4f}")
+print(f"by hand: width {at:.0f}, loss {least:.4f}", end="; ")
+print(f"reference: width {found.d_model:.0f}, loss {found.loss:.4f}")
 step = widths[1] / widths[0]
 assert found.d_model / step <= at <= found.d_model and found.loss <= least
 assert bests[4].num_experts == E and bests[4].d_model > found.d_model
 
 # %% [markdown]
-# The memory limit makes the model narrower, and it sees more tokens instead. Now try all numbers of experts, several
+# The memory limit makes the model narrower, so the budget pays for more tokens. Now try all numbers of experts, several
 # budgets, and the memories of three computers, with [`joint_optima`](../reference/laws/planning.py).
 
 # %%
@@ -269,7 +282,7 @@ for flops in (1e21, 1e22, 1e23, 1e24):
         table[flops, memory] = first.num_experts
         cells.append(f"{first.num_experts:4} ({second.loss - first.loss:.4f})")
     print(f"{flops:.0e} FLOPs {'':22}", "  ".join(cells))
-assert all(table[flops, 24e9] <= table[flops, 80e9] <= table[flops, 640e9] for flops, _ in table)
+    assert table[flops, 24e9] <= table[flops, 80e9] <= table[flops, 640e9]
 assert all(table[1e21, memory] >= table[1e24, memory] for _, memory in table)
 
 
@@ -277,8 +290,10 @@ assert all(table[1e21, memory] >= table[1e24, memory] for _, memory in table)
 def draw(axes):
     for memory, colour in zip((24e9, 80e9, 640e9), COLOURS, strict=False):
         best = sorted(joint_optima(Budget(1e22, memory, T), law))
-        losses = [each.loss for each in best]
-        axes.plot([each.num_experts for each in best], losses, "o-", color=colour, label=f"{memory / 1e9:.0f} GB")
+        experts, losses = zip(
+            *((each.num_experts, each.loss) for each in best), strict=True
+        )
+        axes.plot(experts, losses, "o-", color=colour, label=f"{memory / 1e9:.0f} GB")
     axes.set(xscale="log", xlabel="experts E", ylabel="loss (nats per token)")
     axes.set_xticks(list(powers), [str(number) for number in powers])
     axes.minorticks_off()
@@ -287,14 +302,15 @@ def draw(axes):
 
 figure(
     draw,
-    "The best loss with each number of experts, for one budget of 1e22 FLOPs and three memories. With much memory more "
-    "experts are always better; with little there is a best number, and its neighbours are nearly as good.",
+    "The best loss with each number of experts, for one budget of 1e22 FLOPs and three "
+    "memories. With much memory more experts are always better. With little memory "
+    "there is a best number, and its neighbours are nearly as good.",
 )
 
 # %% [markdown]
-# With a small memory and a large budget, few experts are best, or none. But look at the numbers in brackets: the next
-# choice is often hardly worse. The paper prints such a table too. (Where it prints "at least", we take the largest
-# number that it tried.)
+# With a small memory and a large budget, few experts are best, or a dense model. But look at the numbers in brackets:
+# the next choice is often hardly worse. The paper also prints such a table. (If it prints "at least", we take the
+# largest number that it tried.)
 
 # %%
 in_paper = {1e21: (16, 32, 32), 1e22: (4, 16, 32), 1e23: (1, 8, 32), 1e24: (1, 1, 16)}
@@ -304,8 +320,10 @@ for flops, counts in in_paper.items():
         found = joint_optima(Budget(flops, memory, T), law)
         theirs = next(each for each in found if each.num_experts == count)
         same(theirs.loss, found[0].loss, "laws.planning.best_experts", scale=1)
-        alike, worst = alike + (found[0].num_experts == count), max(worst, theirs.loss - found[0].loss)
-print(f"{alike} of {len(table)} cells are alike; where they are not, the loss differs by {worst:.4f} at most")
+        alike = alike + (found[0].num_experts == count)
+        worst = max(worst, theirs.loss - found[0].loss)
+print(f"{alike} of {len(table)} cells are equal; in the others", end=", ")
+print(f"the loss differs by {worst:.4f} at most")
 
 # %% [markdown]
 # The printed coefficients are rounded. This may be why the best E differs in the other cells: a factor of two in E
@@ -335,10 +353,12 @@ N, D = kappa * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / kappa
 same([N, D], printed_joint_optimum(C, E, law))
 sizes = np.geomspace(1e8, 1e11, 3001)
 looked = joint.predict_joint(sizes, C / (6 * sizes), E, law)
-print(f"printed: N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}, 6 N D {6 * N * D:.4g}")
-print(f"looked:  N {sizes[looked.argmin()]:.2e}, D {C / 6 / sizes[looked.argmin()]:.2e}, loss {looked.min():.4f}")
+printed = float(joint.predict_joint(N, D, E, law))
+print(f"printed: N {N:.2e}, D {D:.2e}, loss {printed:.4f}, 6 N D {6 * N * D:.4g}")
+best = sizes[looked.argmin()]
+print(f"search:  N {best:.2e}, D {C / 6 / best:.2e}, loss {looked.min():.4f}")
 same(6 * N * D, C)
-assert joint.predict_joint(N, D, E, law) > looked.min() + 1
+assert printed > looked.min() + 1
 
 # %% [markdown]
 # The printed formula spends the budget exactly, so a check of the FLOPs finds no mistake. But its model is far too
@@ -355,21 +375,23 @@ assert joint.predict_joint(N, D, E, law) > looked.min() + 1
 mended = 1 / kappa
 N, D = mended * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / mended
 same(mu * m * N**mu, nu * n * D**nu)
-print(f"mended:  N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}")
+corrected = float(joint.predict_joint(N, D, E, law))
+print(f"corrected: N {N:.2e}, D {D:.2e}, loss {corrected:.4f}")
 best = joint_optimum(Budget(C), E, law)
 
 # %% tags=["check"]
-same(np.log([N, D]), np.log([best.active_parameters, best.tokens]), "laws.planning.location", scale=1)
+by_search = np.log([best.active_parameters, best.tokens])
+same(np.log([N, D]), by_search, "laws.planning.location", scale=1)
 
 # %%
-printed_in_table = np.array([3.8e9, 44.3e9])
-print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed_in_table[1]:.2e}")
+in_table = np.array([3.8e9, 44.3e9])
+print(f"the paper's table of best sizes: N {in_table[0]:.2e}, D {in_table[1]:.2e}")
 
 # %% tags=["check"]
-same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size", scale=1)
+same(np.array([N, D]) / in_table, np.ones(2), "laws.planning.joint_size", scale=1)
 
 # %% [markdown]
-# The paper's own table of best sizes follows from the corrected formula, not from the printed one. You find such a
+# The paper's own table of best sizes follows from the corrected formula, not from the printed formula. You find such a
 # mistake only if you compute the same number in two ways.
 
 # %% [markdown]
@@ -383,15 +405,19 @@ needs("scipy")
 from routelaws.accelerated.laws import planning as fast
 
 quick = fast.hoffmann_optimum(1e21, dense)
-same(np.log([quick.parameters, quick.tokens]), np.log(best_by_hand(1e21, dense)), "laws.planning.location", scale=1)
+by_hand = np.log(best_by_hand(1e21, dense))
+found = np.log([quick.parameters, quick.tokens])
+same(found, by_hand, "laws.planning.location", scale=1)
 
 # %% tags=["volatile"]
-slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_optimum, 1e21, dense)
-print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
+slow = best_time(hoffmann_optimum, 1e21, dense)
+short = best_time(fast.hoffmann_optimum, 1e21, dense)
+print(f"size and tokens: reference {slow * 1e3:.2f} ms", end=", ")
+print(f"twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# A formula needs a few operations, and is exact. Plans by the joint law have no twin: NumPy scans a thousand widths at
-# once fast enough.
+# A formula needs a few operations, and is exact. Plans by the joint law have no twin: NumPy scans a thousand widths
+# fast enough.
 #
 # A plan is only as good as its law. The coefficients here are printed and rounded, and this lesson does not show how
 # sure they are. For a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients.
@@ -411,8 +437,8 @@ print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} m
 # 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs? Use the coefficients of this lesson, then the
 #    printed coefficients of Hoffmann et al. Do the two agree?
 # 2. How much higher is the loss of a model of half the best size, or of twice the best size, with the same FLOPs?
-# 3. Take a model of the joint law with 8 experts. Its budget of 1e22 FLOPs has to pay for inference as well. A token of
+# 3. Take a model of the joint law with 8 experts. Its budget of 1e22 FLOPs must also pay for inference. A token of
 #    inference costs a third of a token of training. How does the best size change for a million million tokens of
 #    inference?
-# 4. At which granularity does the router cost as much as the rest of the model, at the width and expansion of section
-#    2? And at four times that width?
+# 4. Take the width and expansion of section 2. At which granularity does the router cost as much as the rest of the
+#    model? At which granularity with four times that width?

@@ -4,7 +4,7 @@
 # **You will** spread a routed layer over two devices and send tokens between them by hand. You will see what changes
 # when each device balances its own tokens, and divide the optimizer's state among devices. Then you will train one
 # model on four simulated devices, stop it, and resume with another arrangement of the devices. At the end you plan the
-# memory of a model that does not fit on one device. At each step we check what stays the same as on one device.
+# memory of a model that does not fit on one device. At each step we compare with one device.
 #
 # **You need** NumPy and lessons 1 and 4. Sections from 7 on need JAX, and sections from 8 on need
 # `pip install 'routelaws[train]'`. Pictures need matplotlib.
@@ -16,23 +16,26 @@
 # ## 1. Two devices
 #
 # A *device* is a processor with its own memory. A large model has more experts than one device can hold, so we spread
-# the experts over devices. We spread the tokens, too. So a token and its expert may be on different devices.
+# the experts over devices. We also spread the tokens. So a token and its expert may be on different devices.
 #
-# We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First we run it on one device and drop
+# We take a layer as in lesson 1: four tokens, two experts, gates from a softmax. First we run it on one device and drop
 # no token. (The helper `same` stops the lesson unless two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, figure, needs, same
 
+from lesson import COLOURS, figure, needs, same
 from routelaws.reference.experts import expert_capacity, expert_ffn, routed_ffn
 from routelaws.reference.routers.top_k import switch_router
 
 words = ["the", "cat", "sat", "down"]
-text = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 0.5]])  # one row for each token
+text = np.array(
+    [[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 0.5]]
+)  # a row for each token
 w = np.array([[1.0, -1.0], [0.0, 1.0]])
-up = np.array([[[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [[0.0, 1.0, -1.0], [1.0, 0.0, 1.0]]])  # [E, d, f]
-down = np.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]])  # [E, f, d]
+up = [[[1, 0, 1], [0, 1, 1]], [[0, 1, -1], [1, 0, 1]]]
+down = [[[1, 0], [0, 1], [1, 1]], [[0, 1], [1, 0], [0.5, 0.5]]]
+up, down = np.array(up, float), np.array(down, float)  # [E, d, f] and [E, f, d]
 routing = switch_router(text @ w)
 alone = routed_ffn({"up": up, "down": down}, text, routing.expert, routing.gate).output
 for word, (e,), row in zip(words, routing.expert, alone, strict=True):
@@ -45,12 +48,14 @@ assert list(routing.expert[:, 0]) == [0, 0, 1, 0]
 
 # %%
 n, T, E, d, f = 2, 2, 2, 2, 3
-x, expert, gate = text.reshape(n, T, d), routing.expert.reshape(n, T), routing.gate.reshape(n, T)
+x, expert = text.reshape(n, T, d), routing.expert.reshape(n, T)
+gate = routing.gate.reshape(n, T)
 ups, downs = up.reshape(n, E // n, d, f), down.reshape(n, E // n, f, d)
 for i in range(n):
     for t in range(T):
-        where = "at home" if expert[i, t] == i else f"has to go to device {expert[i, t]}"
-        print(f"device {i}: {words[i * T + t]:5} {x[i, t]} wants expert {expert[i, t]}: {where}")
+        e, word = expert[i, t], words[i * T + t]
+        where = "stays here" if e == i else f"has to go to device {e}"
+        print(f"device {i}: {word:5} {x[i, t]} wants expert {e}: {where}")
 assert (expert != np.arange(n)[:, None]).sum() == 1
 
 # %% [markdown]
@@ -72,7 +77,8 @@ for i in range(n):
         buffers[i, e, slot[i, t]] = x[i, t]
         holds[i, e, slot[i, t]] = words[i * T + t]
 for i, e in np.ndindex(n, E):
-    print(f"device {i}, for expert {e}: {holds[i, e].tolist()} {buffers[i, e].tolist()}")
+    row = f"{holds[i, e].tolist()} {buffers[i, e].tolist()}"
+    print(f"device {i}, for expert {e}: {row}")
 assert (holds != "-").sum() == n * T
 
 # %% [markdown]
@@ -81,7 +87,7 @@ assert (holds != "-").sum() == n * T
 #
 # $$r_{ij} = s_{ji}$$
 #
-# Each device sends a part to every device, hence the name *all-to-all*. (Its own part $i$ stays on device $i$.)
+# Each device sends a part to every device. So this is called *all-to-all*. (Part $i$ of device $i$ stays there.)
 
 # %%
 own = E // n  # experts on each device, and so rows in each part
@@ -107,20 +113,34 @@ same(all_to_all(all_to_all(buffers)), buffers)
 
 # %% tags=["picture"]
 def draw(*panels):
-    for axes, held, title in zip(panels, (holds, all_to_all(holds)), ("before", "after all-to-all"), strict=True):
-        for (i, place), word in np.ndenumerate(held.reshape(n, E * C)):
-            box, ink = ("#eeeeee", "#666666") if word == "-" else (COLOURS[expert.ravel()[words.index(word)]], "white")
-            axes.barh(i, 0.94, left=place - 0.47, height=0.6, color=box)
-            axes.text(place, i, word.replace("-", "empty"), ha="center", va="center", color=ink)
+    colours = dict(zip(words, (COLOURS[e] for e in expert.ravel()), strict=True))
+    sides = ("before", holds), ("after all-to-all", all_to_all(holds))
+    for axes, (title, held) in zip(panels, sides, strict=True):
+        for (i, s), word in np.ndenumerate(held.reshape(n, E * C)):
+            box = {
+                "left": s - 0.47,
+                "height": 0.6,
+                "color": colours.get(word, "#eeeeee"),
+            }
+            axes.barh(i, 0.94, **box)
+            ink = {"color": "#666666" if word == "-" else "white"}
+            axes.text(s, i, word.replace("-", "empty"), ha="center", va="center", **ink)
         axes.axvline(C * own - 0.5, color="#4a4a4a", linewidth=1)
-        axes.set(xlabel="slot of the buffer, from 0", ylabel="device", title=title, xlim=(-0.6, 3.6), ylim=(1.5, -0.5))
+        axes.set(xlabel="slot of the buffer, from 0", ylabel="device", title=title)
+        axes.set(xlim=(-0.6, 3.6), ylim=(1.5, -0.5))
         axes.set(xticks=range(E * C), yticks=range(n))
         axes.grid(False)
 
 
-caption = """The buffers of two devices before and after all-to-all. The line is between the two parts of each buffer.
-Blue tokens want expert 0, orange ones expert 1: afterwards device 0 has all blue tokens, device 1 all orange ones."""
-figure(draw, caption.replace("\n", " "), panels=2, height=2.4)
+# %% tags=["picture"]
+figure(
+    draw,
+    "The buffers of two devices before and after all-to-all. The line is between the "
+    "two parts of each buffer. Blue tokens want expert 0, orange tokens expert 1: "
+    "afterwards device 0 has all blue tokens, device 1 all orange tokens.",
+    panels=2,
+    height=2.4,
+)
 
 # %% [markdown]
 # Now every device runs its own expert on the rows that arrived. A second all-to-all sends the results back to their
@@ -129,8 +149,9 @@ figure(draw, caption.replace("\n", " "), panels=2, height=2.4)
 # %%
 outputs = np.zeros(buffers.shape)
 for i in range(n):
-    for row in range(E):  # from each device in turn, a row for each expert that lives here
-        outputs[i, row] = expert_ffn(ups[i, row % own], downs[i, row % own], arrived[i, row])
+    for row in range(E):  # from each device in turn, a row for each expert of device i
+        e = row % own
+        outputs[i, row] = expert_ffn(ups[i, e], downs[i, e], arrived[i, row])
 back = all_to_all(outputs)  # row e is from expert e again
 y = np.zeros(x.shape)
 for i in range(n):
@@ -153,7 +174,7 @@ same(spread.output, y)
 # %% [markdown]
 # ## 3. What travels
 #
-# Empty slots travel, too. So the size of a message does not depend on the router: it is known before the model runs.
+# Empty slots also travel. So the size of a message does not depend on the router: it is known before the model runs.
 # Let each device have $T$ tokens and one expert, so $E = n$. With the capacity factor $c$, a part has
 # $C = \lceil c T / E \rceil$ slots. All parts but one leave the device:
 #
@@ -173,12 +194,11 @@ for devices in (2, 8, 32, 128):
 print(f"always below: tokens {4 * width * c * many / 1e6:5.1f} MB")
 
 # %% [markdown]
-# The tokens that a device sends stay below a limit, however many devices there are. The experts that it would fetch
-# grow with the number of devices. So the tokens travel. They travel twice in each routed layer: to the experts and
-# back.
+# The tokens that a device sends stay below a limit, for any number of devices. The experts that it would fetch grow
+# with the number of devices. So the tokens travel. They travel twice in each routed layer: to the experts and back.
 
 # %% [markdown]
-# ## 4. Whose queue, whose balance?
+# ## 4. Which tokens share a queue and a balance?
 #
 # Now let $c = 1$, so that there are too few slots. The dropped tokens depend on which tokens share a queue. There are
 # two choices, and they give two different layers:
@@ -194,35 +214,37 @@ print(f"always below: tokens {4 * width * c * many / 1e6:5.1f} MB")
 # %%
 for group in ("shard", "global"):
     slots = expert_capacity(T if group == "shard" else n * T, E, 1, 1.0)
-    spread = routed_ffn_on_devices(experts, x, expert[..., None], gate[..., None], 1.0, group=group)
-    dropped = [words[t] for t, row in enumerate(spread.output.reshape(n * T, d)) if not row.any()]
+    arguments = experts, x, expert[..., None], gate[..., None], 1.0
+    spread = routed_ffn_on_devices(*arguments, group=group).output.reshape(n * T, d)
+    dropped = [words[t] for t in range(n * T) if not spread[t].any()]
     print(f"{group:6}: {slots} slots at each expert for each group; dropped: {dropped}")
-    pieces = n if group == "shard" else 1  # now on one device
-    cut = [values.reshape(pieces, -1, values.shape[-1]) for values in (text, routing.expert, routing.gate)]
-    parts = [routed_ffn({"up": up, "down": down}, *each, 1.0).output for each in zip(*cut, strict=True)]
-    same(spread.output.reshape(n * T, d), np.concatenate(parts))
+    pieces, parts = n if group == "shard" else 1, []  # now on one device
+    whole = text, routing.expert, routing.gate
+    for cut in zip(*(np.split(values, pieces) for values in whole), strict=True):
+        parts.append(routed_ffn({"up": up, "down": down}, *cut, 1.0).output)
+    same(spread, np.concatenate(parts))
 
 # %% [markdown]
-# In lesson 1 "down" came too late. Here it also comes too late with the global group. With a group for each device,
-# "cat" comes too late. In both cases the layer over devices equals the layer on one device *with the same groups*. The
-# tests of this project check this for every router.
+# With the global group, "down" comes too late. With a group for each device, "cat" comes too late. In both cases the
+# layer over devices equals the layer on one device *with the same groups*. The tests of this project check this for
+# every router.
 #
 # Routers that balance (lesson 4) have the same choice. Take eight devices with sixteen tokens each, and four experts.
 # The text of each device has its own topic, so tokens on different devices prefer different experts. How well do the
-# experts fit if each device is balanced, or each pair of devices, and so on? We measure the mean logit of the tokens
-# for their experts. `balanced_assignment` finds the best choice in which each expert gets the same number of tokens. It
+# experts fit if we balance each device, or each pair of devices, and so on? We measure the mean logit of the tokens for
+# their experts. `balanced_assignment` finds the best choice in which each expert gets the same number of tokens. It
 # finds the same choice as the exhaustive search of lesson 4, but faster (lesson 3).
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
 
 draws = np.random.default_rng(0)
-topics = 1.5 * draws.normal(size=(8, 1, 4))  # [devices, 1, E]: what all tokens of a device like
-scores = (topics + draws.normal(size=(8, 16, 4))).reshape(8 * 16, 4)  # the logits; each token adds its own
+topics = 1.5 * draws.normal(size=(8, 1, 4))  # what all tokens of a device prefer
+scores = (topics + draws.normal(size=(8, 16, 4))).reshape(8 * 16, 4)  # the logits
 fits = {}
 for pieces in (8, 4, 2, 1):
-    group = len(scores) // pieces
-    total = sum(balanced_assignment(scores[i * group : (i + 1) * group]).objective for i in range(pieces))
+    groups, group = np.split(scores, pieces), len(scores) // pieces
+    total = sum(balanced_assignment(each).objective for each in groups)
     fits[group] = total / len(scores)
     print(f"balance in groups of {group:3} tokens: mean logit {fits[group]:.3f}")
 best = scores.max(axis=1).mean()
@@ -230,16 +252,16 @@ print(f"no balance at all:               mean logit {best:.3f}")
 assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 
 # %% [markdown]
-# This order is no accident. A choice that is balanced within each group is also balanced over all groups. So the larger
-# group has at least the same choices. Small groups fit less well; large groups need more messages. How many? Sinkhorn's
-# algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$, makes each
-# row of $\exp(z + g)$ add up to 1/(number of tokens): a softmax, divided by that number. A device can do this for its
-# own tokens. The column step, for $g_e$, needs the mass that each expert gets from *all* devices, with
-# $\mathrm{mass}_{ie}$ from device $i$:
+# This order is always the same. A choice that is balanced within each group is also balanced over all groups. So the
+# larger group has at least the same choices. Small groups fit less well; large groups need more messages. How many?
+# Sinkhorn's algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$,
+# makes each row add up to 1 over the number of tokens: it is a softmax of $z + g$, divided by that number. A device can
+# do this for its own tokens. The column step, for $g_e$, needs the mass that each expert gets from *all* devices. Let
+# $\mathrm{mass}_{ie}$ be the mass from device $i$:
 #
 # $$g_e \leftarrow g_e - \log \Bigl( E \sum_i \mathrm{mass}_{ie} \Bigr)$$
 #
-# [`psum`](../reference/parallel.py) gives each device this sum. A device has to send only four numbers.
+# [`psum`](../reference/parallel.py) gives each device this sum. A device only has to send four numbers.
 
 # %%
 from routelaws.reference.notation import softmax
@@ -255,7 +277,8 @@ for _ in range(20):
     g = g - np.log(4 * psum(mass)[0])
 plan = softmax(z + g) / len(scores)
 same(plan.reshape(-1, 4), sinkhorn_plan(scores, num_sweeps=20).plan)
-print("numbers that a device sends in a sweep:", mass[0].size, " loads:", plan.sum(axis=(0, 1)).round(4))
+print("numbers that a device sends in a sweep:", mass[0].size, end="  ")
+print("loads:", plan.sum(axis=(0, 1)).round(4))
 
 # %% [markdown]
 # ## 5. Gradients, and ZeRO-1
@@ -273,7 +296,8 @@ print("numbers that a device sends in a sweep:", mass[0].size, " loads:", plan.s
 
 # %%
 draws = np.random.default_rng(1)
-a, q, v = draws.normal(size=(n, 3, 4)), draws.normal(size=(n, 3)), np.zeros(4)  # three examples on each device
+# three examples on each device
+a, q, v = draws.normal(size=(n, 3, 4)), draws.normal(size=(n, 3)), np.zeros(4)
 
 
 def share(v, i):
@@ -284,14 +308,15 @@ def share(v, i):
 
 
 shares = np.stack([share(v, i) for i in range(n)])
-print("shares of the devices:", *shares.round(3), "\nsum, on each device:  ", psum(shares)[0].round(3))
+print("shares of the devices:", *shares.round(3))
+print("sum, on each device:  ", psum(shares)[0].round(3))
 together, targets = a.reshape(-1, 4), q.ravel()  # the whole batch on one device
 same(psum(shares)[1], 2 * (together @ v - targets) @ together / len(targets))
 
 # %% [markdown]
 # The optimizer here is *Adam*. It keeps two numbers for each weight from step to step, the *moments*: a running mean
-# $m$ of the gradients, and a running mean $s$ of their squares. The nearer $\beta_1$ and $\beta_2$ are to 1, the more
-# slowly these means change. At step $k$:
+# $m$ of the gradients, and a running mean $s$ of their squares. With $\beta_1$ and $\beta_2$ near 1, these means change
+# slowly. At step $k$:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
 #
@@ -326,13 +351,15 @@ from routelaws.reference.parallel import all_gather, reduce_scatter
 
 weights, m_part, s_part = np.stack([v] * n), np.zeros((n, 2)), np.zeros((n, 2))
 for k in (1, 2, 3):
-    summed = reduce_scatter(np.stack([share(weights[i], i) for i in range(n)]))  # [n, 2]
+    # [n, 2]
+    summed = reduce_scatter(np.stack([share(weights[i], i) for i in range(n)]))
     mine = np.zeros((n, 2))
     for i in range(n):
-        mine[i], m_part[i], s_part[i] = adam(weights[i, 2 * i : 2 * i + 2], m_part[i], s_part[i], summed[i], k)
+        old = weights[i, 2 * i : 2 * i + 2], m_part[i], s_part[i]
+        mine[i], m_part[i], s_part[i] = adam(*old, summed[i], k)
     weights = all_gather(mine)
 for i in range(n):
-    print(f"device {i}: weights {weights[i].round(3)}, keeps of m {m_part[i].round(3)}")
+    print(f"device {i}: weights {weights[i].round(3)}, part of m {m_part[i].round(3)}")
     same(weights[i], one)
 same(m_part.ravel(), m)
 same(all_gather(reduce_scatter(shares)), psum(shares))
@@ -356,36 +383,44 @@ same(all_gather(reduce_scatter(shares)), psum(shares))
 #   feed-forward network.
 #
 # First the axis `model`. GELU acts on each hidden number separately (lesson 1). So a device may hold some columns of
-# $U$ and the matching rows of $D$, and a `psum` adds up the results of the devices:
+# $U$ and the same rows of $D$, and a `psum` adds up the results of the devices:
 #
 # $$\mathrm{GELU}(x U) D = \sum_j \mathrm{GELU}(x U_j) D_j$$
 #
 # Here we spread expert 0, with $f = 3$ hidden numbers, over three devices; the gate comes afterwards.
 
 # %%
-pieces = np.stack([expert_ffn(up[0][:, [j]], down[0][[j]], text) for j in range(f)])  # [devices, tokens, d]
-print('what the devices get for "the":', *pieces[:, 0].round(3), " sum:", psum(pieces)[0, 0].round(3))
+# [devices, tokens, d]
+pieces = np.stack([expert_ffn(up[0][:, [j]], down[0][[j]], text) for j in range(f)])
+print('what the devices get for "the":', *pieces[:, 0].round(3), end="  ")
+print("sum:", psum(pieces)[0, 0].round(3))
 same(psum(pieces)[0], expert_ffn(up[0], down[0], text))
 
 # %% [markdown]
 # Now the other two axes, on the mesh `data=2,expert=2` with a batch of eight sequences and four experts. The all-to-all
-# goes along `expert`: tokens never leave their row of the mesh. A gradient is summed over all devices that have a copy
-# of the weight. For an expert this is the axis `data`, since the expert already sees all tokens of its row of the mesh.
-# For all other weights it is `data` and `expert`. The moments are divided among the same devices. `part(rows, i, n)` is
-# part $i$ of $n$ of an array.
+# goes along `expert`: tokens never leave their row of the mesh. The devices with a copy of a weight add up its
+# gradient. For an expert, these are the devices along `data`, since the expert already sees all tokens of its row of
+# the mesh. For all other weights, these are the devices along `data` and `expert`. The moments are divided among the
+# same devices. `part(rows, i, n)` is part $i$ of $n$ of an array.
 
 # %%
 from routelaws.reference.parallel import part
 
 mesh = np.arange(4).reshape(2, 2)  # [data, expert]: the numbers of the devices
-moments = np.zeros((4, 4 + 1))  # [device, four experts and all the rest]: what share of their moments it keeps
+# [device, four experts and all the rest]: what share of their moments it keeps
+moments = np.zeros((4, 4 + 1))
 for row in range(2):
     for column in range(2):
         device = mesh[row, column]
-        sequences, experts_here = part(np.arange(8), device, 4), part(np.arange(4), column, 2)
+        sequences = part(np.arange(8), device, 4)
+        experts_here = part(np.arange(4), column, 2)
         copies = mesh[:, column]  # the devices with the same experts
-        moments[device, experts_here], moments[device, 4] = 1 / len(copies), 1 / mesh.size
-        print(f"device {device}: sequences {sequences}, experts {experts_here}, sums their gradients with {copies}")
+        moments[device, experts_here] = 1 / len(copies)
+        moments[device, 4] = 1 / mesh.size
+        print(
+            f"device {device}: sequences {sequences}, experts {experts_here}", end=", "
+        )
+        print(f"sums their gradients with {copies}")
 print(f"moments of each expert, and of all other weights:\n{moments}")
 same(moments.sum(axis=0), np.ones(5))
 
@@ -413,14 +448,16 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 from routelaws.accelerated import parallel as fast
 
-pair = jax.make_mesh((2,), ("expert",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-rows = jax.P("expert")  # the first axis of an array, that of tokens or experts, is cut along the axis expert
+kind = (jax.sharding.AxisType.Auto,)
+pair = jax.make_mesh((2,), ("expert",), kind, devices=jax.devices()[:2])
+rows = jax.P("expert")  # the first axis (tokens or experts) is cut along `expert`
 
 
 def layer(group):
     def on_device(up, down, x, expert, gate):
-        params = {"up": up, "down": down}
-        return fast.routed_ffn_on_devices(params, x, expert, gate, 1.0, group=group, axis_name="expert").output
+        arguments = {"up": up, "down": down}, x, expert, gate, 1.0
+        options = {"group": group, "axis_name": "expert"}
+        return fast.routed_ffn_on_devices(*arguments, **options).output
 
     return jax.jit(jax.shard_map(on_device, mesh=pair, in_specs=rows, out_specs=rows))
 
@@ -429,9 +466,11 @@ def layer(group):
 for group in ("shard", "global"):
     found = layer(group)(up, down, text, routing.expert, routing.gate)
     for shard in found.addressable_shards:  # what is on each device
-        print(f"{group:6}: device {shard.device.id} has {np.asarray(shard.data, dtype=float).round(3).tolist()}")
-    by_reference = routed_ffn_on_devices(experts, x, expert[..., None], gate[..., None], 1.0, group=group)
-    same(found, by_reference.output.reshape(n * T, d))
+        here = np.asarray(shard.data, dtype=float).round(3).tolist()
+        print(f"{group:6}: device {shard.device.id} has {here}")
+    arguments = experts, x, expert[..., None], gate[..., None], 1.0
+    by_reference = routed_ffn_on_devices(*arguments, group=group).output
+    same(found, by_reference.reshape(n * T, d))
 
 # %% [markdown]
 # ## 8. Stopped, and resumed on another mesh
@@ -458,25 +497,28 @@ from routelaws.accelerated.training.text.tokens import prepare_tokens
 workplace = tempfile.TemporaryDirectory()  # goes when the lesson ends
 folder = Path(workplace.name)
 pairs = np.random.default_rng(4).integers(0, 100, size=(4000, 2))
-(folder / "sums.txt").write_text("".join(f"{a} plus {b} is {a + b}.\n" for a, b in pairs))
+lines = [f"{a} plus {b} is {a + b}.\n" for a, b in pairs]
+(folder / "sums.txt").write_text("".join(lines))
 text_files = read_corpus([str(folder / "sums.txt")])
-corpus = prepare_tokens(text_files, 300, folder / "tokens", tell=lambda line: None)  # a vocabulary of 300 tokens
-fields = {"vocab_size": 300, "d_model": 16, "blocks": 2, "heads": 2, "router": "sinkhorn", "experts": 4}
-fields |= {"sequence_length": 16, "batch_size": 16, "learning_rate": 0.01}
-fields |= {"steps": 32, "steps_per_call": 8, "evaluations": 4, "evaluation_tokens": 2048}  # eight steps at a time
-print(len(pairs), "lines, the first:", (folder / "sums.txt").read_text().splitlines()[0])
+# a vocabulary of 300 tokens
+corpus = prepare_tokens(text_files, 300, folder / "tokens", tell=lambda line: None)
+fields = {"vocab_size": 300, "d_model": 16, "blocks": 2, "heads": 2}
+fields |= {"router": "sinkhorn", "experts": 4, "sequence_length": 16}
+fields |= {"batch_size": 16, "learning_rate": 0.01, "steps": 32, "steps_per_call": 8}
+fields |= {"evaluations": 4, "evaluation_tokens": 2048}
+print(len(pairs), "lines, the first:", lines[0].strip())
 assert corpus.vocab_size == 300
 
 
 # %% [markdown]
 # If a machine is needed for something else, the run gets a signal, SIGTERM. The run finishes its current steps, writes
 # a *checkpoint* (weights, moments, the position in the text) and reports that you can resume it. A run reports each
-# event to the function `watch`. Our `watch` sends the signal after a chosen step, and prints the run's reports.
+# event to the function `watch`. Our `watch` sends the signal after a chosen step, and prints the reports of the run.
 
 
 # %%
 def train(name, mesh=None, stop_after=None):
-    """Train in a folder, as far as that goes, and return {step: validation loss} of the table."""
+    """Train in a folder, and return {step: validation loss}; None after a stop."""
 
     def watch(kind, **told):
         if kind == "step" and told["step"] == stop_after:
@@ -485,7 +527,8 @@ def train(name, mesh=None, stop_after=None):
             print(told["line"].removeprefix(f"{folder}/"))
 
     over = {"mesh": mesh, "balancing_group": "global"} if mesh else {}
-    run = Run(from_mapping(fields | over, "lesson 17"), folder / name, corpus, watch=watch)
+    config = from_mapping(fields | over, "lesson 17")
+    run = Run(config, folder / name, corpus, watch=watch)
     try:
         with stoppable():
             rows = run.train()
@@ -505,12 +548,14 @@ undisturbed = train("undisturbed")
 assert list(resumed) == list(undisturbed) == [8, 16, 24, 32]
 
 # %% tags=["check"]
-same(list(resumed.values()), list(undisturbed.values()), "mesh.resumed", scale=1.0)  # up to rounding in 32 bits
+# up to rounding in 32 bits
+same(list(resumed.values()), list(undisturbed.values()), "mesh.resumed", scale=1.0)
 
 # %% tags=["volatile"]
 for step, loss in resumed.items():
     mesh = "data=2,expert=2" if step <= 16 else "expert=4"
-    print(f"step {step:2}: {loss:.6f} on {mesh:15}, {undisturbed[step]:.6f} on one device")
+    on_one = undisturbed[step]
+    print(f"step {step:2}: {loss:.6f} on {mesh:15}, {on_one:.6f} on one device")
 
 # %% [markdown]
 # The losses agree up to 32-bit rounding. This command does the same on simulated devices. On a pod, put the same flags
@@ -523,7 +568,7 @@ for step, loss in resumed.items():
 # another model.
 
 # %% [markdown]
-# ## 9. A model that no device holds
+# ## 9. A model that does not fit on a device
 #
 # These lessons follow the paper of Clark et al. 2022. Its largest model has 512 experts in every second block. Where do
 # its weights, gradients and moments fit? (Matrix products use `bfloat16` numbers of two bytes. Weights, gradients and
@@ -535,10 +580,15 @@ from routelaws.accelerated.mesh_plan import MeshShape, plan_device
 
 choices = {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}
 largest = from_mapping(plan_mesh.fields_of_size("1.3B") | choices, "lesson 17")
-b, S, d, L, E, V = largest.batch_size, largest.sequence_length, 2048, 24, 512, largest.model.vocab_size
+b, S, d, L, E = largest.batch_size, largest.sequence_length, 2048, 24, 512
+V = largest.model.vocab_size
 P = largest.accounting().total_parameters
 of_experts = L // 2 * E * 8 * d**2
-print(f"{P / 1e9:.0f} billion parameters, {of_experts / P:.1%} of them in experts: {16 * P / 1e12:.1f} TB in one place")
+print(
+    f"{P / 1e9:.0f} billion parameters, {of_experts / P:.1%} of them in experts",
+    end=": ",
+)
+print(f"{16 * P / 1e12:.1f} TB on one device")
 assert 16 * P > 1e12
 
 # %% [markdown]
@@ -549,44 +599,72 @@ assert 16 * P > 1e12
 # with the formula of lesson 1.
 
 # %%
-plan = plan_device(largest.model, MeshShape(data=1, expert=256, model=2), b, S, "bfloat16")
-halved = L * 5 * d**2 + L // 2 * 8 * d**2  # attention, unrouted feed-forward networks: cut along model
-whole = L * 4 * d + L // 2 * d * E + V * d + 2 * d  # norms, routers, embedding, last norm: on every device
+shape = MeshShape(data=1, expert=256, model=2)
+plan = plan_device(largest.model, shape, b, S, "bfloat16")
+# attention, unrouted feed-forward networks: cut along model
+halved = L * 5 * d**2 + L // 2 * 8 * d**2
+# norms, routers, embedding, last norm: on every device
+whole = L * 4 * d + L // 2 * d * E + V * d + 2 * d
 same(plan.parameters, 4 * (of_experts // 512 + halved // 2 + whole))
 same(plan.optimizer, 8 * (of_experts // 512 + (halved // 2 + whole) // 256))
-print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights, {plan.optimizer / 1e9:.2f} GB of moments")
+print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights", end=", ")
+print(f"{plan.optimizer / 1e9:.2f} GB of moments")
 
 # %% [markdown]
-# `routelaws plan-mesh` does this calculation for every mesh and names the best mesh. It also counts the bytes that a
-# device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it counts the *activations* on a
-# device: the results of the forward pass that are stored until the gradient is computed. To save memory, a block can
-# store only its input, and compute the rest again for its gradient. This is called *rematerialisation*.
-# (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of each block.)
+# `routelaws plan-mesh` does this calculation for every mesh and lists the best meshes first. It also counts the bytes
+# that a device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it counts the *activations*
+# on a device: the results of the forward pass that are stored until the gradient is computed. To save memory, a block
+# can store only its input, and compute the rest again for its gradient. This is called *rematerialisation*.
+# (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of each block.) Here are
+# some columns of its table.
 
 # %%
-given = "--size 1.3B --router sinkhorn --experts 512 --dtype bfloat16 --devices 512 --memory 32GB --top 3"
-plan_mesh.main(given.split())
+import contextlib
+import io
+import json
+
+flags = "--size 1.3B --router sinkhorn --experts 512 --dtype bfloat16 "
+flags += "--devices 512 --memory 32GB --json"
+with contextlib.redirect_stdout(io.StringIO()) as output:
+    plan_mesh.main(flags.split())
+print("                      GB on a device       GB sent in a step")
+print("data expert model     all  rematerial.  to experts  over model  gradients")
+names = "memory", "memory_recomputed", "all_to_all", "model_reduction"
+for each in json.loads(output.getvalue())["meshes"][:3]:
+    shown = [each[name] / 1e9 for name in (*names, "gradient_reduction")]
+    print("{data:4} {expert:6} {model:5}".format(**each["mesh"]), end=" ")
+    print("{:7.1f} {:12.1f} {:11.3f} {:11.3f} {:10.2f}".format(*shown))
 assert plan.memory() < 32e9
 
 # %% tags=["picture"]
-meshes = [MeshShape(data=1, expert=expert, model=2) for expert in (32, 64, 128, 256)]
-plans = {mesh.devices(): plan_device(largest.model, mesh, b, S, "bfloat16") for mesh in meshes}
+plans = {}
+for count in (32, 64, 128, 256):
+    mesh = MeshShape(data=1, expert=count, model=2)
+    plans[mesh.devices()] = plan_device(largest.model, mesh, b, S, "bfloat16")
+names = {"parameters": "weights", "gradients": "gradients", "optimizer": "moments"}
+names["activations_recomputed"] = "activations"
 
 
+# %% tags=["picture"]
 def draw(axes):
-    below = np.zeros(len(plans))
-    names = {"parameters": "weights", "gradients": "gradients", "optimizer": "moments"}
-    for i, (name, label) in enumerate((names | {"activations_recomputed": "activations"}).items()):
+    below, at = np.zeros(len(plans)), range(len(plans))
+    for i, (name, label) in enumerate(names.items()):
         heights = np.array([getattr(each, name) / 1e9 for each in plans.values()])
-        axes.bar(range(len(plans)), heights, 0.6, bottom=below, color=COLOURS[i], label=label)
+        axes.bar(at, heights, 0.6, bottom=below, color=COLOURS[i], label=label)
         below += heights
-    axes.axhline(32, color="#4a4a4a", linestyle="--", linewidth=1, label="a device of 32 GB")
+    look = {"color": "#4a4a4a", "linewidth": 1, "label": "a device of 32 GB"}
+    axes.axhline(32, linestyle="--", **look)
     axes.set_xticks(range(len(plans)), [str(devices) for devices in plans])
     axes.set(xlabel="devices, with data=1 and model=2", ylabel="GB on each device")
     axes.legend(loc="upper right", reverse=True)
 
 
-figure(draw, "What each device holds of the largest model, with all blocks rematerialised, by the number of devices.")
+# %% tags=["picture"]
+figure(
+    draw,
+    "What each device holds of the largest model, with all blocks rematerialised, by "
+    "the number of devices.",
+)
 
 # %% [markdown]
 # ## What to remember
@@ -600,15 +678,15 @@ figure(draw, "What each device holds of the largest model, with all blocks remat
 #
 # Answers, with the code that checks them: [`answers/17_from_laptop_to_pod.py`](answers/17_from_laptop_to_pod.py).
 #
-# 1. Move "sat" and "down" to device 0, and "the" and "cat" to device 1. Which tokens travel now? Does the result of any
-#    token change, with slots for all? And which tokens are dropped with $c = 1$, with each kind of group?
+# 1. Move "sat" and "down" to device 0, and "the" and "cat" to device 1. Which tokens travel now? With slots for all
+#    tokens, does any result change? With $c = 1$, which tokens are dropped, for each kind of group?
 # 2. How many devices do you need so that the moments on a device are smaller than its weights?
 # 3. A program does not divide the loss of a device by $n$. What is wrong with the gradient? How far off are the weights
 #    after a step of Adam? How could you find the mistake?
 # 4. Take the mesh `data=2,expert=4` and eight experts. Which devices have expert 5, and which devices sum its gradient?
 #    Which devices sum the gradient of an attention matrix?
-# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? With it, on which mesh? Use
-#    `plan-mesh`.
+# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? On which mesh does it fit with
+#    rematerialisation? Use `plan-mesh`.
 # 6. On the best mesh of section 9 a device has 2048 tokens, and the capacity factor is 2. Count the bytes that it sends
 #    to experts and back in a step, in all routed blocks. A number that travels has two bytes. The gradients of the
 #    tokens travel the same way again. Which number of the table is this?
