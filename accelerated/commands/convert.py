@@ -1,4 +1,4 @@
-"""What `routelaws convert` does: write your own runs as a results table."""
+"""The command `routelaws convert`: write your own runs as a results table."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `routelaws downstream` does: compare laws of downstream accuracy."""
+"""The command `routelaws downstream`: compare laws of downstream accuracy."""
 
 from pathlib import Path
 

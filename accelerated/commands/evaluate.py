@@ -1,4 +1,4 @@
-"""What `routelaws evaluate` does: evaluate a trained model again."""
+"""The command `routelaws evaluate`: evaluate a trained model."""
 
 from json import dumps as dump_json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `routelaws export` does: write the train step of a model to a file for other machines."""
+"""The command `routelaws export`: write the train step of a model to a file for other machines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `routelaws fit` does: read a table, choose rows, and fit a law to each router or task."""
+"""The command `routelaws fit`: read a table, choose rows, and fit a law to each router or task."""
 
 from dataclasses import dataclass
 from pathlib import Path

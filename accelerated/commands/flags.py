@@ -19,14 +19,14 @@ from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
 _NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.*: needed: a (?:whole )?number.*)"
-"""The parser's message for a value that is not a number: the flag, and the message of `_number`."""
+"""A pattern for the parser's message on a value that is not a number: the flag, and the message of `_number`."""
 
 _NUMBERS = tyro.constructors.ConstructorRegistry()
 
 
 @_NUMBERS.primitive_rule
 def _number(of: tyro.constructors.PrimitiveTypeInfo):
-    """Return the reader of a number flag; like tables it rejects 1_0 and non-ASCII digits, which Python accepts."""
+    """Return the reader of a number flag; it rejects 1_0 and non-ASCII digits, as in tables."""
     if of.type not in (int, float):
         return None
     kind, read = ("INT", _whole_number) if of.type is int else ("FLOAT", _real_number)
@@ -73,9 +73,9 @@ def run(function, command: str, arguments: list[str]):
 
 
 def _joined(arguments: list[str], function) -> list[str]:
-    """Return the arguments with repeated flags merged: one flag at the end, followed by all values.
+    """Merge repeated flags: put one flag at the end, followed by all values.
 
-    This is for flags that take several values; the parser would keep only the last values.
+    This is for flags with several values, because the parser keeps only the last values.
     """
     flags = [word.partition("=")[0].replace("_", "-") if word.startswith("-") else None for word in arguments]
     repeated = {flag for flag in flags if flag and flags.count(flag) > 1}
@@ -96,7 +96,7 @@ def _joined(arguments: list[str], function) -> list[str]:
 
 
 def _with_several_values(function) -> set[str]:
-    """Return the flags of a function or dataclass that take any number of values: type tuple[X, ...]."""
+    """Return the flags of a function or dataclass with any number of values: type tuple[X, ...]."""
     flags = set()
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
         extras = getattr(hint, "__metadata__", ())
@@ -114,7 +114,7 @@ def _with_several_values(function) -> set[str]:
 
 @contextlib.contextmanager
 def _wide(wanted: bool):
-    """Let the parser print errors on one line, so that paths are not broken. Help keeps its width."""
+    """Let the parser print errors on one line, without broken paths; help keeps its width."""
     before = os.environ.get("COLUMNS")
     if wanted:
         os.environ["COLUMNS"] = "100000"
@@ -127,28 +127,28 @@ def _wide(wanted: bool):
 
 
 def _deferred(function):
-    """Return a function with the same flags that returns a deferred call, so that parsing ends before work begins."""
+    """Return a function with the same flags that returns a deferred call, so parsing ends before work begins."""
 
     @functools.wraps(function)
     def later(*args, **kwargs):
         return functools.partial(function, *args, **kwargs)
 
-    del later.__wrapped__  # the parser would read its text
+    del later.__wrapped__  # otherwise the parser reads its docstring
     later.__signature__, later.__doc__ = inspect.signature(function), _unfolded(function.__doc__)
     return later
 
 
 def _unfolded(doc: str) -> str:
-    """Return a docstring with each parameter's text on one line, because the parser breaks lines at its own width."""
+    """Return a docstring with the text of each parameter on one line, because the parser wraps lines itself."""
     head, marker, flags = inspect.cleandoc(doc).partition("Args:\n")
     return head + marker + re.sub(r"\n {5,}", " ", flags)
 
 
 def _one_line(box: str) -> str:
-    """Return the parser's boxed message as one line; of the advice below the rule, only the flags.
+    """Return the parser's boxed message as a line; keep only the flags of the advice below the rule.
 
-    The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens. tyro gives
-    its errors as data only in `tyro._errors`, which may change in any release.
+    The box has lines or, in ASCII, a title between two rules of hyphens. tyro gives errors as data only in
+    `tyro._errors`, which may change in any release.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
@@ -160,7 +160,7 @@ def _one_line(box: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    """Shorten a line with many unknown words, as after a shell has expanded a pattern."""
+    """Shorten a line with many unknown words, such as the files of a pattern that a shell has expanded."""
     if number := re.fullmatch(_NO_NUMBER, line):
         return f"{number[1]} {number[2]}"
     match = re.fullmatch(r"(Unrecognized options: )(.+)", line)
@@ -173,7 +173,7 @@ def _shortened(line: str) -> str:
 def in_flags(message: str, names: list[str]) -> str:
     """Return a message with field names as flags: d_model is 7 becomes --d-model is 7.
 
-    A one-word name, such as experts, is a field only if its value follows; otherwise it may be an English word.
+    A one-word name, such as experts, is a field only if a value follows; otherwise it may be an English word.
     """
     longest_first = "|".join(sorted(names, key=len, reverse=True))
     field = rf"(?<![\w'-])({longest_first})(?![\w'-])"
@@ -190,7 +190,7 @@ def refuse(flags: dict, why: str) -> None:
     """Raise `InputError` for a flag that another flag makes meaningless.
 
     Args:
-        flags: names without dashes, and values; None for flags that were not given.
+        flags: names without dashes, and values; None for absent flags.
         why: the end of the message.
     """
     for name, value in flags.items():
@@ -207,7 +207,7 @@ def check_level(level: float) -> None:
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:
-    """Return the value of a flag that is needed before the others are read."""
+    """Return the value of a flag before the parser reads the flags."""
     for i, argument in enumerate(arguments):
         if argument == flag:
             return arguments[i + 1] if i + 1 < len(arguments) else None
@@ -223,7 +223,7 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
     """Return the limits before the command, and the command with its flags.
 
     Raises:
-        InputError: the form or the name is wrong.
+        InputError: the form or the name of a limit is wrong.
     """
     limits = {}
     while arguments and arguments[0].partition("=")[0] == FLAG:
@@ -236,7 +236,7 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def _limit(name: str, text: str) -> float:
-    """Return one limit; raise `InputError` if it is invalid."""
+    """Return a limit; raise `InputError` if it is invalid."""
     allowed = range_of(name)
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))

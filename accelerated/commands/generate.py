@@ -1,4 +1,4 @@
-"""What `routelaws generate` does: continue a text with a trained model."""
+"""The command `routelaws generate`: continue a text with a trained model."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""What `routelaws inspect` does: show what the routers of a trained model do with a text."""
+"""The command `routelaws inspect`: show the routing of a text by a trained model."""
 
 import os
 import re
@@ -74,7 +74,7 @@ def inspect(
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:
     """Return the routing of a text by a run, or by a model of transformers."""
     if transformers:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder holds everything that is needed
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has all needed files
         return trace_transformers(folder, text, tokens=tokens)
     config = folder / "config.json"
     if config.is_file() and b'"model_type"' in config.read_bytes():

@@ -1,4 +1,4 @@
-"""What `routelaws plan` does: rank the models within a budget, or with --next the possible next runs."""
+"""The command `routelaws plan`: rank the models within a budget, or with --next the possible next runs."""
 
 import math
 from dataclasses import dataclass
@@ -160,7 +160,7 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
 def _ranked(
     fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
 ) -> Plan:
-    """Return the plan; only by printed coefficients if no table is named and the released one is missing."""
+    """Return the plan; without a named or released table, only by printed coefficients."""
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
     check_resamples(resamples)

@@ -1,4 +1,4 @@
-"""What `routelaws plan-mesh` does: find meshes of devices that a model fits on, and their cost."""
+"""The command `routelaws plan-mesh`: find meshes of devices that a model fits on, and their cost."""
 
 from json import dumps as dump_json
 from pathlib import Path
@@ -79,12 +79,12 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
     """Return the numbers of the report.
 
     Args:
-        config: the run; if it has a mesh, only that mesh is planned.
-        devices: their number.
-        memory: bytes of each.
+        config: the run; if it has a mesh, only this mesh is planned.
+        devices: number of devices.
+        memory: bytes of each device.
 
     Raises:
-        InputError: the mesh has another number of devices, or the model cannot be divided over it, or over any mesh.
+        InputError: the mesh has another number of devices, or the model cannot be divided over the mesh (or any mesh).
     """
     if devices < 1:
         raise InputError(f"--devices {devices} is out of range; use 1 or more")
@@ -110,7 +110,7 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
 
 
 def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
-    """Return the meshes to plan: the run's own, or all over which the model can be divided.
+    """Return the meshes to plan: the run's mesh, or all meshes over which the model can be divided.
 
     Raises:
         InputError: as `mesh_report`.
@@ -137,7 +137,7 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
 
 
 def _size_entry(config: TrainConfig) -> dict:
-    """Return the size of a run's model, which does not depend on the mesh."""
+    """Return the size of a run's model."""
     counted, model = config.accounting(), config.model
     return {
         "run": config.name(),
@@ -186,7 +186,7 @@ def _choice(choice: Choice | None) -> dict | None:
 
 
 def words(report: dict, top: int) -> list[str]:
-    """Return a report as lines: the model, a table of the meshes, and which fits."""
+    """Return a report as lines: the model, a table of the meshes, and the best mesh."""
     routed = report["total_parameters"] != report["dense_parameters"]
     size = f"{_short(report['dense_parameters'])} dense parameters"
     size += f", {_short(report['total_parameters'])} in all" if routed else ""
@@ -212,7 +212,7 @@ def words(report: dict, top: int) -> list[str]:
 
 
 def _cells(entry: dict, scale: float) -> list[str]:
-    """Return the cells of one mesh; the traffic is for the program with which it fits."""
+    """Return the cells of a mesh; the traffic is with rematerialisation only if the mesh needs it to fit."""
 
     def amount(name):
         return f"{entry[name] / scale:.3g}"
@@ -227,7 +227,7 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 
 def _verdict(report: dict) -> list[str]:
-    """Return lines on the best mesh and the rule, or on what would fit."""
+    """Return lines on the best mesh and the rule, or on larger devices or more devices that fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
         how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "without rematerialisation"

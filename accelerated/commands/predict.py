@@ -1,4 +1,4 @@
-"""What `routelaws predict` does: fit a law to a table and predict at one point, with intervals and cautions."""
+"""The command `routelaws predict`: fit a law to a table and predict at one point, with intervals and cautions."""
 
 import math
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class PointFlags:
     at: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, float | None]:
-        """Return the columns of a law; raise `InputError` if one is given twice, or is not a number."""
+        """Return the columns of a law; raise `InputError` if a column is given twice, or is not a number."""
         size = None if self.n is None else parameters_of(self.n)
         point = {"dense_parameters": size, "num_experts": self.experts}
         return _with_named(point | {"teraflops": self.teraflops, "utilisation": self.utilisation}, self.at)
@@ -96,7 +96,7 @@ def predict(
 
 
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
-    """Print the prediction of printed coefficients; raise `InputError` if the law has none of that name."""
+    """Print the prediction of printed coefficients; raise `InputError` for an unknown name."""
     if tables:
         raise InputError("--published replaces a table; give only one of them")
     refuse(idle, "published coefficients have no runs and no interval; leave it out")
@@ -115,7 +115,7 @@ def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]
 
 
 def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[str, float | None]:
-    """Return a point with values from texts such as tokens=1e9; raise `InputError` if one is set already."""
+    """Return a point with values from texts such as tokens=1e9; raise `InputError` for a repeated column."""
     point = dict(point)
     for text in texts:
         name, _, value = text.partition("=")

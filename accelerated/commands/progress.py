@@ -1,8 +1,7 @@
 """The progress display of training: live bars on a terminal, lines elsewhere.
 
-Each finished run has a line. Before these, one line gives the time for compiling the first programs
-and the time for all runs. A single run also has a line at every evaluation and
-every half a minute.
+Each finished run has a line. An earlier line gives the time for compiling the first programs and the time for all runs.
+A single run also has a line at every evaluation and every half a minute.
 """
 
 import time
@@ -20,20 +19,20 @@ QUIET = 30.0
 """Seconds between progress lines of a single run without bars."""
 
 SURE = 5.0
-"""Seconds of steps, of all runs together, before the time left is printed."""
+"""Seconds of steps, summed over all runs, before the first estimate of the time left."""
 
 
 class Progress:
     """A `Watch` that shows the current runs, loss, speed, and the time left for all runs.
 
-    The time left is the work left, in units of `sweep.cost`, at the speed of this session since the first steps of its
-    runs, plus, for each run without a step, the time that others took to start. A run starts by compiling, which
-    takes a quarter of a small run's time: a speed that included it would overestimate the time left at first.
+    The time left is the work left, in units of `sweep.cost`, divided by the speed of this session since the first steps
+    of its runs. Each run without a step adds the mean starting time of other runs. The speed excludes starting, because
+    a small run needs a quarter of its time to compile.
 
     Args:
         runs: the configurations, by hyper_id.
-        chosen: the hyper_ids of the runs trained here; all if None.
-        console: a rich Console; standard error if None.
+        chosen: the hyper_ids of the runs of this process; None for all.
+        console: a rich Console; None for standard error.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Progress:
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
         self.started: dict[int, float] = {}  # {run: time}
-        self.stepped: dict[int, tuple[float, int]] = {}  # {run: (time after its first call, steps then)}
+        self.stepped: dict[int, tuple[float, int]] = {}  # {run: (time and steps after its first call)}
         self.ended: dict[int, float] = {}
         self.at_once = 1  # the largest number of simultaneous runs so far
         self.told_first = False
@@ -112,7 +111,7 @@ class Progress:
         self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
     def _say_first_time(self) -> None:
-        """Print once, before the first of several runs is finished, the time for all."""
+        """Print the time for all of several runs once, before the first run ends."""
         if self.told_first or len(self.costs) == 1 or self.console.is_terminal or self._seconds_left() is None:
             return
         self.told_first = True
@@ -173,7 +172,7 @@ class Progress:
 
 
 def _clock(seconds: float) -> str:
-    """Return seconds as minutes and seconds, with hours where there are any."""
+    """Return seconds as minutes and seconds, with hours if needed."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

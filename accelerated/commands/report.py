@@ -1,4 +1,4 @@
-"""What `routelaws report` does: write the report of a sweep again or of one run, or compare runs."""
+"""The command `routelaws report`: write the report of a sweep or a run, or compare runs."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
 
 
 def _collect(folder: Path) -> None:
-    """Write the table of a sweep again, in case a task of a job array was killed before it did."""
+    """Write the table of a sweep again, because a killed task of a job array may not have written it."""
     if os.path.exists(folder / "sweep.json") and os.path.isdir(folder / "runs"):
         with storage_errors(folder):
             check_plan(folder)

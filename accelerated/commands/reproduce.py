@@ -1,8 +1,8 @@
-"""What `routelaws reproduce` does: compare a results table with the paper."""
+"""The command `routelaws reproduce`: compare a results table with the paper."""
 
 from pathlib import Path
 
-import markdown_it  # noqa: F401  # pages are written last: fail before minutes of work
+import markdown_it  # noqa: F401  # the report needs these packages at the end: fail before minutes of work
 import matplotlib  # noqa: F401
 import tyro
 

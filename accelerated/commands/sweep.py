@@ -1,10 +1,10 @@
-"""What `routelaws sweep` does: train a grid of models and write its report."""
+"""The command `routelaws sweep`: train a grid of models and write its report."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import markdown_it  # noqa: F401  # the report at the end needs these: missing ones fail before hours of training
+import markdown_it  # noqa: F401  # the report needs these packages at the end: fail before hours of training
 import matplotlib  # noqa: F401
 import pandas  # noqa: F401
 import tyro
@@ -81,7 +81,7 @@ def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) ->
     """Return the part of a grid that the flags select.
 
     Raises:
-        InputError: there is none; the message gives the allowed range.
+        InputError: there is no such part; the message gives the allowed range.
     """
     if index is None:
         raise InputError(f"--of {of}: --index is missing; add the index of this task")

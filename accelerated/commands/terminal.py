@@ -1,4 +1,4 @@
-"""Printed lines besides tables; names with any characters stay on one line."""
+"""Printed lines, except tables; names with special characters stay on a line."""
 
 import sys
 import threading
@@ -16,21 +16,21 @@ def say(line: str) -> None:
 
 
 def remark(line: str) -> None:
-    """Print a line that is not a result on standard error and flush."""
+    """Print a line that is not a result to standard error, and flush."""
     print(in_line(line), file=sys.stderr, flush=True)
 
 
 PATIENCE = 1.0
-"""Seconds before the line is shown; most fits take less."""
+"""Seconds before the line appears; most fits take less."""
 
 
 class Working:
     """A progress line on standard error during a `with` block; call it with a text to update the line.
 
     Args:
-        what: the first text.
-        console: a rich Console; standard error if None.
-        patience: seconds before the line is shown.
+        what: the initial text.
+        console: a rich Console; None for standard error.
+        patience: seconds before the line appears.
     """
 
     def __init__(self, what: str, console: Console | None = None, patience: float = PATIENCE):
@@ -48,7 +48,7 @@ class Working:
 
     def __exit__(self, *_):
         self.timer.cancel()
-        with self.lock:  # the timer may show it at any moment
+        with self.lock:  # the timer may show the line at any moment
             self.over = True
             self.line.stop()
 

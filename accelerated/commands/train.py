@@ -1,4 +1,4 @@
-"""What `routelaws train` does: train one model, or resume a stopped run."""
+"""The command `routelaws train`: train one model, or resume a stopped run."""
 
 import dataclasses
 import math
@@ -30,11 +30,11 @@ from .terminal import say
 class ModelFlags(ModelConfig):
     """The model."""
 
-    one_hot: tyro.conf.Suppress[bool] = False  # only `routelaws evaluate` changes these
+    one_hot: tyro.conf.Suppress[bool] = False  # only `routelaws evaluate` changes this
     mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
 
     def __post_init__(self):
-        """Do not check the fields here; the check of the whole run does."""
+        """Skip the check of the fields, because the check of the whole run includes it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RunFlags(TrainConfig):
 
 
 def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
-    """Return the defaults of a run's flags: general ones, overridden by `before`, then by a --config file."""
+    """Return the defaults of a run's flags; `before`, then a --config file, override the general defaults."""
     file = flags.value_of("--config", arguments)
     values = TrainConfig().fields() | (before or {})
     values |= {} if file is None else read_config_file(file)
@@ -119,7 +119,7 @@ def fields_of_decay(folder: Path) -> dict:
     """Return the fields of a run that decays from a trunk, except steps.
 
     Raises:
-        InputError: the folder holds no run, or a run without a stable phase.
+        InputError: the folder has no run, or its run has no stable phase.
     """
     trunk = read_config(folder)
     if trunk.schedule == "cosine":
@@ -139,7 +139,7 @@ def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
 
 def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None) -> None:
     """Train one model in the folder `out`, with progress on standard error, and print its final loss."""
-    if config.mesh is not None:  # reported before the text is read
+    if config.mesh is not None:  # print this before reading the text
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as shown, hosts.own_folder(out) as folder:

@@ -1,5 +1,7 @@
-"""Compiled loops for CPUs: `experts.py` calls `experts` and `transformer.py` calls `attention`; no other file outside
-this folder uses them. `portable` disables both for exported programs.
+"""Compiled loops for CPUs.
+
+`experts.py` calls `experts`, and `transformer.py` calls `attention`; no other file outside this folder uses the loops.
+`portable` disables both for exported programs.
 """
 
 from .attention_layer import attention

@@ -10,8 +10,8 @@ from .together import PIECE, run_together
 from .xla import attribute, is_question, read_call, shape
 
 AT_LEAST = 64
-"""Minimum number of pieces of work, if there are as many heads and sequences. The number depends only on shapes, so
-sums over sequences do not depend on the threads.
+"""Minimum number of pieces of work, unless heads times sequences is smaller. The number depends only on shapes, so sums
+over sequences do not depend on the threads.
 """
 
 

@@ -1,9 +1,9 @@
 """Softmax attention, from the rows of the input projection to the rows of the output projection.
 
-One head's part of a sequence is small: its queries, keys, values and a block of logits fit into the cache of a core. So
-`attention_pieces` never writes logits or weights to memory; heads and sequences are distributed over all cores. The
-backward pass is written by hand and keeps two numbers per query of a head. Results differ from the twin's only by
-rounding, and do not depend on the number of threads.
+The queries, keys and values of a head in a sequence, and a block of logits, fit into the cache of a core. So
+`attention_pieces` never writes logits or weights to memory. All cores share the heads and sequences. The backward pass
+is written by hand and keeps two numbers per query of a head. Results differ from the twin's results only by rounding,
+and do not depend on the number of threads.
 """
 
 import functools
@@ -21,11 +21,11 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
     """Return softmax attention.
 
     Args:
-        twin: a function in plain JAX of the following arguments, by name, used if the loops do not run and for other
-            platforms than a CPU.
+        twin: a function in plain JAX of the following arguments, by name, for other platforms than a CPU and if the
+            loops do not run.
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
-        relative: [D, H c], the keys of the D distances from S − 1 downwards, to 0 if causal and to 1 − S if not; None
-            for no such term.
+        relative: [D, H c], the keys of the D distances from S − 1 down to 0 (causal) or 1 − S; None for no relative
+            term.
         heads: H.
         causal: position i sees positions up to i only.
 
@@ -56,7 +56,7 @@ def _attention(twin, heads, causal, projected, relative):
 
 
 def _call(heads, causal, projected, relative, more, results):
-    """Call the loops (`attention_call`), backward if there are more arrays."""
+    """Call the loops (`attention_call`), for the backward pass if there are more arrays."""
     arrays = {"projected [b, S, 3 H c]": projected, "relative [D, H c]": relative} | more
     attributes = {"backward": bool(more), "causal": causal, "heads": heads}
     return tuple(call_loops(ATTENTION, arrays, results, attributes, H=heads))
@@ -74,7 +74,7 @@ def _forward(twin, heads, causal, projected, relative):
         return _call(heads, causal, projected, relative, {}, ["[b, S, H c]", "[b, H, S, 2]"])
 
     def on_other(projected, relative):
-        nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # make it vary over devices, like the other arrays
+        nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # varies over devices, like the other arrays
         mixed = _elsewhere(twin, heads, causal, projected, relative)
         return mixed, jnp.broadcast_to(nothing, (b, heads, length, 2))
 

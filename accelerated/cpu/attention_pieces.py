@@ -4,10 +4,10 @@ Each block of queries computes its logits, weights and outputs before the next b
 The backward pass recomputes the weights from the largest logit and the sum of each query, as in Dao et al. 2022,
 "FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its last query.
 
-The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of
-all distances that occur. Row i of the product starts one number further left than row i - 1.
+The relative logit of query i and key j is q_i · r_(i-j). For a block, the program multiplies the queries by the keys of
+all distances of the block. Row i of this product starts one number further left than row i - 1.
 
-Everything here is float32 at an address (`memory`). An address is in bytes, a size in numbers.
+All arrays are float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ QUERIES = 2 * MOST_ROWS
 """Queries of a block."""
 
 BYTES = 4
-"""Of a number."""
+"""Bytes of a number."""
 
 
 class Job(NamedTuple):
@@ -44,7 +44,7 @@ class Job(NamedTuple):
     gradient: int  # [b, S, H, c], gradients of the output; this field and the next two are for the backward pass
     of_projected: int  # [b, S, 3, H, c]
     of_relative: int  # [D, H, c]
-    shares: int  # [groups, H, D, wide], the gradients of relative that each piece gives
+    shares: int  # [groups, H, D, wide], the gradients of relative from each piece
     groups: int  # number of pieces of a head
     heads: int  # H
     length: int  # S
@@ -172,7 +172,7 @@ def _add_row(x, y):
 
 @jit_fused
 def _powers(x, most, scale):
-    """Replace x, whole vectors, by e^((x - most) scale); a plain loop would end with a scalar remainder."""
+    """Replace x (whole vectors, so that the loop has no scalar remainder) by e^((x - most) scale)."""
     for i in range(x.size // LANES):
         for j in range(LANES):
             x[i * LANES + j] = power_of_e((x[i * LANES + j] - most) * scale)
@@ -196,8 +196,8 @@ def _write_pulled(to, weights, pulled, along, scale):
 class Block(NamedTuple):
     """Some queries of a sequence, their keys and their distances.
 
-    The first query and their number, the number of keys that they see together, and the first and number of their
-    distances.
+    The fields are the first query, the number of queries, the number of keys that they see, and the first and the
+    number of their distances.
     """
 
     first: int
@@ -325,7 +325,8 @@ def _backward(job, s, sequence, head, of_relative):
         _multiply(gradient, wide, 1, s.value_turned, s.row, s.pulled, s.row, rows, _up(keys, LANES), wide, WRITE)
         _weights_again(job, block, s, kept)
         _multiply(s.weights, 1, s.row, gradient, wide, s.of_value, wide, keys, wide, rows, ADD)
-        # By keys, the gradients of logits are rows that begin at the last query's first key and are one shorter.
+        # By keys, the gradients of logits are rows. Each begins at the last query's first key, and is one number
+        # shorter.
         by_key, shorter = _by_key(block, s, 0), distance_row - 1
         _multiply(by_key, 1, shorter, query, wide, s.of_key, wide, keys, wide, rows, ADD)
         _multiply(by_key, shorter, 1, s.key, wide, of_query, wide, rows, wide, keys, WRITE)
@@ -351,7 +352,7 @@ def _add_up(job, head):
 def _run_piece(job, piece, memory):
     """Do one piece of work, see `together.RUNS_PIECE`.
 
-    A piece has a kind, one of the above; a number, group times heads plus head; and the first and number of its
+    A piece has a kind (see above), a number (group times heads plus head), and the first and the number of its
     sequences.
     """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
@@ -375,7 +376,7 @@ def _run_piece(job, piece, memory):
 RUN_PIECE = "routelaws_attention_piece"
 
 address_of_run = address_of(RUN_PIECE, 3)
-"""Returns the address of `_run_piece`, once it is compiled."""
+"""Function that returns the address of the compiled `_run_piece`."""
 
 
 def compile_pieces():

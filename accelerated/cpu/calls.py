@@ -12,10 +12,10 @@ import numpy as np
 from .shapes import shape_of, sizes_of
 
 ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
-"""Names by which compiled programs call loops."""
+"""Names of the loops in compiled programs."""
 
 SWITCH = "ROUTELAWS_CPU_LOOPS"
-"""The environment variable that switches all loops off if it is 0."""
+"""Environment variable; the value 0 switches all loops off."""
 
 FLOATS = ("float32", "bfloat16")
 """Types of the arrays of a layer; loops compute in float32."""
@@ -25,7 +25,7 @@ _PORTABLE = contextvars.ContextVar("portable", default=False)
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Trace without the loops, so that other processes and other versions of this package can read the program."""
+    """Trace without the loops, so that other versions of this package can run the program."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -36,7 +36,7 @@ def portable() -> Iterator[None]:
 def loops_run(call: str, *arrays: jax.Array) -> bool:
     """Return whether the loops of a call run here on arrays of these dtypes, which must be in `FLOATS`.
 
-    The default device decides when a function is traced, unless loops are switched off or the program is `portable`.
+    The default device during tracing decides, unless loops are switched off or the program is `portable`.
     """
     if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
         return False
@@ -45,7 +45,7 @@ def loops_run(call: str, *arrays: jax.Array) -> bool:
 
 def _registered(call: str) -> bool:
     """Register the loops of a call with XLA; return False if that fails."""
-    from . import xla  # numba, which takes a while to import
+    from . import xla  # importing numba takes a while
 
     return xla.registered(call)
 
@@ -58,8 +58,8 @@ def call_loops(
     Args:
         call: `ATTENTION` or `EXPERTS`.
         arrays: {"gate [T, k]": gate, ...} in the loops' order, see `shapes`.
-        results: ["[T, k, d]", ...]; their sizes follow from the sizes of the arrays.
-        attributes: further integers.
+        results: ["[T, k, d]", ...]; the arrays determine the sizes.
+        attributes: further integer arguments.
         sizes: values of letters that no array determines.
 
     Raises:
@@ -81,7 +81,7 @@ def _result_type(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeS
 def in_float32(*arrays: jax.Array) -> list[jax.Array]:
     """Return arrays in float32 that all vary over the same axes of a `shard_map`, as their gradients do.
 
-    The condition is never true, and compiling removes it.
+    The code for this has a condition that is never true, and that the compiler removes.
     """
     sum_of_firsts = sum(
         jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in arrays if values.size

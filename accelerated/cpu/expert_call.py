@@ -24,21 +24,21 @@ from .together import PIECE, num_threads, run_together
 from .xla import attribute, is_question, read_call, shape
 
 PAST_CACHE_FROM = 1 << 21
-"""Matrices of one kind with at least this many numbers would fill the cache, so their gradients are written past it."""
+"""Smallest size of matrices whose gradients are written past the cache, because they would fill it."""
 
 X, GATE, QUEUE, UP, DOWN, GRADIENT_OF_OUTPUT, UP_BEFORE, LINEAR, LINEAR_BEFORE = range(9)
 LINEAR_FORWARD = GRADIENT_OF_OUTPUT
 """The positions of arguments, see `_experts`; missing ones have address 0."""
 
 FEWEST_ROWS = 32
-"""Rows of a piece of work, at least, if an expert has as many: with fewer, reading the matrices takes the time."""
+"""Smallest number of rows of a piece of work (if an expert has more); below, reading the matrices dominates."""
 
 
 @jit
 def _sort(queue, num_experts):
     """Return the assignments sorted by expert, [n] int32, and the start of each expert's, [E + 1] int32.
 
-    Assignments without an expert come last. Numbers outside [0, E) are no expert.
+    Assignments without an expert (numbers outside [0, E)) come last.
     """
     load, order = np.zeros(num_experts + 1, np.int64), np.empty(queue.size, np.int32)
     start, total = np.empty(num_experts + 1, np.int32), 0
@@ -93,7 +93,7 @@ def _add_rows(pieces, n, kind, start, split, threads):
 
 @jit
 def _add_experts(pieces, n, start, split):
-    """Append one piece with all rows for each expert not in `split`, largest first; return the new number."""
+    """Append a piece with all rows for each expert that is not in `split`, largest first; return the new number."""
     above = np.int64(start[split.size]) + 1
     while above > 0:
         from_ = above // 2
@@ -124,8 +124,8 @@ def _add_columns(pieces, n, start, split, hidden, threads):
 def _split(start, threads):
     """Return [E], 1 for the experts whose backward pass is split among threads.
 
-    These are the experts with more than half of a thread's share of the rows and, to balance the end, the largest
-    others, up to a quarter of all rows. The other experts run one by one, which moves less memory. Experts that are
+    Split experts have more than half of a thread's share of the rows. To balance the end, the next largest experts are
+    also split, up to a quarter of all rows. The other experts run one by one, which moves less memory. Experts that are
     small relative to a thread's share are never split.
     """
     split = np.zeros(start.size - 1, np.int64)
@@ -150,7 +150,7 @@ def _split(start, threads):
 
 @jit
 def _pieces(start, split, hidden, threads, backward):
-    """Return the pieces of work [more, PIECE], their number, and the first that waits for all before it."""
+    """Return the pieces of work [more, PIECE], their number, and the first piece that waits for all earlier pieces."""
     experts = split.size
     pieces = np.empty((3 * (experts + start[experts] // FEWEST_ROWS + 1), PIECE), np.int64)
     if not backward:
@@ -185,7 +185,7 @@ class Sizes(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Addresses of the results of `_sort`, and of memory between the row and column pieces: see `Job`."""
+    """Addresses of the results of `_sort`, and of arrays from the row pieces for the column pieces: see `Job`."""
 
     order: int
     start: int

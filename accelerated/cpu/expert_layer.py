@@ -1,11 +1,12 @@
 """All experts of a layer: each runs on the rows of its own tokens.
 
-A batched product `[E, C, d] x [E, d, f]` computes empty slots too, and runs small products on one core. Here the rows
-are sorted by expert, and each expert runs only on its rows. One core does all the work of an expert, from gathering its
-rows to scattering its outputs (`expert_pieces`).
+A batched product `[E, C, d] x [E, d, f]` also computes empty slots, and runs small products on one core. This file
+sorts the rows by expert, and each expert runs only on its rows. A core does all the work of an expert, from gathering
+its rows to scattering its outputs (`expert_pieces`).
 
-The backward pass is written by hand. It keeps the vectors before the nonlinearity, sorted by expert, and recomputes the
-rest in the cache. Results differ from the twin's only by rounding, and do not depend on the number of threads.
+The backward pass is written by hand. It keeps the vectors before the nonlinearity, sorted by expert, and recomputes
+other arrays in the cache. Results differ from the twin's results only by rounding, and do not depend on the number of
+threads.
 """
 
 import functools
@@ -29,7 +30,7 @@ FLOATS = ("float32", "bfloat16", "float64", "float16")
 
 
 def experts_run(matrices: dict, x: jax.Array) -> bool:
-    """Return whether the loops run here on these matrices and rows; unused slots then cost nothing."""
+    """Return whether the loops run here on these matrices and rows; empty slots then cost no time."""
     return all(matrix.dtype == x.dtype for matrix in matrices.values()) and loops_run(EXPERTS, x)
 
 
@@ -39,14 +40,14 @@ def experts(
     """Return [T, d], the gated sum of the outputs of each token's experts.
 
     Args:
-        twin: a function in plain JAX of the following arguments, by position, used if the loops do not run and for
-            other platforms than a CPU.
+        twin: a function in plain JAX of the following arguments, by position, for other platforms than a CPU and if the
+            loops do not run.
         activation: one of `ACTIVATIONS`.
         matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
-        x: [T, d], of the matrices' dtype.
+        x: [T, d], with the dtype of the matrices.
         gate: [T, k].
-        queue: [T, k] int32, the expert of each assignment. Numbers outside [0, E) are dropped: they add 0, or NaN if
-            the gate is NaN.
+        queue: [T, k] int32, the expert of each assignment. Assignments with numbers outside [0, E) are dropped: they
+            add 0, or NaN if the gate is NaN.
 
     Raises:
         ValueError: the loops run, and the activation is unknown, a matrix is missing or unexpected, or the arrays are
@@ -55,7 +56,7 @@ def experts(
     if not experts_run(matrices, x):
         return twin(activation, matrices, x, gate, queue)
     sizes = _check(activation, matrices, x, gate, queue)
-    if not sizes["d"] * sizes["f"]:  # an expert of width 0 adds 0; loops need a column
+    if not sizes["d"] * sizes["f"]:  # an expert of width 0 adds 0, but loops need a column
         return twin(activation, matrices, x, gate, queue)
     rows, gates, *values = in_float32(x, gate, *matrices.values())
     matrices = dict(zip(matrices, values, strict=True))
@@ -83,7 +84,7 @@ def _names(matrices) -> list[str]:
 
 
 def _named(matrices: dict) -> dict:
-    """Return matrices with their shapes, as `sizes_of` takes them."""
+    """Return matrices with their shapes, for `sizes_of`."""
     return {f"{name} [E, {'f, d' if name == 'down' else 'd, f'}]": matrices[name] for name in _names(matrices)}
 
 
@@ -105,9 +106,9 @@ def _call(activation, matrices, rows, before, backward, results) -> list[jax.Arr
     Args:
         activation: one of `ACTIVATIONS`.
         matrices: the matrices of `experts`.
-        rows: x, gate and queue, with their shapes; backward the gradient [T, d] of the output too.
-        before: the vectors before the nonlinearity, backward; [] forward.
-        backward: the direction.
+        rows: x, gate and queue, with their shapes; for the backward pass also the gradient [T, d] of the output.
+        before: the vectors before the nonlinearity for the backward pass; [] for the forward pass.
+        backward: whether this is the backward pass.
         results: the shapes of the results.
     """
     arrays = rows | _named(matrices) | dict(zip(_kept(matrices), before, strict=False))
@@ -131,7 +132,7 @@ def _outputs(twin, activation, keep, matrices, x, gate, queue):
         return outputs.sum(axis=1), before
 
     def on_other(matrices, x, gate, queue):
-        nothing = jnp.where(False, x.sum(), 0)  # make it vary over devices, like the other arrays
+        nothing = jnp.where(False, x.sum(), 0)  # varies over devices, like the other arrays
         sizes = sizes_of("experts", {"gate [T, k]": gate}, F=_row(matrices))
         before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
         return twin(activation, matrices, x, gate, queue), before

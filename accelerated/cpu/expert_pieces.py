@@ -1,11 +1,10 @@
 """The work of one expert, forward and backward, on the rows of its own tokens: gather, products, nonlinearity, scatter.
 
-One core does a whole piece of work, so the output of one product is still in the cache for the next. Rows are sorted by
-expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and dropped ones last; expert e has start[e]
-up to start[e + 1].
+A core does a whole piece of work, so the output of a product is still in the cache for the next product. Rows are
+sorted by expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and so on; dropped assignments
+come last. Expert e has the entries from start[e] to start[e + 1].
 
-Everything here is float32 at an address (`memory`), rows one after the other. An address is in bytes, a size in
-numbers.
+All arrays are float32 at an address (`memory`), row after row. An address is in bytes, a size in numbers.
 """
 
 from typing import NamedTuple
@@ -35,7 +34,7 @@ GELU, RELU, SWIGLU = map(ACTIVATIONS.index, ("gelu", "relu", "swiglu"))
 """Numbers of the activations."""
 
 BYTES = 4
-"""Of a number."""
+"""Bytes of a number."""
 
 
 class Job(NamedTuple):
@@ -47,12 +46,12 @@ class Job(NamedTuple):
     up: int  # [E, d, f]
     linear: int  # [E, d, f]; SwiGLU
     down: int  # [E, f, d]
-    up_before: int  # [n, f_row], x · up of each row; written forward if there, read backward
+    up_before: int  # [n, f_row], x · up of each row; written in the forward pass if present, read in the backward pass
     linear_before: int  # [n, f_row], x · linear
     order: int  # [n] int32
     start: int  # [E + 1] int32
-    output: int  # [T k, d], forward the gated outputs, backward the gradients of x
-    of_gate: int  # [T k]; this field and all below are for the backward pass
+    output: int  # [T k, d], the gated outputs (forward) or the gradients of x (backward)
+    of_gate: int  # [T k]; this field and the following ones are for the backward pass
     of_up: int  # [E, d, f]
     of_linear: int  # [E, d, f]
     of_down: int  # [E, f, d]
@@ -105,7 +104,7 @@ def scratch_at(job, at):
 
 @jit_fused
 def _shares(x, share, rest, swiglu):
-    """Write the share σ of x that passes, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
+    """Write the factor σ of x, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
 
     σ(z) = 1 / (1 + e^-z). NaN stays.
     """
@@ -158,7 +157,7 @@ def _write_product(to, gate, a, b):
 
 
 @jit
-def _multiply(to, gate, b):  # the compiler detects in-place writes only within the same array
+def _multiply(to, gate, b):  # the compiler detects in-place writes only if both arguments are the same array
     for j in range(to.size):
         to[j] *= gate * b[j]
 
@@ -201,7 +200,7 @@ def _gather(source, job, order, target, target_row):
 
 @jit
 def _forward(job, expert, begin, rows, scratch):
-    """Write the gated outputs of some rows of an expert and, if needed, the inputs of its nonlinearity."""
+    """Write the gated outputs of some rows of an expert and, if needed, the inputs of the nonlinearity."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
     here, hidden, out, down = scratch.here, scratch.hidden, scratch.out, job.down + at
@@ -226,8 +225,8 @@ def _forward(job, expert, begin, rows, scratch):
 def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
     """Write the gradients of some rows of an expert: of x and of gates.
 
-    To the addresses of three arrays [rows, f_row] it writes the gated hidden vectors, and the gradients of x · up and
-    x · linear. It leaves the rows of x and of the output's gradient in scratch.
+    Also write the gated hidden vectors, and the gradients of x · up and x · linear, to the addresses of three arrays
+    [rows, f_row]. The rows of x and of the output's gradient stay in scratch.
     """
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
@@ -311,7 +310,7 @@ def num_pieces(rows):
 def _run_piece(job, piece, memory):
     """Do one piece of work, see `together.RUNS_PIECE`.
 
-    A piece has a kind, one of the above; an expert; and the first and number of its rows in `order`, or of its hidden
+    A piece has a kind (see above), an expert, and the first and the number of its rows in `order`, or of its hidden
     columns.
     """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
@@ -331,7 +330,7 @@ def _run_piece(job, piece, memory):
 RUN_PIECE = "routelaws_expert_piece"
 
 address_of_run = address_of(RUN_PIECE, 3)
-"""Returns the address of `_run_piece`, once it is compiled."""
+"""Function that returns the address of the compiled `_run_piece`."""
 
 
 def compile_pieces():

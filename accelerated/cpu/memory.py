@@ -1,6 +1,6 @@
 """Memory of XLA programs for compiled loops: arrays at addresses, and atomic counters.
 
-An address is an integer; XLA passes its buffers so (`xla`).
+An address is an integer; XLA passes the addresses of its buffers (`xla`).
 """
 
 import os
@@ -57,7 +57,7 @@ def address(array):
 
 @jit
 def keep(array):
-    """Keep an array alive until here: numba frees memory after the last use, and does not count an address as a use."""
+    """Keep an array alive until this call; numba ignores uses of its address and would free the memory earlier."""
 
 
 @intrinsic
@@ -85,7 +85,7 @@ def _read_atomically(typing, address):
 def power_of_two(typing, whole):
     """Return 2^k as a float32, for a whole float32 -126 <= k <= 127.
 
-    With Python's integers the compiler would use 64 bits and half the vector width.
+    With Python's integers the compiler would use 64 bits, and so half the numbers per vector.
     """
 
     def generate(context, builder, signature, arguments):
@@ -102,7 +102,7 @@ _let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.nam
 
 @jit
 def wait_until(address, least):
-    """Wait until the int64 at an address, which other threads increase, is at least `least`."""
+    """Wait until other threads have increased the int64 at an address to at least `least`."""
     tries = 0
     while _read_atomically(address) < least:
         tries += 1

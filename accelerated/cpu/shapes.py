@@ -1,8 +1,8 @@
 """Check shapes and dtypes in the notation of the docstrings: "gate [T, k]", "queue [T, k] int32".
 
-A letter is one size throughout; an axis is a product of letters and numbers, as in "[b, S, 3 H c]". Compiled loops
-check no bounds, so their arrays are checked during tracing: in the public functions, with the caller's names, and in
-`calls.call_loops`, with all arrays.
+A letter has the same size in all arrays. An axis is a product of letters and numbers, as in "[b, S, 3 H c]". Compiled
+loops check no bounds, so their arrays are checked during tracing. Public functions check the caller's arrays, and
+`calls.call_loops` checks all arrays.
 """
 
 import math
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ..errors import InputError
 
 FLOATS = ("float32",)
-"""The dtypes of arrays without a written dtype."""
+"""The dtypes of arrays whose text has no dtype."""
 
 _SPEC = re.compile(r"(?P<name>.*?) ?\[(?P<axes>.*)\](?: (?P<dtype>\w+))?")
 
@@ -23,9 +23,9 @@ def sizes_of(where: str, arrays: dict[str, jax.Array], floats: tuple[str, ...] =
     """Return the value of each letter, {"T": 20, ...}.
 
     Args:
-        where: the purpose of the arrays, the first words of an error.
+        where: the purpose of the arrays; an error begins with this text.
         arrays: {"gate [T, k]": gate, ...}.
-        floats: the allowed dtypes of arrays without a written dtype.
+        floats: the allowed dtypes of arrays whose text has no dtype.
         sizes: known letters.
 
     Raises:
@@ -62,7 +62,7 @@ def _number(factor: str, sizes: dict) -> int | None:
 
 
 def _fits(axis: list[str], size: int, sizes: dict) -> bool:
-    """Return whether an axis may have this size; set its unknown letter (it has at most one)."""
+    """Return whether an axis may have this size; set its unknown letter (at most one)."""
     known = math.prod(_number(factor, sizes) for factor in axis if _number(factor, sizes) is not None)
     unknown = [factor for factor in axis if _number(factor, sizes) is None]
     for letter in unknown:

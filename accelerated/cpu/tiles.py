@@ -5,8 +5,8 @@ loop over the inner axis: with 14 rows and vectors of 16 numbers, each step read
 sums. The scheme is by Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"; the processor's
 registers determine the rows and the vector length (`_registers`).
 
-numba has no vectors, so this file writes them in LLVM's language, for any processor. Arrays are addresses with row
-strides in elements, because the caller is a compiled program.
+numba has no vectors, so this file writes vector instructions in LLVM's language, for any processor. Arrays are
+addresses with row strides in elements, because the caller is a compiled program.
 
     c [rows, columns] = a [rows, depth] · b [depth, columns]
 """
@@ -23,7 +23,7 @@ from .memory import floats
 
 
 def _registers() -> tuple[int, int]:
-    """Return the float32 numbers in a vector of this processor, and the maximum rows of a tile.
+    """Return the number of float32 in a vector of this processor, and the maximum number of rows of a tile.
 
     Two vectors of sums per row, two vectors of b and one number of a must fit into 32 registers, or 16.
     """
@@ -38,26 +38,26 @@ PANEL = 2 * LANES
 """Columns of a tile."""
 
 ROW_PADDING = LANES
-"""Numbers between rows of a copy. Without them rows of a power of two would share a few places of the cache."""
+"""Numbers between rows of a copy; without this padding, rows of a power of two would use only a few cache lines."""
 
 WRITE, ADD, PAST_CACHE = range(3)
-"""Modes of a product: write the result; add it to the old values; or write past the cache, without reading memory
-first, if it is not read soon. The last mode needs addresses that are multiples of a vector's bytes.
+"""Modes of a product: write the result; add it to the old values; or write it past the cache, without reading memory
+first. The last mode is for results that are not read soon, and needs addresses that are multiples of a vector's bytes.
 """
 
 DEPTH, SHALLOW, SMALL = 512, 32, 64
-"""Maximum length of the inner axis per pass: the part of b for a tile, 64 KB, stays in the cache. SHALLOW is for few
-rows, where reading b dominates, so b is read in memory order. Up to SMALL, all of b stays in the cache, and c is
+"""Maximum length of the inner axis per pass. With DEPTH, the part of b for a tile (64 KB) stays in the cache. SHALLOW
+is for few rows: reading b dominates, so b is read in memory order. Up to SMALL, all of b stays in the cache, and c is
 written row by row.
 """
 
 STORED, TURNED, IN_PLACE = range(3)
-"""Layouts of b: as multiplied; transposed; or as multiplied, already in the cache, and with rows of whole vectors, so
-nothing is copied.
+"""Layouts of b: as multiplied; transposed; or as multiplied in the cache, with rows of whole vectors, so that no copy
+is needed.
 """
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
-"""Numbers of memory that a product needs: a panel of b, and a tile."""
+"""Size of the memory for a product, in numbers: a panel of b, and a tile."""
 
 _FLOAT, _LONG, _INT = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -180,8 +180,7 @@ def ask_for_row(typing, address):
 
 @intrinsic
 def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, how, later):
-    """Write c [rows, vectors LANES] or add to it, according to `how`; prefetch the memory at `later`. The depth is at
-    least 1."""
+    """Write c [rows, vectors LANES] or add to c, by `how`; prefetch the memory at `later`; the depth is at least 1."""
 
     def generate(context, builder, signature, arguments):
         rows, vectors, *rest = arguments
@@ -261,7 +260,7 @@ def largest(typing, address, size):
 
 @jit
 def turn(source, source_row, rows, columns, target, target_row):
-    """Write [rows, columns] transposed; reads and writes both sizes rounded up to whole vectors."""
+    """Write [rows, columns] transposed; access both sizes rounded up to whole vectors."""
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             _turn_block(
@@ -309,18 +308,18 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
 
     Args:
         a: address of [rows, depth].
-        a_row: elements from one row of a to the next.
-        a_deep: elements from one column of a to the next: 1, or the row stride of a transposed factor.
+        a_row: elements from a row of a to the next.
+        a_deep: elements from a column of a to the next: 1, or the row stride of a transposed factor.
         b: address of [depth, columns]; if TURNED of [columns, depth].
-        b_row: elements from one row to the next as b is stored.
+        b_row: elements from a stored row of b to the next.
         layout: STORED, TURNED or IN_PLACE.
         c: address of [rows, columns].
-        c_row: elements from one row to the next.
+        c_row: elements from a row of c to the next.
         rows: 0 or more.
         columns: 1 or more.
         depth: 1 or more.
         how: WRITE, ADD or PAST_CACHE.
-        after: address of the next data to prefetch, as long as b, or b itself.
+        after: address of the next data to prefetch, with the size of b; or b.
         memory: address of SCRATCH numbers, overwritten; not needed IN_PLACE.
     """
     turned = layout == TURNED
@@ -368,7 +367,7 @@ def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
 PRODUCT = "routelaws_product", types.void(*[types.int64] * 14)
 
 product = types.ExternalFunction(*PRODUCT)
-"""`_product` for compiled loops. Callers use its name; otherwise numba would compile it again into each caller."""
+"""`_product` for compiled loops; callers use the name, so numba compiles the function only once."""
 
 
 def compile_product():

@@ -1,9 +1,9 @@
 """Run the pieces of a job on XLA's threads.
 
-A compiled program calls on one thread (`xla`). That thread requests more threads from XLA's own pool and begins. Each
-takes the next piece until none is left. The first thread returns when all pieces are done. It does not wait for
-requested threads that have not started, because they may be busy for long. Such a thread later finds no piece in the
-control block. All threads share this block; the last one to leave frees it.
+A compiled program calls a job on one thread (`xla`). This thread requests more threads from XLA's pool, and begins.
+Each thread takes the next piece until no piece is left. The first thread returns when all pieces are done. It does not
+wait for requested threads that have not started, because they may be busy. Such a thread later finds no piece in the
+control block. All threads share this block; the last thread frees it.
 """
 
 import numpy as np
@@ -25,14 +25,14 @@ PIECE = 4
 """The number of integers that describe a piece."""
 
 SCHEDULE, NUM_THREADS = 17, 18
-"""The words of XLA's interface where two of its functions are, see `xla.known`."""
+"""Positions of two functions in XLA's interface, in words, see `xla.known`."""
 
 _WORD, LINE = 8, 16  # bytes of a number; float32 numbers in a cache line
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 def _help(control):
-    """Do pieces until none is left, then leave; each thread runs this."""
+    """Do pieces until none is left; each thread runs this function."""
     block = longs(control, SIZE)
     piece = add_atomically(control + _WORD * NEXT, np.int64(1))
     if piece < block[PIECES]:
@@ -57,10 +57,10 @@ def _leave(control):
 HELP = "routelaws_help", types.void(types.int64)
 
 help_ = types.ExternalFunction(*HELP)
-"""`_help` as a C function, which a thread can run."""
+"""`_help` as a C function for a thread."""
 
 RUNS_PIECE = types.void(types.int64, types.int64, types.int64)
-"""A function that does a piece: the addresses of the job, of the PIECE numbers, and of a thread's memory."""
+"""Type of a function that does a piece: addresses of the job, of the PIECE numbers, and of a thread's memory."""
 
 
 def compile_help():
@@ -127,18 +127,18 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
 
     Args:
         run: the address of a function that does one piece, see `RUNS_PIECE`.
-        job: [m] int64, common data of all pieces for that function.
-        memory: number of float32 that a thread needs.
+        job: [m] int64, common data of all pieces.
+        memory: number of float32 for each thread.
         pieces: [n, PIECE] int64, in starting order.
-        count: their number, at most n.
-        wait_from: the first piece that waits for all before it; `count` if none does.
+        count: number of pieces, at most n.
+        wait_from: the first piece that waits for all earlier pieces; `count` if no piece waits.
         interface: the address of XLA's functions.
         context: XLA's argument for these calls.
     """
     helpers = max(0, min(num_threads(interface, context), count) - 1)
     control = allocate(np.int64(_WORD * SIZE))
     block = longs(control, SIZE)
-    block[USERS] = 2 + helpers  # this thread twice, because it looks again after it has helped
+    block[USERS] = 2 + helpers  # this thread counts twice, because it looks again after helping
     block[NEXT], block[DONE] = 0, 0
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
     block[RUN], block[JOB], block[MEMORY] = run, address(job), memory

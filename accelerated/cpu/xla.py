@@ -1,8 +1,8 @@
 """Compiled loops as functions for XLA's foreign function interface on CPU.
 
-XLA passes the address of a frame with the addresses and shapes of arguments and results. Its layout is public
-(`xla/ffi/api/c_api.h`, part of jaxlib), and this file reads it in words of 8 bytes. `known` compares that header with
-the expected layout, so that other versions are rejected.
+XLA passes the address of a frame with the addresses and shapes of arguments and results. The layout of a frame is
+public (`xla/ffi/api/c_api.h`, part of jaxlib); this file reads it in words of 8 bytes. `known` compares the header with
+the expected layout, to reject other versions.
 """
 
 import functools
@@ -29,13 +29,13 @@ FUNCTIONS = {
 """XLA's name of each function, and the module whose `compiled` returns it."""
 
 UNKNOWN = "this version of jaxlib calls compiled loops in an unknown way: attention and experts run without them"
-"""The warning where the layout is another."""
+"""The warning for another layout."""
 
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
 _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as above
 
 _MOST_OPTIONAL = 9  # maximum arrays of a call, some of them optional
-_DATA, _DIMENSIONS = 3, 5  # of an array
+_DATA, _DIMENSIONS = 3, 5  # words of an array
 _METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # word numbers in extension, metadata, interface
 
 KNOWN = {
@@ -45,7 +45,7 @@ KNOWN = {
     "XLA_FFI_Attrs": "struct_size extension_start size types names attrs",
     "XLA_FFI_Buffer": "struct_size extension_start dtype data rank dims",
     "XLA_FFI_Scalar": "dtype value",
-    "XLA_FFI_Extension_Base|XLA_FFI_InternalExtension": "struct_size type next",  # its names before JAX 0.12 and since
+    "XLA_FFI_Extension_Base|XLA_FFI_InternalExtension": "struct_size type next",  # the names before JAX 0.12 and since
     "XLA_FFI_Metadata_Extension": "extension_base metadata",
     "XLA_FFI_Metadata": "struct_size api_version traits state_type_id",
     "XLA_FFI_Api": "struct_size extension_start api_version internal_api",  # then the functions
@@ -53,10 +53,10 @@ KNOWN = {
     "XLA_FFI_ThreadPool_Schedule_Args": "struct_size extension_start ctx task data",
     "XLA_FFI_ThreadPool_NumThreads_Args": "struct_size extension_start ctx num_threads",
 }
-"""The fields of the structures that are read or written here, in their order."""
+"""The fields of the structures that this file reads or writes, in order."""
 
 FIRST_FUNCTION = 6
-"""The word of the interface where its functions begin."""
+"""Position of the first function in the interface, in words."""
 
 
 def known(header: str) -> bool:
@@ -74,7 +74,7 @@ def known(header: str) -> bool:
 def registered(name: str) -> bool:
     """Register the function with XLA under a name; return False if that fails.
 
-    It fails if numba does not compile, or if XLA's interface has an unknown version, with one warning per process.
+    It fails if numba does not compile, or if XLA's interface has an unknown version; each process warns once.
     """
     with _ONE_THREAD:
         return _registered(name)
@@ -109,12 +109,12 @@ class Call(NamedTuple):
     """The arguments of a call by XLA.
 
     Attributes:
-        arguments: [_MOST_OPTIONAL or more], addresses of all arguments' data; 0 if there are fewer
-        results: the same of results
+        arguments: [_MOST_OPTIONAL or more], addresses of the data of all arguments; 0 for missing arguments
+        results: the same for results
         shapes: the address of the arguments
         attributes: the address of the attributes' values, in alphabetical order
         interface: the address of XLA's functions
-        context: what XLA wants to be told when they are called
+        context: XLA's argument for calls of these functions
     """
 
     arguments: np.ndarray
@@ -127,7 +127,7 @@ class Call(NamedTuple):
 
 @jit
 def is_question(frame):
-    """Return whether XLA only asks for the interface version, and then answer with XLA's own version."""
+    """Return whether XLA only asks for the interface version; answer with XLA's own version."""
     words = longs(frame, _ATTRIBUTES + 1)
     if words[_EXTENSION]:
         metadata = longs(words[_EXTENSION], _METADATA + 1)[_METADATA]

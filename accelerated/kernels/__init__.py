@@ -1,3 +1,4 @@
-"""Sequential searches compiled by numba, called with NumPy arrays by `laws` and `routers.base`; `cpu` uses only
-`compile`.
+"""Sequential searches, compiled by numba.
+
+`laws` and `routers.base` call them with NumPy arrays; `cpu` uses only `compile`.
 """

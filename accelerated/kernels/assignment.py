@@ -1,14 +1,14 @@
 """The optimal balanced assignment of tokens to k experts each, in compiled loops: exact, in two steps.
 
 1. `auction.auction`: tokens bid for slots at the experts. With a coarse increment, and initial prices from some of the
-   tokens, this takes a few bids per token. Only the prices are kept.
-2. `solve`: each token goes to its best score minus price. The result is optimal for its own loads, and each expert has
-   only a few tokens too many. Each of these moves along a shortest path of experts. A path needs only the cheapest
-   token from each expert to each other expert. The program keeps this [E, E] table up to date, so no search depends on
-   T. The searches are Dijkstra's, because no link is negative at the prices.
+   tokens, this takes a few bids per token. Only the prices are used.
+2. `solve`: each token goes to the expert with its best score minus price. The result is optimal for its loads, and each
+   expert has only a few tokens too many. Each excess token moves along a shortest path of experts. A path needs only
+   the cheapest token from each expert to each other expert. The program keeps this [E, E] table up to date, so no
+   search depends on T. No link is negative at the prices, so the searches are Dijkstra's.
 
-A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots. `whole` has `HELD`
-at a token's own experts, so that no loop needs to test for them.
+A token t has k slots, i T + t for i from 0, each with an expert. `own` holds the scores of the slots. `whole` has
+`HELD` at the current experts of a token, so that loops need no test for these experts.
 
 Scores are converted to whole numbers (see `routelaws.reference.routers.base`), so the result and ties are exact.
 """
@@ -20,21 +20,21 @@ import numpy as np
 from .auction import auction, jit_vector
 from .compile import jit
 
-FAR = 2**60  # longer than any chain
-HELD = -(2**61)  # replaces a score: a link to it is longer than any other
+FAR = 2**60  # longer than any path
+HELD = -(2**61)  # replaces the score of a current expert: a link to it is longer than any other link
 COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; affects only speed
-MOST_BIDS = 8  # most bids of an auction per slot of the group; affects only speed
-STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; affects only speed
+MOST_BIDS = 8  # largest number of bids of an auction per slot; affects only speed
+STRIDES = (16, 2)  # an auction of every 16th token, then of every second token; affects only speed
 FEW, STRIDES_OF_FEW = 16, (8, 1)  # other strides if experts have fewer than FEW slots
-HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
+HIGHEST = 64.0  # limit of the auction's prices, in units of the largest score, so that no sum can overflow
 
 
 class Solution(NamedTuple):
-    """A balanced assignment and the prices that prove it."""
+    """A balanced assignment, and prices that prove it optimal."""
 
     expert: np.ndarray  # [T, k] int32
     objective: float
-    prices: np.ndarray  # [E] float64, the least of them 0
+    prices: np.ndarray  # [E] float64, the smallest is 0
     gap: float
 
 
@@ -42,7 +42,7 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
     """Return the optimal balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
     If a score is not finite, or there is no token, the numbers are NaN and the experts are assigned in turn: token t
-    gets t k mod E and the following ones.
+    gets expert t k mod E and the next experts.
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:
@@ -91,7 +91,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
 
 @jit
 def _regret(scores, expert, prices):
-    """Return the total gain of all tokens at these prices from other experts."""
+    """Return the total gain that tokens would have from other experts at these prices."""
     total = 0.0
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
@@ -105,7 +105,7 @@ def _regret(scores, expert, prices):
         for i in range(k):
             held[i], free[expert[t, i]] = free[expert[t, i]], -np.inf
         best = free.max()
-        while best > held.min():  # exchange its worst expert for its best other one
+        while best > held.min():  # exchange the worst expert for the best other expert
             total += best - held.min()
             free[free.argmax()] = -np.inf
             held[held.argmin()] = best
@@ -155,7 +155,7 @@ def whole_numbers(scores, scale, unit, whole, near):
 def solve(whole, price, k, everyone, more):
     """Return the experts of all slots [k T] int32; overwrites `whole`.
 
-    `price` [E + 1] (the last is the reserve's) ends with prices that prove the assignment optimal.
+    `price` [E + 1] (the last price is for the reserve) ends with prices that prove the assignment optimal.
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
@@ -164,7 +164,7 @@ def solve(whole, price, k, everyone, more):
         raise ValueError("more has to be at least 0 and below E")
     expert = np.empty(k * num_tokens, np.int32)
     own = np.empty(k * num_tokens, np.int64)
-    surplus = np.full(reserve + 1, -everyone)  # tokens too many at each node
+    surplus = np.full(reserve + 1, -everyone)  # excess tokens at each node
     surplus[reserve] = 0
     for t in range(num_tokens):
         for i in range(k):
@@ -181,13 +181,13 @@ def solve(whole, price, k, everyone, more):
     ring = np.full((2, len(expert) + reserve), -1, np.int32)  # linked lists of e's slots
     for e in range(reserve):
         ring[:, len(expert) + e] = len(expert) + e
-    for t in range(num_tokens - 1, -1, -1):  # backwards, so that the last of equals is the cheapest
+    for t in range(num_tokens - 1, -1, -1):  # backwards, so that the last of equal tokens is the cheapest
         for i in range(k):
             _join(t, i * num_tokens + t, whole, expert, own, links, cheapest, ring)
-    if more:  # else no token is counted there
+    if more:  # else no token counts at the reserve
         links[:, reserve] = 0
     left = price[:reserve].copy()
-    for _ in range(more):  # the dearest experts have one token more
+    for _ in range(more):  # the experts with the highest prices have one more token
         dearest = left.argmax()
         price[reserve], left[dearest] = left[dearest], HELD
         links[dearest, reserve], links[reserve, dearest] = FAR, 0
@@ -236,7 +236,7 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _leave(slot, whole, expert, own, links, cheapest, ring):
-    """Remove a slot from its expert; search only the links that it provided again."""
+    """Remove a slot from its expert; search again only for links that used the slot."""
     e = expert[slot]
     ring[0, ring[1, slot]], ring[1, ring[0, slot]] = ring[0, slot], ring[1, slot]
     gone = np.empty(whole.shape[1], np.int64)
@@ -273,10 +273,10 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
     """Find the cheapest `wanted` node from the nodes of cost 0; -1 if all cost more than `limit`.
 
     On entry, `cost` [E + 1] is 0 or FAR. At the end it is exact for every node that is cheaper than the result, and at
-    least the result's cost for the others. `before` holds each node's predecessor, -1 at the start.
+    least the cost of the result for other nodes. `before` has each node's predecessor, -1 at the start.
     """
     size = len(cost)
-    open_ = cost.copy()  # FAR and more where a node is done
+    open_ = cost.copy()  # FAR or more for finished nodes
     before[:] = -1
     while True:
         least = open_[0]
@@ -290,7 +290,7 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
         if wanted[j]:
             return j
         open_[j] = 2 * FAR
-        for k in range(size):  # without a branch: several nodes at a time
+        for k in range(size):  # without a branch, so that the compiler can vectorise
             through = cost[j] + links[j, k] - price[j] + price[k] if links[j, k] < FAR else 2 * FAR
             nearer = through < cost[k]
             cost[k] = through if nearer else cost[k]
@@ -321,7 +321,7 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
     score, whole[t, k] = whole[t, k], HELD
     _leave(slot, whole, expert, own, links, cheapest, ring)
     for other in range(t, len(expert), whole.shape[0]):
-        e = expert[other]  # that token can no longer move from here to k, but it can move to j
+        e = expert[other]  # the other slot's token can no longer move to k, but it can move to j
         if other != slot:
             if cheapest[e, k] == other:
                 _search(e, np.array([k]), 1, whole, expert, own, links, cheapest, ring)
@@ -335,8 +335,8 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
 def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring):
     """Choose the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
 
-    A settled token must not move again. It leaves the links only when a path of cost 0 might use it; without ties there
-    is no such path.
+    A settled token must not move again. It leaves the links only if a path of cost 0 might use the token; without ties
+    there is no such path.
     """
     num_tokens = whole.shape[0]
     k = len(expert) // num_tokens
@@ -362,7 +362,7 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
                             for slot in range(settled, len(expert), num_tokens):
                                 _leave(slot, whole, expert, own, links, cheapest, ring)
                             settled += 1
-                        continue  # repeat the search without them
+                        continue  # repeat the search without settled tokens
                     _move(found, before, whole, expert, own, links, cheapest, ring)
                     slot = t
                     while expert[slot] != found:

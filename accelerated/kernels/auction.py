@@ -1,7 +1,7 @@
 """An auction of slots at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
 
-One token at a time bids for its best expert at the current prices. It bids the amount that makes the next best expert
-equally good, plus an increment. A full expert drops its lowest bid, which becomes its price.
+Tokens bid one at a time. A token bids for its best expert at the current prices. The amount makes the next best expert
+equally good, plus an increment. A full expert drops its lowest bid; the price becomes this bid.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from .compile import compiler, jit
 
 jit_vector = compiler(fastmath={"nnan", "nsz", "reassoc"})
 
-NOTHING = np.float32(-3e38)  # replaces a value; below all others
+NOTHING = np.float32(-3e38)  # replaces a value; below all other values
 
 
 @jit_vector
@@ -28,9 +28,9 @@ def _take(value, best):
 
 @jit_vector
 def _two_best(row, price, value):
-    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
+    """Return the index of the largest row - price, this value, and the second largest value; loops without a branch.
 
-    `value` holds the values, with `NOTHING` instead of the largest.
+    `value` gets all values, with `NOTHING` instead of the largest.
     """
     best = NOTHING
     for k in range(row.size):
@@ -44,14 +44,14 @@ def _two_best(row, price, value):
 def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` slots at each expert, after at most `most` bids.
 
-    A token bids at once for all slots that it needs; each bid makes the best remaining expert equally good. `near` [T,
-    E] ends with `NOTHING` if a token has a slot.
+    A token bids for all its slots at once; each bid makes the best remaining expert equally good. `near` [T, E] ends
+    with `NOTHING` at the slots of each token.
     """
     num_tokens, num_experts = near.shape
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:
         raise ValueError("near [T, E] needs price [E], 1 <= k <= E, and T k places at least")
     taken = np.zeros(num_experts, np.int64)
-    bid = np.empty((num_experts, places), np.float32)  # one heap for each expert, the lowest bid first
+    bid = np.empty((num_experts, places), np.float32)  # a heap for each expert, lowest bid first
     holder = np.empty((num_experts, places), np.int32)
     clean = near.copy()
     waiting = np.arange(num_tokens)

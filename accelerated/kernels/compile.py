@@ -15,7 +15,7 @@ from ..errors import InputError
 
 
 def compiler(**options):
-    """Return a decorator that compiles, and caches the machine code on disk if a folder is writable."""
+    """Return a decorator that compiles a loop, and caches the machine code on disk if a folder is writable."""
 
     def compile_(function):
         try:
@@ -27,12 +27,12 @@ def compiler(**options):
 
 
 def _by_one_process(dispatcher):
-    """Make processes that start together wait for the first one and read its machine code.
+    """Let the first of several processes compile; the others wait and read its machine code.
 
-    Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first: a thread that
-    holds a file's lock never waits for another thread of its process.
+    Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first, so a thread
+    with a file's lock never waits for another thread of its process.
     """
-    if config.DISABLE_JIT:  # the uncompiled function, for a debugger
+    if config.DISABLE_JIT:  # return the uncompiled function, for a debugger
         return dispatcher
     lock = _lock(dispatcher)
     compile_ = dispatcher.compile
@@ -57,7 +57,7 @@ def _lock(dispatcher) -> filelock.BaseFileLock:
 
 @functools.cache
 def _is_trusted(folder: Path, sources: Path) -> bool:
-    """Return whether machine code from a folder may run; warn if it may not.
+    """Return whether machine code from a folder may run; warn otherwise.
 
     A user who can write next to the sources can also change the sources.
     """
@@ -76,7 +76,7 @@ def _is_trusted(folder: Path, sources: Path) -> bool:
 def _forget_stale(folder: Path, sources: Path) -> None:
     """Delete machine code that is older than any file of loops.
 
-    numba detects a change in a loop's own file, but not in the files of inlined loops.
+    numba detects a change in the file of a loop, but not in the files of inlined loops.
     """
     changed = (source.stat().st_mtime for source in sources.glob("*.py"))
     newest = max((moment for moment in changed if moment < time.time()), default=0.0)
@@ -84,23 +84,23 @@ def _forget_stale(folder: Path, sources: Path) -> None:
         try:
             if kept.stat().st_mtime < newest:
                 kept.unlink()
-        except OSError:  # another process deleted it, or we may not delete it
+        except OSError:  # another process deleted the file, or we may not delete it
             pass
 
 
-@functools.cache  # machine code lives as long as its function
+@functools.cache  # keep the function, because its machine code lives only as long
 def c_function(function, signature, name: str | None = None):
     """Compile a function as a C function that other loops call by name, without inlining it.
 
     Args:
-        function: function of a module, not compiled yet.
-        signature: numba's, of numbers.
-        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None for no name.
+        function: an uncompiled function of a module.
+        signature: numba's signature, of numbers.
+        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None without callers by name.
     """
     options = {"error_model": "numpy"}
     try:
         lock = _lock(njit(cache=True)(function))
-    except RuntimeError:  # no such folder, or others may write to it
+    except RuntimeError:  # there is no such folder, or other users can write to it
         compiled = cfunc(signature, **options)(function)
     else:
         with global_compiler_lock, lock:
@@ -112,6 +112,6 @@ def c_function(function, signature, name: str | None = None):
 
 jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
-jit_fused = compiler(fastmath={"contract"})  # a product and a sum are one instruction, with one rounding
+jit_fused = compiler(fastmath={"contract"})  # a product and a sum become one instruction, with one rounding
 jit_within = compiler(inline="always")  # for helpers of one or two loops: inlining compiles faster
 jit_free = compiler(nogil=True)  # for loops divided among threads

@@ -1,8 +1,8 @@
 """Minimise a sum of Huber terms for a law of `law_terms.py`, in compiled loops: under a millisecond per start.
 
-`routelaws.reference.laws._descent` explains the objective and the steps. This code is fast because each start runs
-alone, without waiting for slower ones, and because a rejected step costs one evaluation: its small linear system is
-reused with the next damping.
+`routelaws.reference.laws._descent` explains the objective and the steps. This code is fast for two reasons. Each start
+runs alone, without waiting for slower starts. A rejected step costs one evaluation, because the next damping reuses its
+linear system.
 """
 
 import math
@@ -19,7 +19,7 @@ LONGEST = 3.0
 FAINT = 1e-12
 ROUNDING = 1e-16
 
-NOTHING, POINT = -2, -1  # possible targets, besides the number of a coefficient
+NOTHING, POINT = -2, -1  # targets besides the number of a coefficient
 
 # Lines of the array `vectors`, each [p].
 STEP, TRIAL, SCALE, PULL, BY = range(5)
@@ -27,19 +27,19 @@ STEP, TRIAL, SCALE, PULL, BY = range(5)
 
 @jit_free
 def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, theta, value, said):
-    """Run all starts to convergence, each with an extra row if it has a target.
+    """Run all starts to convergence; a start with a target has an extra row.
 
     Args:
         law: see `law_terms.predict`.
-        centres: [columns], of the table.
-        table: logs [columns, n], centred; log losses [n]; weights [n]; delta [n], inf where a row counts as in least
-            squares. With targets, the last row is the extra row of each start.
+        centres: [columns], the centres of the table.
+        table: logs [columns, n], centred; log losses [n]; weights [n]; delta [n], inf for least squares. With targets,
+            the last row is the extra row of each start.
         asked: [starts]: NOTHING, or POINT for ln L̂ at a point, or the number of a coefficient.
         points: [starts, columns], logs, centred.
         wanted: [starts], the target value of the extra row.
-        stiffness: [starts], its weight.
+        stiffness: [starts], the weight of the extra row.
         starts: [starts, p].
-        most: [2], steps of each half.
+        most: [2], largest number of steps of each half.
         theta: [starts, p], written: the final points.
         value: [starts], written: the final sums, without the extra row.
         said: [starts], written: the final values of the targets.
@@ -71,14 +71,14 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
 
 
 @jit
-def _copy(source, target):  # a slice would take ten times as long to compile
+def _copy(source, target):  # a slice takes ten times as long to compile
     for j in range(source.size):
         target[j] = source[j]
 
 
 @jit_within
 def _descend(law, centres, table, asked, most, theta, work):
-    """Move θ to the end of the search; return the sum there."""
+    """Move θ to the end of the search; return the sum at the end."""
     logs, log_loss, weight, delta = table
     predicted, turn, vectors, squares, _ = work
     step, trial = vectors[STEP], vectors[TRIAL]
@@ -108,7 +108,7 @@ def _descend(law, centres, table, asked, most, theta, work):
 
 @jit_within
 def _look(law, centres, logs, asked, theta, work):
-    """Write the law's prediction for every row, and the target into the last one."""
+    """Write the law's prediction for every row, and the target into the last row."""
     predicted, turn, by = work[0], work[1], work[2][BY]
     predict(law, theta, logs, predicted, turn, work[4])
     if asked >= 0:

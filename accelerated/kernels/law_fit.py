@@ -1,16 +1,22 @@
 """The fit of the bounded law in compiled loops: a few microseconds per weighting of a table.
 
-Four facts make it fast. (i) A table has few different E. Within one E the law is a straight line in log10 N, so two
-rows of a QR factorisation hold all its information for any shape: n rows become 2 per E (`reduce_rows`), plus a
-constant residual. (ii) The scan over shapes is the same for every weighting, so its logarithms are computed once
-(`scan_table`); its residuals come from the normal equations, nine independent sums (`scan_values`). (iii) From the best
-points of the scan, a Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max) with the variable-projection
-Jacobian of Kaufman 1975 needs about ten steps. The same code searches the edges of the domain with one variable fixed.
+Four facts make the fit fast.
+
+(i) A table has few different E. For a fixed E the law is a straight line in log10 N, so two rows of a QR factorisation
+hold all its information for any shape. The n rows become 2 rows per E (`reduce_rows`), plus a constant residual.
+
+(ii) The scan over shapes is the same for every weighting, so its logarithms are computed once (`scan_table`). Its
+residuals come from the normal equations, nine independent sums (`scan_values`).
+
+(iii) A Levenberg-Marquardt search starts at the best points of the scan, in (log 1/E_start, logit E_start/E_max). With
+the variable-projection Jacobian of Kaufman 1975 it needs about ten steps. The same code searches the edges of the
+domain with one variable fixed.
+
 (iv) A bootstrap searches an edge only if its scan may be as good as the interior (`_may_win`).
 
-Everything is float64. Sums may be reordered (`_dot`); no other rule of floating point is relaxed. Letters as in
-`laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and psi(x) = log((1 +
-p x)/(1 + q x)), x = E - 1.
+All numbers are float64. The compiler may reorder sums (`_dot`), but relaxes no other rule of floating point. Letters as
+in `laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and psi(x) =
+log((1 + p x)/(1 + q x)), x = E - 1.
 """
 
 import math
@@ -21,23 +27,23 @@ from .compile import jit, jit_sum
 
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 
-UNDETERMINED = -1  # the rows that have a weight do not determine the law
+UNDETERMINED = -1  # the rows with a weight do not determine the law
 
 # Lines of the array `problem`, each [2 levels]: columns of the reduced table, its target, and the target's remainder.
 ONE, SIZE, FIXED_0, FIXED_1, TARGET, LOSS = range(6)
 # Lines of the array `work`, each [2 levels].
 PSI, TILT, LEVEL, RESIDUAL, TURN_0, TURN_1 = range(6)
 
-STEPS = 300  # most steps of the search; about ten are used
+STEPS = 300  # largest number of steps of the search; about ten are used
 SETTLED = 1e-14  # relative decrease of the residual that ends the search
-SETTLED_SOON = 1e-10  # the same for a bootstrap: a step that promises less is not taken
-NEWTON_STEPS, NUDGE = 40, 1e-5  # most steps of `polish`, and the step of its differences
+SETTLED_SOON = 1e-10  # the same for a bootstrap; a step with a smaller predicted decrease is not taken
+NEWTON_STEPS, NUDGE = 40, 1e-5  # largest number of steps of `polish`, and the step of its finite differences
 MARGIN = 1.1  # see `_may_win`
-RESOLUTION = 1e-10  # log10; the search itself moves predictions by this much (root mean square)
-TIE = 1e-13  # if residuals differ by less (relative), the smaller piece of the domain wins
+RESOLUTION = 1e-10  # log10; predictions have this resolution (root mean square) at the end of a search
+TIE = 1e-13  # relative difference of residuals below which the smaller piece of the domain wins
 
-LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # rows, different E, and different (N, E) that a fit needs
-INDEPENDENT = 1e-8  # below this remaining length, a unit column depends on the others
+LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # smallest numbers of rows, different E, and different (N, E)
+INDEPENDENT = 1e-8  # remaining length of a unit column below which it depends on other columns
 
 
 @jit
@@ -121,7 +127,7 @@ def _normalise(vector):
 
 @jit
 def fill_psi(psi, extra, alpha, ratio, rest):
-    """Write psi at every level, divided by its value at the last (largest) one; rest = 1 - ratio, exact if small."""
+    """Write psi at every level, divided by psi at the last (largest) level; rest = 1 - ratio, exact if small."""
     if extra.size == 0 or psi.size != 2 * extra.size:
         raise ValueError("extra has to be [levels], one at least, and psi [2 levels]")
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
@@ -136,14 +142,14 @@ def fill_psi(psi, extra, alpha, ratio, rest):
 
 @jit
 def evaluate(problem, work):
-    """Solve the four linear unknowns at the psi in `work`, by Gram-Schmidt.
+    """Solve for the four linear unknowns at the psi in `work`, by Gram-Schmidt.
 
     Args:
         problem: result of `reduce_rows`.
         work: [6, 2 levels]; PSI is read; TILT, LEVEL (unit vectors) and RESIDUAL are written.
 
     Returns:
-        The residual sum without its constant.
+        The residual sum without the constant part.
     """
     if problem.shape[0] != 6 or problem.shape != work.shape:
         raise ValueError("problem and work have to be [6, 2 levels]")
@@ -165,7 +171,7 @@ def evaluate(problem, work):
 
 @jit
 def _shape(t, w, log_top):
-    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are about equal ratios."""
+    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are nearly equal ratios."""
     low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
     alpha = math.expm1(t * log_top) / math.expm1(log_top)
     return alpha, low / (low + high), high / (low + high)
@@ -190,7 +196,7 @@ def scan_table(extra, scan):
 def scan_values(problem, table, values):
     """Write the residual sum at every point of the scan into `values` [points].
 
-    Uses the normal equations instead of `evaluate`: fewer digits, enough for a scan, and independent sums.
+    The normal equations are less accurate than `evaluate`, but suffice for a scan and are faster.
     """
     levels = table.shape[1]
     if problem.shape != (6, 2 * levels) or values.size > table.shape[0]:
@@ -273,7 +279,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve for the free ones of two unknowns (a fixed one is 0); also return whether the matrix is positive."""
+    """Solve for the free unknowns of two (a fixed unknown is 0); also return whether the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:
@@ -287,7 +293,7 @@ def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
 
 @jit
 def _step(work, free_alpha, free_logit, damping):
-    """Return the damped Gauss-Newton step of the free variables, and the decrease it predicts."""
+    """Return the damped Gauss-Newton step of the free variables, and the predicted decrease."""
     first, second, residual = work[TURN_0], work[TURN_1], work[RESIDUAL]
     g0, g1 = _dot(first, residual), _dot(second, residual)
     a00, a11 = _dot(first, first) * (1.0 + damping), _dot(second, second) * (1.0 + damping)
@@ -297,12 +303,12 @@ def _step(work, free_alpha, free_logit, damping):
 
 @jit
 def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, settled, work):
-    """Levenberg-Marquardt from one start, with log alpha <= 0; returns (log alpha, logit, residual sum)."""
+    """Search by Levenberg-Marquardt from a start, with log alpha <= 0; return (log alpha, logit, residual sum)."""
     value = _value(problem, extra, log_alpha, logit, work)
     damping = 1e-3
     for _ in range(STEPS):
         _gradient(problem, extra, math.exp(log_alpha), logit, work)
-        # At the edge E_start = 1 a step outwards is replaced by one along the edge.
+        # At the edge E_start = 1, a step along the edge replaces a step outwards.
         held = log_alpha >= 0.0 and free_alpha and _step(work, free_alpha, free_logit, damping)[0] > 0.0
         moved = False
         while damping < 1e12:
@@ -326,7 +332,7 @@ def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, s
 
 @jit
 def _slopes(problem, extra, log_alpha, logit, work):
-    """Return the residual sum, and minus the gradient of half of it by log alpha and logit."""
+    """Return the residual sum, and minus the gradient of half the sum by log alpha and logit."""
     value = _value(problem, extra, log_alpha, logit, work)
     _gradient(problem, extra, math.exp(log_alpha), logit, work)
     return value, _dot(work[TURN_0], work[RESIDUAL]), _dot(work[TURN_1], work[RESIDUAL])
@@ -351,12 +357,12 @@ def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fa
 def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
     """Refine the end of `search` by Newton's method; return (log alpha, logit, residual sum).
 
-    If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length, and the
-    search runs out of steps up to 1e-6 above the optimum.
+    If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length. The search
+    can then end up to 1e-6 above the optimum.
     """
     for _ in range(NEWTON_STEPS):
         value, fall_0, fall_1 = _slopes(problem, extra, log_alpha, logit, work)
-        held = not free_alpha or (log_alpha >= 0.0 and fall_0 > 0.0)  # the edge E_start = 1 is in the way
+        held = not free_alpha or (log_alpha >= 0.0 and fall_0 > 0.0)  # the edge E_start = 1 blocks a step in alpha
         d0, d1 = _newton(problem, extra, log_alpha, logit, not held, free_logit, fall_0, fall_1, work)
         length, moved = 1.0, False
         while length > 1e-3 and (d0 != 0.0 or d1 != 0.0):
@@ -375,7 +381,7 @@ def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
 
 @jit
 def _best_starts(values, starts):
-    """Return the `starts` lowest local minima of the scan as flat indices, -1 where there are fewer."""
+    """Return the `starts` lowest local minima of the scan as flat indices, -1 for missing minima."""
     rows, columns = values.shape
     found = np.full(starts, -1)
     for i in range(rows):
@@ -399,10 +405,10 @@ def _best_starts(values, starts):
 
 @jit
 def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
-    """Search one piece of the domain from the lowest points of its scan; returns (alpha, ratio, rest, residual sum)."""
+    """Search a piece of the domain from the lowest points of its scan; return (alpha, ratio, rest, residual sum)."""
     scan, log_top = len(values), math.log1p(extra[-1])
     settled = SETTLED if careful else SETTLED_SOON
-    # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
+    # The last line of the scan is the edge E_start = 1; its first column is the edge of unbounded E_max.
     first = 0 if free_alpha else scan - 1
     part = values[first:, 1:] if free_logit else values[first:, :1]
     best = (np.nan, np.nan, np.nan, np.inf)
@@ -424,10 +430,10 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
 
 @jit
 def _may_win(line, inside, constant):
-    """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
+    """Return whether an edge, scanned at the points of `line`, may have a lower residual sum than `inside`.
 
     A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge, with a
-    margin. The search can miss a narrow valley between points of the scan, such as for a barely finite E_max. The
+    margin. The estimate can miss a narrow valley between points of the scan, such as for a nearly unbounded E_max. The
     objective is then a few parts in ten thousand too high.
     """
     best = line.argmin()
@@ -455,7 +461,7 @@ def _determined(level, cell, weights, problem, extra, work):
             seen_level[level[i]] = seen_cell[cell[i]] = 1.0
     if rows < LEAST_ROWS or levels < LEAST_LEVELS or cells < LEAST_CELLS:
         return False
-    lines = 0  # levels with at least two sizes; two such levels are enough
+    lines = 0  # levels with at least two sizes; two such levels suffice
     for j in range(extra.size):
         lines += problem[SIZE, 2 * j + 1] > INDEPENDENT * problem[ONE, 2 * j]
     return lines >= 2 or (_independent(problem, np.log1p(extra), work) and _independent(problem, extra, work))
@@ -469,7 +475,7 @@ def _independent(problem, psi, work):
         size[i] = problem[SIZE, i]
         level[i] = psi[i // 2] * problem[ONE, i]
         tilt[i] = psi[i // 2] * problem[SIZE, i]
-    for column in (size, level, tilt):  # a column of zeros becomes NaN, and every comparison with NaN is false
+    for column in (size, level, tilt):  # a column of zeros becomes NaN, so every comparison is false
         _normalise(column)
     _remove(size, problem[FIXED_0])
     for column in (tilt, level):
@@ -489,7 +495,7 @@ def _smallest_piece(found, weights, constant):
         lowest = min(lowest, found[piece, 3] + constant)
     for i in range(weights.size):
         total += weights[i]
-    # Differences of predictions below RESOLUTION do not decide between pieces: noise-free tables only.
+    # Differences below RESOLUTION do not decide between pieces; this matters only for tables without noise.
     limit = lowest * (1.0 + TIE) + total * RESOLUTION * RESOLUTION
     piece = 0
     while piece < INTERIOR and not found[piece, 3] + constant <= limit:
@@ -499,15 +505,15 @@ def _smallest_piece(found, weights, constant):
 
 @jit
 def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, careful):
-    """Fit one weighting of the table over the whole domain.
+    """Fit a weighting of the table over the whole domain.
 
     Args:
         log_size, log_loss, level, weights: [n], as `reduce_rows`.
         cell: [n] integers, the index of each row's pair (N, E).
         extra: [levels], E - 1 of each level, rising.
         table: result of `scan_table`.
-        starts: searches from the lowest points of the scan, in each piece of the domain.
-        careful: search every edge, to the last digit.
+        starts: number of searches from the lowest points of the scan, in each piece of the domain.
+        careful: whether to search every edge, to the last digit.
 
     Returns:
         [9]: piece, alpha, ratio, 1 - ratio, residual sum, and at centred size 0: intercept, size, gain, interaction.

@@ -1,13 +1,14 @@
 """The bounded law under a Huber criterion, in compiled loops: a few milliseconds per table.
 
 At a given shape the criterion is convex in the four linear unknowns, and quadratic unless a residual crosses delta.
-`solve` takes a Newton step from the rows within delta, then the exact minimum along it. It needs a few steps: once the
-set of rows is right, the step is exact (Madsen and Nielsen 1990). As in `law_fit.py`, a scan over shapes comes first,
-each solved from its neighbour's solution. Its lowest points start a Levenberg-Marquardt search in (log 1/E_start, logit
-E_start/E_max). The gradient is the criterion's with the optimal linear unknowns fixed; the matrix counts the rows
-within delta.
+`solve` takes a Newton step for the rows within delta, and minimises exactly along this step. It needs a few steps,
+because a step is exact if the set of rows is right (Madsen and Nielsen 1990).
 
-Rows cannot be merged here, because a row's term depends on its own residual. Letters as in `law_fit.py`.
+As in `law_fit.py`, a scan over shapes comes first; each point starts from the solution of its neighbour. A
+Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max) starts at the lowest points. Its gradient is the
+gradient of the criterion at fixed optimal linear unknowns; its matrix counts the rows within delta.
+
+Rows cannot be merged, because the term of a row depends on the residual of the row. Letters as in `law_fit.py`.
 """
 
 import math
@@ -28,10 +29,10 @@ from .law_fit import (
     _solve_two,
 )
 
-ROUNDS = 200  # most Newton steps at one shape; about five are used
-STEPS = 300  # most steps of the search over shapes
-SETTLED = 1e-15  # relative decrease that ends either search
-OUTER_SHARE = 1e-6  # weight of rows beyond delta in a Newton matrix; it keeps the matrix regular
+ROUNDS = 200  # largest number of Newton steps at a shape; about five are used
+STEPS = 300  # largest number of steps of the search over shapes
+SETTLED = 1e-15  # relative decrease that ends a search
+OUTER_SHARE = 1e-6  # weight of rows beyond delta in a Newton matrix, to keep the matrix regular
 
 
 @jit
@@ -53,7 +54,7 @@ def _weight(residual, delta):
 
 @jit
 def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
-    """Write the orthonormalised columns 1, log10 N, psi and psi log10 N, and the triangle that restores them."""
+    """Write the orthonormal columns of 1, log10 N, psi and psi log10 N, and their triangular factor."""
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
     psi = extra / top
     if rise > 0.0:
@@ -115,7 +116,7 @@ def _newton_matrix(basis, residual, delta, matrix):
 def _best_length(residual, change, delta, decline):
     """Return the s >= 0 that minimises the terms of residual - s · change; `decline` is minus the slope at 0.
 
-    The slope along the line is increasing and piecewise linear, so Newton's method ends; a bracket safeguards it.
+    The slope along the line is increasing and piecewise linear, so Newton's method (with a bracket) ends.
     """
     low, high, length = 0.0, np.inf, 1.0
     for _ in range(ROUNDS):
@@ -142,14 +143,15 @@ def _best_length(residual, change, delta, decline):
 
 @jit
 def solve(problem, delta, alpha, ratio, rest, linear, work):
-    """Minimise the sum of Huber terms over the four linear unknowns at one shape.
+    """Minimise the sum of Huber terms over the four linear unknowns at a shape.
 
     Args:
         problem: (log_size [n] centred, log_loss [n], level [n], extra [levels]).
         delta: log10 units, above 0.
         alpha, ratio, rest: the shape.
         linear: [4], a start, replaced by the solution: intercept, size, gain, interaction, at centred size 0.
-        work: (basis [4, n], triangle [4, 4], matrix [4, 4], residual [n], change [n]); left as at the solution.
+        work: (basis [4, n], triangle [4, 4], matrix [4, 4], residual [n], change [n]), with the values of the solution
+            at the end.
 
     Returns:
         The sum of Huber terms.
@@ -203,7 +205,7 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
 
 @jit
 def _slopes(problem, delta, alpha, logit, linear, work):
-    """Return the criterion's derivatives by (log alpha, logit ratio), its matrix there, and the scale for damping.
+    """Return the criterion's derivatives by (log alpha, logit ratio), its matrix, and the scale for damping.
 
     The matrix is J'VJ minus the part of the linear unknowns, J'VQ (Q'VQ)⁻¹ Q'VJ, with basis Q and weights V. The scale
     is the same with full weights.
@@ -243,17 +245,16 @@ def _slopes(problem, delta, alpha, logit, linear, work):
 
 @jit
 def _step(slope, inner, scales, free_alpha, free_logit, damping):
-    """Return the damped step of the free variables and the decrease it predicts."""
+    """Return the damped step of the free variables, and the predicted decrease."""
     a00, a11 = inner[0, 0] + damping * scales[0], inner[1, 1] + damping * scales[1]
     d0, d1, descends = _solve_two(a00, inner[0, 1], a11, slope[0], slope[1], free_alpha, free_logit)
-    # If the matrix is not positive, more damping is needed. Infinity causes a trial step, which fails and raises the
-    # damping.
+    # A matrix that is not positive needs more damping. Infinity causes a trial step that fails and raises the damping.
     return d0, d1, slope[0] * d0 + slope[1] * d1 if descends else np.inf
 
 
 @jit
 def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, work):
-    """Search by Levenberg-Marquardt from one start, log alpha <= 0.
+    """Search by Levenberg-Marquardt from a start, with log alpha <= 0.
 
     Return (log alpha, logit, value) and update `linear`.
     """
@@ -294,7 +295,7 @@ def _at(problem, delta, log_alpha, logit, linear, work):
 def scan_shapes(problem, delta, scan, work):
     """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
 
-    Every second line runs backwards, so that each point starts from a neighbour's solution.
+    Every second line runs backwards, so that each point starts from the solution of a neighbour.
     """
     extra = problem[3]
     values, solutions, linear = np.empty((scan, scan)), np.empty((scan, scan, 4)), np.zeros(4)
@@ -303,7 +304,7 @@ def scan_shapes(problem, delta, scan, work):
             j = k if i % 2 == 0 else scan - 1 - k
             alpha, ratio, rest = _shape((i + 1) / scan, j / scan, math.log1p(extra[-1]))
             value = solve(problem, delta, alpha, ratio, rest, linear, work)
-            if math.isnan(value):  # the shape is beyond rounding
+            if math.isnan(value):  # rounding errors dominate at this shape
                 value, linear[:] = np.inf, 0.0
             values[i, j] = value
             solutions[i, j] = linear
@@ -312,7 +313,7 @@ def scan_shapes(problem, delta, scan, work):
 
 @jit
 def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
-    """Search one piece of the domain from the lowest points of its scan: [8] alpha, ratio, rest, value, unknowns."""
+    """Search a piece of the domain from its scan; return [8]: alpha, ratio, rest, value, unknowns."""
     scan, log_top = len(values), math.log1p(problem[3][-1])
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first, left = (0 if free_alpha else scan - 1), (1 if free_logit else 0)
@@ -361,11 +362,11 @@ def fit(log_size, log_loss, level, extra, delta, scan, starts):
         found[piece] = _search_piece(
             problem, delta, values, solutions, piece != START_AT_1, piece != UNBOUNDED, starts, work
         )
-    # A search that ended on the edge E_start = 1 found a point of that edge.
+    # A search that ends on the edge E_start = 1 has found a point of this edge.
     for inside, edge in ((INTERIOR, START_AT_1), (UNBOUNDED, CORNER)):
         if found[inside, 0] == 1.0 and found[inside, 3] < found[edge, 3]:
             found[edge] = found[inside]
-    # The search's own resolution decides between pieces for noise-free tables only.
+    # For tables without noise, the resolution of the search decides between pieces.
     limit = found[:, 3].min() * (1.0 + TIE) + rows * criterion(np.array([RESOLUTION]), delta)
     piece = 0
     while piece < INTERIOR and not found[piece, 3] <= limit:

@@ -1,9 +1,9 @@
 """The ends of profile intervals in compiled loops: see `laws/uncertainty.py`, and the reference for the mathematics.
 
-At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`). An interval's end is the
-lowest low end, or the highest high end, over all shapes (`interval_end`). The search scans the unit square and refines
-its lowest points by golden section, nested because E_start and E_max form a narrow slanted valley. It also searches the
-edges separately, where an end often lies. Each end takes some milliseconds.
+At a shape, a quantity has a best value, a low end and a high end in closed form (`ends_at`). The end of an interval is
+the lowest low end, or the highest high end, over all shapes (`interval_end`). The search scans the unit square and
+refines the lowest points by nested golden sections, because E_start and E_max form a narrow slanted valley. It searches
+the edges separately, because many ends lie there. Each end takes some milliseconds.
 
 Letters as in `law_fit.py`: alpha = 1/E_start, ratio = E_start/E_max, rest = 1 - ratio.
 """
@@ -35,9 +35,9 @@ from .law_fit import (
 """The quantities of intervals: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
 
 FIRST = 33  # points of a scan
-# Arrays for loops with either of two values: constants in a call would be compiled separately.
-CANDIDATES = 3  # low points of a scan that are narrowed down
-TIMES = np.array([5, 32])  # steps of the golden section until one of them is chosen, and after: 2/32 · 0.618³⁷ = 1e-9
+# Arrays for loops with either of two values, because each constant in a call would be compiled separately.
+CANDIDATES = 3  # number of low points of a scan to refine
+TIMES = np.array([5, 32])  # steps of the golden section before and after the choice of a point: 2/32 · 0.618³⁷ = 1e-9
 UNBOUNDED = np.array([False, True])
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 OUTSIDE = 1e200  # larger than every end, so rejected shapes rank last
@@ -89,10 +89,10 @@ def _times(u, v):
 def _sight(room, scores, u_x, u_y):
     """Return whether the origin is allowed, and the directions of the best pair and of both tangents.
 
-    Two quantities are ratios y/x of linear quantities at a shape. The allowed pairs (x, y) form an ellipse, and the
-    allowed ratios are the slopes of lines through the origin that meet it. So the ends are the two tangents (Fieller's
-    theorem; the reference solves a quadratic inequality). In coordinates where the ellipse is a circle of radius
-    root(room) around w, the angle between a tangent and w has sine root(room)/|w|.
+    Some quantities are ratios y/x of linear quantities at a shape. The allowed pairs (x, y) form an ellipse, and the
+    allowed ratios are the slopes of lines through the origin that meet the ellipse. So the ends are the two tangents
+    (Fieller's theorem; the reference solves a quadratic inequality). In coordinates where the ellipse is a circle of
+    radius root(room) around w, the angle between a tangent and w has sine root(room)/|w|.
     """
     length = math.sqrt(_times(u_x, u_x))
     lean = _times(u_x, u_y) / length
@@ -129,7 +129,7 @@ def _ratio_ends(kind, at, psi, room, scores, triangle):
         u_x, u_y = _across(triangle, 0.0, 0.0, 0.0, 1.0), _across(triangle, 0.0, 0.0, -1.0, 0.0)
         unseen, x, y, x_low, y_low, x_high, y_high = _sight(room, scores, u_x, u_y)
         low, high = _angle(x_low, y_low), _angle(x_high, y_high)
-        if unseen or low > high:  # the lines that are allowed pass through -90 degrees
+        if unseen or low > high:  # the range of allowed lines includes -90 degrees
             return _angle(x, y), -0.5 * math.pi, 1.5 * math.pi
         return _angle(x, y), low, high
     u_x, u_y = _across(triangle, 0.0, 1.0, 0.0, 0.0), _across(triangle, 0.0, 0.0, psi, psi * at)
@@ -161,11 +161,11 @@ def _direction(kind, at, psi, factor):
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
     """Return the ends of a or d in the linear limit, from the ends with an infinite positive factor."""
-    if taken_at > 0.0:  # a and d may be at an E above or below E_start, so the factor has either sign
+    if taken_at > 0.0:  # the E of a and d may be above or below E_start, so the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:
         return low, high
-    # E_start = 1 leads to the linear limit too, with a factor of 0. So every factor occurs in the limit.
+    # E_start = 1 also leads to the linear limit, with a factor of 0, so every factor occurs in the limit.
     if kind == SIZE_SLOPE:
         across = _across(triangle, 0.0, 1.0, 0.0, 0.0)
     else:
@@ -177,14 +177,14 @@ def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
 
 @jit
 def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work):
-    """Return residual sum, best value, low end and high end of a quantity at one shape.
+    """Return residual sum, best value, low end and high end of a quantity at a shape.
 
     Args:
         problem, constant: results of `reduce_rows`.
         extra: [levels], E - 1, rising.
-        kind: one of the names at the top.
+        kind: a quantity, one of the names above.
         at: centred log10 N of the quantity; for b (a SLOPE) and d, centred log10 of N = 1.
-        beyond: E - 1 of the quantity; for a and d, log10 of the effective expert count at which they are taken.
+        beyond: E - 1 of the quantity; for a and d, log10 of their effective number of experts.
         alpha, ratio, rest: the shape.
         limit: the largest residual sum of an allowed law.
         work: [6, 2 levels], overwritten.
@@ -241,7 +241,7 @@ def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, w
 
 @jit
 def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign, work):
-    """Return the least end over w, or that at w = 0 (E_max unbounded)."""
+    """Return the smallest end over w, or the end at w = 0 (E_max unbounded)."""
     if unbounded:
         return _signed_end(problem, extra, constant, kind, at, beyond, t, 0.0, limit, sign, work)
     return _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work)
@@ -249,7 +249,7 @@ def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign,
 
 @jit
 def _low_points(values, found):
-    """Write the indices of the lowest local minima of a scan into `found`, filled up with -1."""
+    """Write the indices of the lowest local minima of a scan into `found`, with -1 for missing minima."""
     found[:] = -1
     for i in range(values.size):
         if (i > 0 and values[i - 1] < values[i]) or (i + 1 < values.size and values[i + 1] < values[i]):
@@ -262,7 +262,7 @@ def _low_points(values, found):
 
 @jit
 def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, times):
-    """Narrow an interval of w by golden section; returns its ends and the least value seen."""
+    """Narrow an interval of w by golden section; return its ends and the smallest value."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
     at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
@@ -303,7 +303,7 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
 
 @jit
 def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, times):
-    """Narrow an interval of t by golden section; returns its ends and the least value seen."""
+    """Narrow an interval of t by golden section; return its ends and the smallest value."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
     at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)
@@ -344,7 +344,7 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
 
 @jit
 def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
-    """Return the least `_signed_end` over the whole domain: the low end (sign 1) or minus the high end (sign -1).
+    """Return the smallest `_signed_end` over the whole domain: the low end (sign 1) or minus the high end (sign -1).
 
     Args:
         problem, extra, constant, kind, at, beyond, limit: as `ends_at`.

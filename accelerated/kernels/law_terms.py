@@ -20,13 +20,14 @@ def predict(law, theta, logs, predicted, turn, scratch):
     """Write ln L̂ [n] and its derivatives [p, n].
 
     Args:
-        law: the number of the law; for the additive law also `multiplier` [terms], the unknown that is the logarithm of
-            a term's multiplier, and `powers` [terms, columns], the unknown that is a column's exponent, or -1.
-        theta: [p].
-        logs: [columns, n].
+        law: the number of the law; for the additive law also `multiplier` [terms] and `powers` [terms, columns]. These
+            are the indices of the unknowns for each term's log multiplier and each column's exponent (-1 for none).
+        theta: [p], the unknowns.
+        logs: [columns, n], the table.
         predicted: [n], written.
         turn: [p, n], written.
-        scratch: [2, n], written. Allocated outside, because threads that allocate in a loop wait for each other.
+        scratch: [2, n], overwritten. The caller allocates it, because threads that allocate in a loop wait for each
+            other.
     """
     _need_unknowns(law, theta.size, logs.shape[0])
     rows = logs.shape[1]
@@ -43,7 +44,7 @@ def predict(law, theta, logs, predicted, turn, scratch):
 
 @jit
 def _need_unknowns(law, unknowns, columns):
-    """Raise ValueError if a law needs more unknowns or columns than there are."""
+    """Raise ValueError if a law has too few unknowns or columns."""
     number, multiplier, powers = law
     if number == ADDITIVE:
         if multiplier.size == 0 or powers.shape != (multiplier.size, columns):
@@ -82,8 +83,8 @@ def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
 def _shares(lines, first, predicted, turn, scratch):
     """Write the logarithm of the sum of the terms, and replace their logarithms by their shares.
 
-    Terms are scaled by the term `first`, the largest in the middle of the table. A larger ratio than e^700 counts as
-    e^700; no step comes near such a law.
+    Terms are scaled by the term `first`, the largest in the middle of the table. Ratios are clipped to e^700; no step
+    comes near such a law.
     """
     rows = predicted.size
     total, whole = scratch[0], scratch[1]
@@ -193,10 +194,10 @@ def _of_kaplan(centres, which, theta, turn):
 
 @jit_within
 def _of_joint(centres, which, theta, turn):
-    """The inverse of `internal` in `joint.py`: s = ln E_start, and each of the two terms at its own centre."""
+    """The inverse of `internal` in `joint.py`: s = ln E_start, and each of the two terms at a different centre."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     share = rise / (rise + bend)
-    if not share >= 0.0:  # both ran away
+    if not share >= 0.0:  # both unknowns diverged
         share = 1.0 / (1.0 + math.exp(theta[9] - theta[8]))
     log_both = theta[8] - math.log(share)
     s, by_rise, by_bend = theta[8] - 2.0 * log_both, 1.0 - 2.0 * share, -2.0 * (1.0 - share)

@@ -1,7 +1,7 @@
 """Vectorised exponential and logarithm of an array.
 
-For `math.exp` numba calls the C library for each number. The compiler vectorises these loops instead. Both use textbook
-series (Muller 2016, Elementary Functions, chapter 11), exact to two units in the last place.
+For `math.exp`, numba calls the C library for each number; the compiler can vectorise these loops. Both functions use
+textbook series (Muller 2016, Elementary Functions, chapter 11), exact to two units in the last place.
 """
 
 import math
