@@ -14,7 +14,8 @@ over the width of one head and m over distances. Coefficients of laws keep their
 E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
-forms the groups.
+forms the groups. A `mask` [T] marks the real tokens. They get the same result as without padding; padded tokens get
+experts 0 … k−1 with gate 0 and count in no load.
 
 An `expert_mask` [E] marks the experts that a router may choose; the others are pruned or on another device. The result
 equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer. E in

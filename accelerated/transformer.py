@@ -435,8 +435,8 @@ def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
         mask_rate: the share of a sequence to hide, in (0, 1].
 
     Returns:
-        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), and at least 1: our choice,
-        so that every batch has the same number of predictions. Ties go to the lower index.
+        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), at least 1 (our choice).
+        Ties go to the lower index.
 
     Raises:
         ValueError: the rate is outside (0, 1].

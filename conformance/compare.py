@@ -91,7 +91,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
         what: the function under test.
 
     Returns:
-        The share of rows in which more than one set would have passed.
+        The share of rows in which more than one set of choices is admissible.
 
     Raises:
         AssertionError: a choice is out of range, repeated, missing, not allowed, or out of order.

@@ -1,8 +1,8 @@
 """The size and cost of a model: N, P, F and B of any configuration.
 
 For each of 223 runs, Clark et al. 2022 report the dense parameter count N, the total parameter count P and the forward
-FLOPs of one training step. The formulas below give all three exactly for all these runs. With n_r = routing_frequency *
-num_blocks routed blocks and a = num_heads * kqv_size:
+FLOPs of one training step. The formulas below reproduce all of them exactly. With n_r = routing_frequency * num_blocks
+routed blocks and a = num_heads * kqv_size:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
     P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router
@@ -33,8 +33,7 @@ Conventions of the released table, which this file follows:
 - RL-R has a baseline d → d/8 → 1 in every routed block: d·d/8 + d/8 more parameters, twice that in FLOPs.
 - A dense model with flop_increase = X counts as X experts that are all used, in R of its blocks.
 
-Source: deduced from the released table; the formulas reproduce all its 223 runs exactly. We had no access to the
-paper's appendix and did not compare its formulas.
+Source: deduced from the released table; we could not compare the formulas with the paper's appendix.
 """
 
 from typing import NamedTuple
@@ -111,7 +110,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     """Return n_r = R L, the number of routed blocks, a whole number.
 
     R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. The function rounds R L to
-    the nearest integer if they differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
+    the nearest integer if they differ by at most a thousandth (`ROUNDING`) of R L, or of 1 if R L is smaller.
 
     Raises:
         ValueError: R is not in (0, 1], R L differs more from an integer, or the integer is 0.

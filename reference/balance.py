@@ -17,8 +17,7 @@ without their weights; the caller multiplies by the weight.
 
 The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ). It is also 1 when
 the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ: training lowers the
-probability of an expert in proportion to its share. The loss is below 1 when tokens choose the popular experts by a
-narrow margin and the others by a wide one (example in `auxiliary_loss`).
+probability of an expert in proportion to its share.
 
 The auxiliary losses of several libraries differ by a factor. `DIALECTS` names four of them, `auxiliary_loss` lists
 their formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
@@ -33,10 +32,8 @@ batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
 
-Masked experts: a function with an `expert_mask` [E] returns the result of a layer with only the admitted experts;
-masked experts have share and probability 0. E is the number of admitted experts, so equal shares among them are
-balance: pass this E to `value_at_balance`. A function that takes experts rejects a masked expert; a function that takes
-counts ignores the count of a masked expert.
+Masked experts have share and probability 0, and E is the number of admitted experts: pass this E to `value_at_balance`.
+A function that takes experts rejects a masked expert; a function that takes counts ignores its count.
 
 Not in this file: noise on the logits, and weights of the losses. These functions do not route, so no later token leaks.
 Use the bias from the counts of one batch for the next batch.
@@ -188,8 +185,7 @@ def auxiliary_loss(
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: a logit is not finite, an index is out of range or of a masked expert, the dialect or the score is
-            unknown, or a mask has another shape or is all False.
+        ValueError: an argument is out of its range, an expert is masked, or a mask has another shape or is all False.
 
     Example:
         Two tokens in balance, then three tokens out of balance with a loss below 1:

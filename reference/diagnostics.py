@@ -314,8 +314,8 @@ def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.
 def most_information(counts: np.ndarray, k: int) -> float:
     """Return the largest information, in bits, that experts with these loads can give about a label.
 
-    The result is the entropy of the loads minus log₂ k, because a label that decides all k experts of a token does not
-    decide their order. HASH reaches it, because its choice depends on the label alone.
+    The result is the entropy of the loads minus log₂ k, because a label does not decide the order of the k experts.
+    HASH reaches it, because its choice depends on the label alone.
 
     Args:
         counts: [E], the choices of each expert.

@@ -18,8 +18,8 @@ tokens choose an expert than it has slots, the drop order decides (`DROP_ORDERS`
 So "priority", and "choice" at k > 1, leak later tokens into training when there is a capacity and one sequence has
 several tokens in the group. Evaluation has no capacity and drops nothing, so it is causal if the router is.
 
-Gates after a drop: here the other gates of the token do not change. Top-2 routing in DeepSpeed and fairscale sets the
-gate to 0 and divides the kept gates by their sum: see `kept_gates`.
+Gates after a drop: the other gates of the token do not change. `kept_gates` can divide the kept gates by their sum, as
+top-2 routing in DeepSpeed and fairscale does.
 
 Masked experts: with an `expert_mask` [E] the layer has only the admitted experts, which share its slots.
 
@@ -29,12 +29,11 @@ exclude padded tokens, or single choices, such as the second experts that GShard
 The nonlinearity φ of experts and dense FFNs is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`).
 
 Experts can have any width f. A layer of granularity G has G times as many experts of width f / G, and sends each token
-to G times as many experts. An expert of width f is the sum of G narrow experts: cut its `up` into G groups of columns
-and its `down` into the same groups of rows.
+to G times as many experts. An expert of width f equals the sum of G narrow experts with groups of its columns of `up`
+and rows of `down`.
 
 The formula, the order and the default are our choice: the main text of Clark et al. 2022 gives no capacity
-(docs/choices.md). Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of 4) and in
-the order ("priority" in Megatron and in DeepSpeed's top-k, "token" in MaxText).
+(docs/choices.md).
 """
 
 import math
@@ -112,8 +111,8 @@ def dispatch(
         `Placement`.
 
     Raises:
-        ValueError: an expert index is out of range, the order is unknown, the priority is missing, unexpected, not
-            finite or of another shape, or the mask has another shape or is all False.
+        ValueError: an argument is out of its range, the priority does not fit the order, or the mask has another shape
+            or is all False.
 
     Example:
         Three tokens want expert 0, which has two slots:

@@ -10,8 +10,7 @@ and each gets its own result:
     all_to_all           part i of x[0], part i of x[1], …, one below the other      n m ->  n m
     ragged_all_to_all    the same with parts of any length, put where the sender says
 
-A part is one n-th of the rows: part i has the rows i m … (i + 1) m − 1. Check two facts by hand: `all_gather` after
-`reduce_scatter` is `psum`; `all_to_all` twice returns the original arrays.
+A part is one n-th of the rows: part i has the rows i m … (i + 1) m − 1.
 
 The routed layer (`routed_ffn_on_devices`). Tokens and experts are sharded over the devices: device i holds experts i
 E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move; the layer sends tokens

@@ -106,7 +106,7 @@ def routed_block(
 
     Raises:
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, no token is
-            real, or there are fewer admitted experts than a token needs.
+            real, or a token needs more experts than are admitted.
     """
     if config.router == "mixture_of_tokens":
         done = _mixture_block(params, x, config, training, mask, expert_mask)

@@ -82,8 +82,7 @@ def bilinear_intervals(
 ) -> list[Range]:
     """Return a, b, c, d and N_cutoff of a fit by `fit_bilinear`, with their intervals.
 
-    `dense_intervals` describes the arguments. The interval of N_cutoff is as in `uncertainty.profile_intervals`: `high`
-    is inf if the data allow c <= 0, and `low` is the least size at which they allow b + c log10 N = 0 with c > 0.
+    `dense_intervals` describes the arguments. `uncertainty.profile_intervals` describes the interval of N_cutoff.
     """
     quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
     _, b, c, _ = fit.coefficients

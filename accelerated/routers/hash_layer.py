@@ -182,9 +182,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
     - for each choice, the numbers of vocabulary tokens of two experts differ by at most one;
-    - if ids are sorted by frequency, no choice gives an expert a larger load than the first choice gives expert 0,
-      which gets the most frequent token of every run. So the loads of all k choices together are at least as even as
-      the loads at k = 1.
+    - if ids are sorted by frequency, the loads of all k choices together are at least as even as the loads at k = 1.
 
     The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
     of the E tokens in the first run have the same set of experts.
@@ -236,8 +234,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     Ties: of equally frequent tokens the lower id goes first. Among equally full experts, the one with fewer tokens in
     its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
-    The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count.
+    The fullest and the emptiest expert differ by at most twice the largest count, and by at most the largest count at
+    k = 1.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.

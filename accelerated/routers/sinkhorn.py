@@ -122,9 +122,7 @@ def sinkhorn_plan(
             without sharding. T is then the number of tokens on all members, and each member returns its own rows.
 
     Returns:
-        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
-        maximum and divides it by its sum. Plain exp(z + a + g) would have the rounding error of terms as large as the
-        logits.
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
         ValueError: the logits are not [T, E], or a mask has another shape.

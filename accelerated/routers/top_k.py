@@ -225,11 +225,11 @@ def gshard_router(
 ) -> Routing:
     """Give each token its two best experts, and drop the second at random when its gate is small.
 
-    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
-    with probability min(1, 2 gate): if both gates are equal it always keeps both. A dropped expert stays in `expert`
-    with gate 0; `plan` and `load` exclude it. The `plan` of a `held` routing shows the dropped experts. In
-    `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. The mask `gate != 0` frees
-    the slot; the model uses it (our choice, as in the authors' released code).
+    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, that
+    is, with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load` exclude it.
+    The `plan` of a `held` routing shows the dropped experts. In `experts.routed_ffn` a dropped expert still takes a
+    slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses it (our choice, as in the
+    authors' released code).
 
     Args:
         logits: [T, E], finite, E >= 2.

@@ -111,7 +111,7 @@ CHANCES = 4
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
-    """Count the inputs on which a dialect with several right answers also accepts a different answer."""
+    """Count the inputs on which a dialect with several right answers accepts more than one answer."""
     others = [dialect.function for dialect in dialects]
     return sum(
         any(not _same(answer, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)

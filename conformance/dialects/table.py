@@ -587,7 +587,7 @@ def _choice_output_inputs(seed: int) -> list[tuple]:
 
 
 def _step(value: Callable) -> Callable:
-    """Return a step to value(rank-th largest, next one) in both blocks."""
+    """Return a quantile step; `value` combines the rank-th largest entry and the next one."""
 
     def ranked(values, rank, axis):
         ordered = -np.sort(-values, axis=axis)

@@ -4,8 +4,8 @@ A backend is a namespace with the public names of the reference: a module, an at
 attributes. It needs no base class. Tests of missing names are skipped and counted.
 
 `Backend` wraps such a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's function, with
-NumPy arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, makes the
-first call twice to compare results, and returns the reference's record of NumPy arrays.
+NumPy arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, and
+repeats the first call to compare results. It returns the reference's record of NumPy arrays.
 """
 
 import contextlib
@@ -352,8 +352,8 @@ class Backend:
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
         """Return the arguments of a call for which the function has parameters.
 
-        Drop an option that the function lacks if the option has the value of the function's design, or the reference's
-        default if no design is known. Skip the example for any other value.
+        Drop a missing option if it has the value of the function's design, or the reference's default if no design is
+        known. Skip the example for any other value.
         """
         defaults, options = defaults_of(path), options_of(path)
         places, extra = places_of(function), {}

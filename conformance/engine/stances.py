@@ -4,7 +4,7 @@
     notation.top_k_indices    tie rule, and order of the returned choices
     capacity, dispatch, loss  `dialects.classify`
 
-The guard uses these designs. A missing option counts as set to the design's value, not to the reference's default, so a
+The guard uses these designs. A missing option counts as set to the design's value, not to the reference's default. So a
 router that always normalises is compared with a normalising reference. The order within the k and the choice among
 equal scores are no faults; the guard converts them to the reference's before the tests.
 """

@@ -55,8 +55,8 @@ def training_loss(params: dict, tokens: list, config, training=True, noise=None,
 def policy_loss(decision, likelihood: list, real: list, config) -> float:
     """Return the terms of RL-R for one block, means over tokens.
 
-    The reward of a choice is the log-probability of its token's target, or the sum of these from its token to the end
-    of the sequence. The policy term is -(reward - value) log π(expert); the baseline's is (reward - value)².
+    The reward of a choice is the log-probability of its token's target, or the sum of these to the end of the sequence.
+    The policy term is -(reward - value) log π(expert); the baseline's is (reward - value)².
     """
     rewards = []
     for row, here in zip(likelihood, real, strict=True):

@@ -1,7 +1,7 @@
 """Parts of the cases of the vectors: checks, inputs, and condition numbers.
 
 Inputs are exact in float32, so single precision gets the same inputs. Bounds come from `bounds`, for the actual values,
-in units of u. They are rounded up slightly, so that the last bit of an exp does not change the files.
+in units of u. Bounds are rounded up slightly, so that the last bit of an exp does not change the files.
 """
 
 import math

@@ -5,8 +5,7 @@ Private to the reference. Everything is in log10 units. `log_linear.py`, `routed
     log10 L = a n + b e + c n e + d
 
 Here n measures the model's size (log10 N or log10 F) and e its experts (log10 E, log10 Ê or log10 B̂). The form is a
-line in either: level + slope · e with level = a n + d and slope = b + c n, or level + slope · n with level = b e + d
-and slope = a + c e.
+line in e, with level a n + d and slope b + c n. It is also a line in n, with level b e + d and slope a + c e.
 """
 
 import math

@@ -175,9 +175,8 @@ def fit_additive(
         The fit; status "interior" if the search has ended and the rows determine every coefficient.
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or not above 0, there are not more rows than coefficients,
-            a column has fewer than 3 different values (two cannot separate a power from a floor), columns rise in
-            step (their powers cannot be separated), or `huber` is not a finite number above 0.
+        ValueError: lengths differ, an entry or `huber` is not finite or not above 0, there are not more rows than
+            coefficients, a column has fewer than 3 different values, or two columns rise in step.
     """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))

@@ -126,10 +126,8 @@ def fit_routed(
         Several minima may be close together if `huber` is far below the residuals.
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
-            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ, two more separate E_start from E_max),
-            fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one size, for
-            instance). Or `huber` is not a finite number above 0.
+        ValueError: lengths differ, an entry or `huber` is out of its range, or the rows cannot determine the law. They
+            need 7 rows, 4 different E, 6 different pairs (N, E), and independent columns.
 
     Example:
         A fit to losses of the law recovers its coefficients.

@@ -11,8 +11,8 @@ second test is harder and more useful, because you need a law at sizes without r
 for the largest and the smallest size. Clark et al. 2022 (arXiv 2202.01169) reportedly score their laws by leaving out
 one row; leaving out sizes is our choice.
 
-An error is NaN, and not counted in `predicted`, in two cases: the other rows do not determine the law, or the law makes
-no prediction for the row (per-size lines at a left-out size).
+An error is NaN, and not counted in `predicted`, if the other rows do not determine the law or the law has no prediction
+for the row.
 
 Every fold of the law in (F, B) uses the same B_min, the least B of all rows (`Law.given`). B_min depends on the models
 and not on their losses, so it does not leak the loss of a held-out row.
@@ -150,8 +150,7 @@ def compare_forms(
         groups: [n], as `leave_one_group_out`.
 
     Returns:
-        A Comparison. verdict is "best"; "worse" if the mean of d is above its standard error, else "as good as the
-        best"; "predicts fewer rows", for any errors; or "predicts nothing".
+        A Comparison. A law is "worse" if the mean of d is above its standard error, else "as good as the best".
 
     Raises:
         ValueError: no law, a column is missing, or as `leave_one_group_out`.

@@ -180,8 +180,8 @@ def hoffmann_intervals(
 def published_starts() -> np.ndarray:
     """Return the 4,500 starts of Hoffmann et al., [4500, 5], as coefficients.
 
-    ln a and ln b in {0, 5, ..., 25}, ln c in {-1, -1/2, ..., 1}, alpha and beta in {0, 1/2, ..., 2}; from memory of
-    their appendix, which we could not check.
+    ln a and ln b are in {0, 5, ..., 25}, ln c in {-1, -1/2, ..., 1}, alpha and beta in {0, 1/2, ..., 2} (from memory of
+    their appendix; we could not check it).
     """
     power, exponent = np.arange(0.0, 26.0, 5.0), np.arange(0.0, 2.1, 0.5)
     grid = itertools.product(power, exponent, power, exponent, np.arange(-1.0, 1.1, 0.5))

@@ -100,8 +100,7 @@ def jackknife_prediction(
 ) -> Predicted:
     """Return the loss of any law at one point, with jackknife intervals.
 
-    For one more run, the variance is the jackknife's plus the variance of the rows about the law, with n - p degrees of
-    freedom for p parameters (our choice).
+    One more run adds the variance of the rows about the law, with n - p degrees of freedom (our choice).
 
     Args:
         law, fit, columns, loss, level: as `jackknife_intervals`.

@@ -9,8 +9,8 @@ the table instead:
 
 Resampling by size matters because the runs of one size can share an error (the learning rate of that size, the seed of
 its data). A resample is a vector of weights: how many times it draws each row. The caller supplies the uniform random
-numbers. Each fit gives a value of all quantities of `uncertainty.py` except the observation: resampling gives the
-scatter of the law, not the scatter of a new run.
+numbers. Each fit gives all quantities of `uncertainty.py` except the observation, because resampling does not give the
+scatter of a new run.
 
 Coverage. The table gives the share of nominal 95 % intervals that contain the true value, in 1,000 simulated tables of
 the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range is the lowest to the highest share over

@@ -17,8 +17,8 @@ The interval (all kinds)
 Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
 and limits of the domain. An infinite end means that the data allow arbitrarily large values. If the data allow the
 linear limit (`fitting.py`), E_start and E_max can be any value above 1, and slopes and the other coefficients are
-unbounded. Only two of them can then have one finite end: a slope if the rows determine the sign of the gain, and c if
-they determine the sign of the interaction.
+unbounded. A slope can then have one finite end (if the rows determine the sign of the gain), and so can c (sign of the
+interaction).
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """

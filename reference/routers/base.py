@@ -10,7 +10,7 @@ Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (
                 size of the output: see `sinkhorn`
 
 **The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
-expert has T/E tokens. Read the code with this case in mind first; the sets of experts in it have one member each.
+expert has T/E tokens.
 
 *The algorithm.* Put every token at its best expert. This assignment is the best one for its own loads, but some experts
 have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ, so for each pair of
@@ -20,10 +20,10 @@ an expert has too many tokens, take the cheapest chain from such an expert to an
 the assignment is still the best one for its loads. When all loads are T/E, it is the best balanced assignment.
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
-expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` does exactly this: it tries each lower
-expert for the token, rebalances the tokens after it, and keeps the expert if the sum of scores is the same. The program
-rounds scores to integer multiples of a power of two, so that sums are exact. For up to 127 experts this power is at
-most 2⁻⁴⁹ of the largest score.
+expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` tries each lower expert for a token,
+rebalances the later tokens, and keeps the expert if the sum of scores is the same. The program rounds scores to integer
+multiples of a power of two, so that sums are exact. For up to 127 experts this power is at most 2⁻⁴⁹ of the largest
+score.
 
 *The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices,
 
@@ -34,14 +34,13 @@ depend on the assignment, so it bounds all of them (`dual_bound`). An assignment
 optimal, and the prices prove it: each token is at the expert with its largest score minus price. The cheapest chains
 give such prices. Let cₑ be the cost of the cheapest chain from any expert to e, 0 or less. Let t be a token at expert
 i. You can extend a chain that ends at i by moving t from i to j, so cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this becomes sₜᵢ
-− pᵢ ≥ sₜⱼ − pⱼ. Many prices satisfy this; the program returns one vector of them, shifted so that the smallest price is
-0.
+− pᵢ ≥ sₜⱼ − pⱼ. The returned prices are shifted so that the smallest is 0.
 
 **The general case** (our choice) adds two things to this problem.
 
-*Several experts per token.* A token has a set of k distinct experts and can move from any of them to any expert outside
-the set. To break ties, the program compares sets in lexicographic order of their sorted indices. It returns the experts
-of a token in decreasing order of score, equal scores by index.
+*Several experts per token.* A token has a set of k distinct experts, and a move replaces one of them. To break ties,
+the program compares sets in lexicographic order of their sorted indices. It returns the experts of a token in
+decreasing order of score, equal scores by index.
 
 *Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
 which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one token with score
@@ -212,8 +211,7 @@ def base_router(
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
 
     Raises:
-        ValueError: a logit is not finite, k is out of range, the gate is unknown, no token is real, or fewer than k
-            experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
     are equally good. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.

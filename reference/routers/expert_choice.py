@@ -11,10 +11,10 @@ A token has from 0 to E experts. A token without an expert passes through the re
 no balance loss.
 
 Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts of a token depend on all tokens of its
-group. In a group with several positions of one sequence, a later token can displace an earlier one: the future leaks
-into the past, and the evaluation loss is lower than the model can reach when it generates. In a group with one position
-of several sequences (`group_by_position`) no position sees a later one, in training and in evaluation. The output for a
-sequence then depends on the other sequences of its batch, at that position and before it.
+group. In a group with several positions of one sequence, a later token can displace an earlier one. The evaluation loss
+is then lower than in generation. In a group with one position of several sequences (`group_by_position`) no position
+sees a later one, in training and in evaluation. The output for a sequence then depends on the other sequences of its
+batch, at that position and before it.
 
 Padding: with a `mask` [T] an expert takes C(n) tokens, all of them real, where n is the number of real tokens. The
 arrays keep the C(T) columns of a full group: columns past C(n) repeat the expert's first token, have gate 0, and count

@@ -20,12 +20,10 @@ previous-token hash, or with the positions for the position hash (`previous_toke
 adds the table entries of two tokens modulo E (`bigram_experts`): with random tables each pair of tokens gets a uniform
 expert.
 
-How even are the loads? Most vocabularies are sorted roughly by frequency, so neighbouring ids are about equally
-frequent. The remainder spreads them over the experts, for each of the k choices. No table is perfectly even. The most
-frequent token has a share p of the text, often a tenth, and always the same k experts. So the largest load is at least
-p E / k times the mean. A balanced table is the most even, over the counted corpus but not over each batch. A random
-table is even only in expectation. A dispersed table balances the number of token ids, not their frequency. A clustered
-table is as even as its clusters.
+Loads. No table is perfectly even: the most frequent token, with a share p of the text, always has the same k experts.
+So the largest load is at least p E / k times the mean. The remainder is fairly even if the vocabulary is sorted by
+frequency. A balanced table is the most even over the counted corpus. A random table is even only in expectation, and a
+dispersed table only in the number of token ids.
 
 MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
 hash names. The output is a sum over k of k E narrow experts, without a gate: `multi_hash` numbers them.
@@ -42,8 +40,7 @@ the experts that they were trained with. A table built for only the n admitted e
 No leaks; causal in training and in evaluation: the expert of a token depends only on that token, the token before it or
 its position. (Roller et al. also try the next token, as a bound; it is not causal and not implemented.)
 
-Padding: with a `mask` [T] real tokens get the same result as in a group without padding. Padded tokens have experts 0 …
-k−1 with gate 0, and count in no load; the router ignores their ids.
+The router ignores the ids of padded tokens.
 """
 
 from typing import NamedTuple
@@ -187,8 +184,8 @@ def fixed_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an index is out of range or repeated within a row, the gate is unknown, a mask has another shape, no
-            token is real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, a row repeats an expert, no token is real, or fewer than k experts
+            may be chosen.
 
     Example:
         Expert 1 is pruned. Its tokens go to expert 2, or to 3 if they already have 2; the others do not move.
@@ -254,9 +251,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
 
     - for each choice, the numbers of vocabulary tokens of two experts differ by at most one;
-    - if ids are sorted by frequency, no choice gives an expert a larger load than the first choice gives expert 0,
-      which gets the most frequent token of every run. So the loads of all k choices together are at least as even as
-      the loads at k = 1.
+    - if ids are sorted by frequency, the loads of all k choices together are at least as even as the loads at k = 1.
 
     The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
     of the E tokens in the first run have the same set of experts.
@@ -324,8 +319,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     Ties: of equally frequent tokens the lower id goes first. Among equally full experts, the one with fewer tokens in
     its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.
 
-    The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count.
+    The fullest and the emptiest expert differ by at most twice the largest count, and by at most the largest count at
+    k = 1.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.

@@ -14,8 +14,7 @@ There is no SELECT and no PLACE: the layer drops no token, has no capacity and n
 continuous function of all inputs, except with `one_hot`.
 
 The redistribution weights v equal w by default (`emit_weights`). They can have a separate temperature. They can also be
-a softmax over the experts for each token: then the shares of a token sum to 1, not the shares of an expert. The
-authors' code computes v separately if the temperature is learned, or if the softmax is over the experts.
+a softmax over the experts for each token: then the shares of a token sum to 1, not the shares of an expert.
 
 Cost: an FFN without biases of width f takes 4 d f FLOPs per row. A group of g tokens gives E rows, one per expert: 4 d
 f E / g per token. With f = 4 d g / E this is 16 d², the cost of a dense FFN of width 4 d. Controller, mixing and
@@ -31,14 +30,13 @@ The output for a sequence depends on the other sequences of its batch if you gro
 after transition tuning (last point below) with a capacity that drops nothing.
 
 Switching the mixing off:
-- g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much, and
-  have not seen such inputs.
+- g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much.
 - τ → 0: each expert takes the token that it scores highest, with weight 1 (`one_hot`). This is expert choice with one
   slot per expert and gate 1; it still depends on the group.
 - transition tuning: use the layer as a Switch layer and train it for some more steps. The controller becomes the
-  router, and the experts stay. The parameter tree is the same, so you convert nothing: with z = x @ params["router"]
-  and routing = `top_k.switch_router`(z), the layer is `experts.routed_ffn`(params, x, routing.expert, routing.gate).
-  Tokens then do not affect each other.
+  router, and the experts stay. The parameter tree is the same: with z = x @ params["router"] and
+  routing = `top_k.switch_router`(z), the layer is `experts.routed_ffn`(params, x, routing.expert, routing.gate). Tokens
+  then do not affect each other.
 
 Our choices: the tanh form of GELU, so that models differ only in routing (the paper's ReLU is an option); by default
 the same weights for mixing and redistribution, at any temperature; one-hot weights for both; a `mask` for padding.

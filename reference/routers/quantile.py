@@ -29,10 +29,9 @@ two of the sorted values, and the step goes to its middle:
     βₑ ← between the n-th and the (n+1)-th largest of sₜₑ − αₜ over t                    (where m = 0)
          between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
-The bound never rises, and for any β no balanced choice exceeds it. Steps to an end of the interval would stall on ties.
-Steps to the middle reach the optimum in nearly every case (the second example of `quantile_bias` counts); with tied
-integer scores they can stop short of it (the third example). At the optimum the choice is the choice of BASE, up to
-ties. At k = E there is nothing to choose, and β does not change.
+The bound never rises, and for any β no balanced choice exceeds it. Steps to the middle reach the optimum in nearly
+every case (the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does not
+change at k = E, where there is no choice.
 
 Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
 average the biases of the parts. This average balances each part by itself, not the whole batch. A constant added to β
@@ -86,8 +85,7 @@ def quantile_bias(
         never rises.
 
     Raises:
-        ValueError: an entry of a real token is not finite, k is out of range, there is no real token, or fewer than k
-            experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Example:
         Tokens 0 to 2 prefer expert 0, and token 3 has equal scores. The step raises the relative price of expert 0 by
@@ -164,8 +162,7 @@ def quantile_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an entry of a real token is not finite, k is out of range, the gate is unknown, no token is real, or
-            fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.

@@ -22,9 +22,9 @@ advantage aₜ = rₜ − value(xₜ),
     balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
 
 Credit assignment. In the usual reading of the paper, each choice gets the reward of its own token. This gives the true
-gradient if no choice affects other tokens. If attention follows the routed layer, the choice of token t also changes
-the rewards of later tokens, and its own reward gives a biased gradient. The sum of the rewards from t to the end of the
-sequence (`reward_to_go`) is unbiased in both cases, but has more variance.
+gradient if no choice affects other tokens. If attention follows the routed layer, a choice also changes the rewards of
+later tokens, so the gradient is biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
+unbiased in both cases, but has more variance.
 
 For several experts per token the program draws without replacement, in order: the k largest of log π + Gumbel noise are
 exactly such a draw. Its probability follows the Plackett-Luce model: at each step, the policy over the remaining
@@ -99,8 +99,8 @@ def reinforce_router(
         `Routing`; `gate` is 1/k, `plan` is π / T, the distribution of the first choice in training.
 
     Raises:
-        ValueError: a logit or noise is not finite, k or the nucleus is out of range, a shape is wrong, no token is
-            real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range or has another shape, no token is real, or fewer than k experts may
+            be chosen.
 
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
     logits); ties go to the lower index.
@@ -369,8 +369,7 @@ def policy_terms(
         `PolicyTerms`.
 
     Raises:
-        ValueError: an entry is not finite, a shape is wrong, an index or the nucleus is out of range, no token is
-            real, or an expert is masked.
+        ValueError: an argument is out of its range or has another shape, no token is real, or an expert is masked.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.

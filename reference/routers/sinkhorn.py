@@ -23,19 +23,16 @@ logits are large, and the entropy spreads it. It has the form Πₜₑ = exp(z�
 maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. Adding a constant to a row of z, or to all of
 z, changes nothing.
 
-**Hard logits.** Larger logits and fewer tokens per expert need more sweeps. The examples of `sinkhorn_plan` count them
-for normal logits: 33 to 39 with deviation 10 for 256 tokens and 8 experts, 71 to 140 for 64 tokens and 32 experts; 97
-to 125 with deviation 30 and 256 tokens. After `max_sweeps` sweeps Newton's method continues from their result
-(`_newton`; skip it on a first reading). The program returns the better of the two plans, with its `residual` and
-`converged`.
+**Hard logits.** Larger logits and fewer tokens per expert need more sweeps (the examples of `sinkhorn_plan` count
+them). After `max_sweeps` sweeps Newton's method continues from their result (`_newton`; skip it on a first reading).
+The program returns the better of the two plans, with its `residual` and `converged`.
 
 The plan depends on every token of the group, later ones included: a training step leaks the future into the choice of
 experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
 
 **The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. If all
 logits of a token are equal, each softmax gate is 1/E, and k gates sum to k/E; each sigmoid gate is 1/2, and k gates sum
-to k/2. At initialisation the gates are a little larger, since the chosen experts have the largest logits. Output size
-of a routed FFN at initialisation, relative to a dense FFN:
+to k/2. Output size of a routed FFN at initialisation, relative to a dense FFN:
 
     gate             E = 4    E = 16    E = 64    E = 256
     softmax, k = 1    0.5      0.23      0.1       0.04
@@ -43,9 +40,7 @@ of a routed FFN at initialisation, relative to a dense FFN:
     sigmoid, k = 1    0.71     0.82      0.88      0.92
     sigmoid, k = 4    1.07     1.47      1.68      1.79
 
-The example of `gate_values` computes these numbers. It assumes uncorrelated outputs of different experts, so k outputs
-of one size add up to √k times that size, not k times. The gate also scales the gradient of the experts. This router
-does not divide by the sum of the gates; `top_k` can.
+The numbers assume uncorrelated outputs of different experts (the example of `gate_values`).
 
 **Ties.** If all logits are equal, all entries of the plan are equal, and by the tie rule every token of a training step
 goes to expert 0: the plan is balanced, but the choice is not. So initialise the router with random weights.
@@ -117,9 +112,7 @@ def sinkhorn_plan(
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
 
     Returns:
-        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits: the last step shifts each row by its
-        maximum and divides it by its sum. Plain exp(z + a + g) would have the rounding error of terms as large as the
-        logits.
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
         ValueError: a logit of a real token is not finite, or a mask has another shape or is all False.
@@ -237,8 +230,7 @@ def sinkhorn_router(
         `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: a logit of a real token is not finite, k is out of range, the gate is unknown, no token is real, or
-            fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits
     (evaluation) are equal; ties go to the lower index.
@@ -281,9 +273,9 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
         ValueError: the gate is neither "softmax" nor "sigmoid".
 
     Example:
-        At initialisation, logits of normalised tokens are normal with deviation 0.88 (`transformer.TRUNCATION`). If the
-        outputs of the experts are uncorrelated, the root mean square of their gated sum is √(Σ gate²) times the root
-        mean square of one output. For each E: k = 1, 2, 4 for the softmax, then for the sigmoid:
+        At initialisation, logits of normalised tokens are normal with deviation 0.88 (`transformer.TRUNCATION`). The
+        size (root mean square) of the gated sum of uncorrelated outputs is √(Σ gate²) times the size of one output. For
+        each E: k = 1, 2, 4 for the softmax, then for the sigmoid:
 
         >>> for num_experts in (4, 16, 64, 256):
         ...     z = 0.88 * np.random.default_rng(0).standard_normal((4000, num_experts))

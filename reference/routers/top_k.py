@@ -25,9 +25,8 @@ DeepSeek-V3 uses sigmoid scores, a bias, "sum", groups by "two_best" and a scale
 to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_groups`, `groups_per_token` and
 `gate_scale`.
 
-At k = 1 a gate normalised over the chosen experts is the constant 1: the task loss then gives the router no gradient,
-and the router keeps its initial weights. Some libraries do this by default. Here it is an error unless you pass
-`allow_constant_gate`.
+At k = 1 a gate normalised over the chosen experts is always 1. The task loss then gives the router no gradient, so it
+keeps its initial weights. Some libraries do this by default. Here it is an error unless you pass `allow_constant_gate`.
 
 Without a bias the router compares logits, which have the same order as the scores and never saturate: in 32 bits σ(20)
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
@@ -36,8 +35,7 @@ No leaks; causal in training and in evaluation: the experts and gates of a token
 GShard's router, on its own random number). Other tokens have two effects in training: they fill the capacity
 (`experts`; in some orders later tokens do too), and earlier steps change the bias.
 
-Padding: with a `mask` [T] real tokens get the same result as in a group without padding. Padded tokens have experts 0 …
-k−1 with gate 0, and count in no load; the router ignores their logits.
+The router ignores the logits of padded tokens.
 
 GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts and keeps the
 second expert where 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it
@@ -160,10 +158,8 @@ def top_k_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: a logit or a bias is not finite, k is out of range, the score, the normalisation or the score of
-            groups is unknown, the gate would be constant or its scale is not above 0 and finite, the groups do not
-            divide E or can hold fewer than k experts, a mask has another shape, no token is real, or fewer than k
-            experts may be chosen.
+        ValueError: an argument is out of its range, the gate would be constant, the groups do not divide E or can hold
+            fewer than k experts, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
     the lower index.
@@ -323,11 +319,11 @@ def gshard_router(
 ) -> Routing:
     """Give each token its two best experts, and drop the second at random when its gate is small.
 
-    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, so
-    with probability min(1, 2 gate): if both gates are equal it always keeps both. A dropped expert stays in `expert`
-    with gate 0; `plan` and `load` exclude it. The `plan` of a `held` routing shows the dropped experts. In
-    `experts.routed_ffn` a dropped expert still takes a slot, as in the paper's algorithm. The mask `gate != 0` frees
-    the slot; the model uses it (our choice, as in the authors' released code).
+    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, that
+    is, with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load` exclude it.
+    The `plan` of a `held` routing shows the dropped experts. In `experts.routed_ffn` a dropped expert still takes a
+    slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses it (our choice, as in the
+    authors' released code).
 
     Args:
         logits: [T, E], finite, E >= 2.
