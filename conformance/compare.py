@@ -9,12 +9,12 @@ import numpy as np
 from routelaws.conformance.bounds import BOUNDS, check
 
 
-def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) -> None:
-    """Fail unless |found - expected| <= BOUNDS[name].limit * scale in every entry.
+def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -> None:
+    """Fail unless |actual - expected| <= BOUNDS[name].limit * scale in every entry.
 
     Args:
         name: key of `BOUNDS`.
-        found: what the backend returned.
+        actual: what the backend returned.
         expected: what the reference returned.
         scale: at least 0, broadcastable to `expected`; 0 demands an exact entry.
         what: the function under test, with the arguments that matter.
@@ -22,11 +22,11 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
     Raises:
         AssertionError: shapes differ, or an entry is NaN or out of its bound.
     """
-    found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    actual, expected = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
     if not expected.size:
         return
-    error = np.abs(found - expected)
+    error = np.abs(actual - expected)
     scale = np.broadcast_to(scale, expected.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.where(error == 0, 0.0, error / scale)  # NaN stays NaN: check fails on it
@@ -36,45 +36,45 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
         where = tuple(int(i) for i in bad[0])
         message = (
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
-            f"expected {expected[where].item()!r}, found {found[where].item()!r}"
+            f"expected {expected[where].item()!r}, found {actual[where].item()!r}"
         )
     check(name, float(used.max()), message=message)
 
 
-def differs(found, expected) -> np.ndarray:
+def differs(actual, expected) -> np.ndarray:
     """Return the entries where two float arrays differ by more than 2^10 units of the largest expected entry.
 
     Equal inputs may give results that differ in the last bits, because the order of additions can vary.
     """
-    found, expected = np.asarray(found), np.asarray(expected)
+    actual, expected = np.asarray(actual), np.asarray(expected)
     unit = np.finfo(expected.dtype).eps / 2 * np.abs(expected).max(initial=0)
-    return ~(np.abs(found - expected) <= 2**10 * unit)
+    return ~(np.abs(actual - expected) <= 2**10 * unit)
 
 
-def assert_nearly_same(found, expected, *, what: str) -> None:
+def assert_nearly_same(actual, expected, *, what: str) -> None:
     """Fail if two results of the same backend differ by more than rounding."""
-    assert np.shape(found) == np.shape(expected), f"{what}: shape {np.shape(found)}, expected {np.shape(expected)}"
-    bad = np.argwhere(differs(found, expected))
+    assert np.shape(actual) == np.shape(expected), f"{what}: shape {np.shape(actual)}, expected {np.shape(expected)}"
+    bad = np.argwhere(differs(actual, expected))
     assert not len(bad), f"{what}: {len(bad)} of {np.size(expected)} entries differ; first at {tuple(bad[0])}"
 
 
-def assert_same(found, expected, *, what: str) -> None:
+def assert_same(actual, expected, *, what: str) -> None:
     """Fail unless two arrays are equal in every entry: integers, booleans, or floats without arithmetic."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
-    bad = np.argwhere(~(found == expected))
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
+    bad = np.argwhere(~(actual == expected))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
         raise AssertionError(
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} differ; first at {where}: "
-            f"expected {expected[where].item()!r}, found {found[where].item()!r}{_reordered(found, expected)}"
+            f"expected {expected[where].item()!r}, found {actual[where].item()!r}{_reordered(actual, expected)}"
         )
 
 
-def _reordered(found: np.ndarray, expected: np.ndarray) -> str:
+def _reordered(actual: np.ndarray, expected: np.ndarray) -> str:
     """Return a sentence if every row holds the expected integers in another order, else ""."""
     rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"
-    same = rows and np.array_equal(np.sort(found, axis=1), np.sort(expected, axis=1))
+    same = rows and np.array_equal(np.sort(actual, axis=1), np.sort(expected, axis=1))
     return "; every row has the expected entries in another order" if same else ""
 
 

@@ -161,9 +161,9 @@ def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.
         [[1, 1], [1, 0]]
     """
     count = np.zeros((num_experts, num_experts), int)
-    for experts, others in product(first.T, second.T):
-        both = (experts >= 0) & (others >= 0)
-        np.add.at(count, (experts[both], others[both]), 1)
+    for experts, partners in product(first.T, second.T):
+        both = (experts >= 0) & (partners >= 0)
+        np.add.at(count, (experts[both], partners[both]), 1)
     return count
 
 

@@ -161,22 +161,22 @@ def _asked(mask, shape):
     return np.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, shape)
 
 
-def _queue(asked, order, priority):
+def _queue(requests, order, priority):
     """Return the pairs (token, choice) that ask for a slot, in the order of the queue."""
     if order not in DROP_ORDERS:
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
         state = "missing" if priority is None else "given"
         raise InputError(f"order is {order!r} and priority is {state}; give it with the order 'priority' only")
-    num_tokens, k = asked.shape
-    pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if asked[t, choice]]
+    num_tokens, k = requests.shape
+    pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if requests[t, choice]]
     if order == "choice":
         return pairs
     if order == "token":
         return sorted(pairs)
-    if priority.shape != asked.shape:
-        raise InputError(f"priority has shape {priority.shape}; {asked.shape} is needed")
-    priority = check_finite("priority", np.where(asked, priority, 0))
+    if priority.shape != requests.shape:
+        raise InputError(f"priority has shape {priority.shape}; {requests.shape} is needed")
+    priority = check_finite("priority", np.where(requests, priority, 0))
     return sorted(pairs, key=lambda pair: -priority[pair])  # stable sort: ties stay in the order "choice"
 
 

@@ -289,18 +289,18 @@ def routed_ffn_on_devices(
     return RoutedOutput(output, dropped.sum(axis=(1, 2)) / requests.sum(axis=(1, 2)))
 
 
-def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
+def _kept(expert, num_experts, capacity_factor, group, order, priority, requests):
     """Return [n, T, k] bool, which assignments have a slot; each group has its own slots."""
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
     if group == "global":  # one device that holds everything
-        expert, asked = (values.reshape(1, -1, values.shape[2]) for values in (expert, asked))
+        expert, requests = (values.reshape(1, -1, values.shape[2]) for values in (expert, requests))
         priority = None if priority is None else priority.reshape(expert.shape)
     shape, kept = expert.shape, []
     for i in range(len(expert)):
-        num_real = int(asked[i].any(axis=1).sum())
+        num_real = int(requests[i].any(axis=1).sum())
         capacity = expert_capacity(num_real, num_experts, shape[2], capacity_factor)
         priorities = None if priority is None else priority[i]
-        placement = dispatch(expert[i], num_experts, capacity, order=order, priority=priorities, mask=asked[i])
-        kept.append(placement.kept & asked[i])
+        placement = dispatch(expert[i], num_experts, capacity, order=order, priority=priorities, mask=requests[i])
+        kept.append(placement.kept & requests[i])
     return np.stack(kept)

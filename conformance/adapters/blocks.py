@@ -179,11 +179,11 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
     return SimpleNamespace(__name__=name, __version__=name, dtypes=dtypes, capabilities=(), **functions)
 
 
-def _with_options(function, own, positional: int):
-    """Return a function with the options of `own` in its signature, so the suite tests these and no others."""
+def _with_options(function, source, positional: int):
+    """Return a function with the options of `source` in its signature, so the suite tests these and no others."""
     parameters = inspect.signature(function).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    options = list(inspect.signature(own).parameters.values())[positional:]
+    options = list(inspect.signature(source).parameters.values())[positional:]
     options = [
         parameter.replace(kind=parameter.KEYWORD_ONLY)
         for parameter in options

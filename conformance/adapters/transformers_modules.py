@@ -227,12 +227,12 @@ def _check_k(kind, k: int) -> None:
         raise NotImplementedError(f"k {k}, only {only}")
 
 
-def _read(router, x, given: dict):
+def _read(router, x, options: dict):
     """Call a router and return a form that `blocks.read` accepts; add a sequence axis if the router needs one."""
     name = type(router).__name__
     if re.search("Switch|Afmoe", name):
         x = x[None]
-    _, gates, experts = read_router(name, router(x, **given))
+    _, gates, experts = read_router(name, router(x, **options))
     if experts is not None:
         return gates, experts
     return gates[0] if "Switch" in name else gates

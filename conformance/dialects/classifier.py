@@ -102,7 +102,10 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     loose = [dialect for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
     by_chance = [dialect for dialect in loose if definite and _chances(dialect, dialects, inputs, answers) < CHANCES]
     matches = tuple(dialect.name for dialect in definite + by_chance or loose)
-    near = max(dialects, key=lambda one: sum(_agrees(one, v, pair) for v, pair in zip(inputs, answers, strict=True)))
+    near = max(
+        dialects,
+        key=lambda candidate: sum(_agrees(candidate, v, pair) for v, pair in zip(inputs, answers, strict=True)),
+    )
     return Verdict(subject, matches, len(inputs), _difference(parameters, dialects[0], inputs, answers), near.name)
 
 
@@ -112,9 +115,9 @@ CHANCES = 4
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
     """Count the inputs on which a dialect with several right answers accepts more than one answer."""
-    others = [dialect.function for dialect in dialects]
+    functions = [dialect.function for dialect in dialects]
     return sum(
-        any(not _same(answer, other := f(*v)) and loose.accepts(*v, np.asarray(other)) for f in others)
+        any(not _same(answer, another := f(*v)) and loose.accepts(*v, np.asarray(another)) for f in functions)
         for v, (answer, _) in zip(inputs, answers, strict=True)
     )
 
@@ -224,14 +227,14 @@ def describe(verdict: Verdict) -> str:
     """Return the verdict as short text, in lines of at most 120 characters."""
     dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
     if verdict.matches:
-        match = dialects[verdict.matches[0]]
-        text = f"{verdict.subject}: {match.formula}; as in {speakers(match)}."
+        actual = dialects[verdict.matches[0]]
+        text = f"{verdict.subject}: {actual.formula}; as in {speakers(actual)}."
     else:
         text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
     if verdict.counterexample is not None:
-        inputs, ours, match = verdict.counterexample
+        inputs, expected, actual = verdict.counterexample
         where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())
-        text += f" Ours differs: at {where} it gives {_plain(ours)}, your function {_plain(match)}."
+        text += f" Ours differs: at {where} it gives {_plain(expected)}, your function {_plain(actual)}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
@@ -273,22 +276,22 @@ def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool
         return False
 
 
-def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
+def _difference(parameters, dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
     """Return the first and smallest input on which an answer differs from ours."""
     for values, (answer, _) in zip(inputs, answers, strict=True):
-        wanted = ours.function(*values)
+        wanted = dialect.function(*values)
         if not _same(answer, wanted):
             return Counterexample(dict(zip(parameters, values, strict=True)), wanted, answer)
     return None
 
 
-def _same(found, wanted) -> bool:
+def _same(actual, expected) -> bool:
     """Return whether two answers are equal: integers and booleans exactly, others within the bound."""
-    if isinstance(found, str) or isinstance(wanted, str):
-        return isinstance(found, str) and isinstance(wanted, str) and found == wanted
-    wanted = np.asarray(wanted)
-    if found.shape != wanted.shape or found.dtype.kind not in "biuf":
+    if isinstance(actual, str) or isinstance(expected, str):
+        return isinstance(actual, str) and isinstance(expected, str) and actual == expected
+    expected = np.asarray(expected)
+    if actual.shape != expected.shape or actual.dtype.kind not in "biuf":
         return False
-    if wanted.dtype.kind in "biu":
-        return bool(np.all(found == wanted))
-    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
+    if expected.dtype.kind in "biu":
+        return bool(np.all(actual == expected))
+    return bool(np.all(np.abs(actual - expected) <= BOUNDS["dialects.same"].limit * np.abs(expected)))

@@ -101,7 +101,7 @@ def _form(name: str, gates: Callable) -> Form:
     if name == "sigmoid, sum over chosen":
         gates = _log_shares
     score, above, alone = _FORMS.get(name, (None, None, None))
-    options = [None if one is None else {"score": (score,)} | one for one in (above, alone)]
+    options = [None if values is None else {"score": (score,)} | values for values in (above, alone)]
     return Form(name, gates, *options)
 
 

@@ -50,21 +50,21 @@ class Design(NamedTuple):
 
 def fit(plain: list[Answer], precision: str) -> list[Design]:
     """Return the designs by their number of unexplained answers, the best first."""
-    ks = {one.probe.k for one in plain}
-    found, rules = [], {}
+    ks = {answer.probe.k for answer in plain}
+    candidates, rules = [], {}
     for form in designs.FORMS:
         if _is_another(form, ks):
             continue
         scale = _scale(form, plain)
-        gates = [not bad_gates(form, scale, one, precision).any() for one in plain]
-        far = sum(not near(scale * form.gates(one.probe.logits, one.expert), one.gate) for one in plain)
+        gates = [not bad_gates(form, scale, answer, precision).any() for answer in plain]
+        far = sum(not near(scale * form.gates(answer.probe.logits, answer.expert), answer.gate) for answer in plain)
         if form.score not in rules:
             rules[form.score] = _rules(form, plain, precision)
         for rule, choices in rules[form.score].items():
             misses = sum(choice is False or bool(choice) > gate for gate, choice in zip(gates, choices, strict=True))
             crowded = choices.count(None)
-            found.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
-    return [one[-1] for one in sorted(found, key=lambda one: one[:3])]
+            candidates.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
+    return [answer[-1] for answer in sorted(candidates, key=lambda answer: answer[:3])]
 
 
 def _is_another(form: Form, ks: set) -> bool:
@@ -79,12 +79,12 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
 
     A group rule must explain four of five answers.
     """
-    rules = {"best": [choice_fits(form, "best", one, precision) for one in plain]}
+    rules = {"best": [choice_fits(form, "best", answer, precision) for answer in plain]}
     if all(rules["best"]):
         return rules
-    widest = max(one.probe.logits.shape[1] for one in plain)
+    widest = max(answer.probe.logits.shape[1] for answer in plain)
     for rule in designs.groups_of(widest, 1):
-        choices = [choice_fits(form, rule, one, precision) for one in plain]
+        choices = [choice_fits(form, rule, answer, precision) for answer in plain]
         if choices.count(True) >= 0.8 * len(choices):
             rules[rule] = choices
     return rules
@@ -93,37 +93,37 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
 def _scale(form: Form, plain: list[Answer]) -> float:
     """Return the constant factor of all gates of a form: the median ratio, rounded to few digits if that fits."""
     ratios = []
-    for one in plain:
-        wanted = form.gates(one.probe.logits, one.expert)
-        ratios.append((one.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
+    for answer in plain:
+        wanted = form.gates(answer.probe.logits, answer.expert)
+        ratios.append((answer.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
     ratios = np.concatenate([*ratios, [0.0]])
     ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
     short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
     room = BOUNDS["designs.scale"].limit
     if np.median(np.abs(ratios / ratio - 1)) > BOUNDS["dialects.same"].limit:
         return 1.0  # no constant fits
-    rounded = next((one for one in short if abs(one / ratio - 1) < room), None)
+    rounded = next((number for number in short if abs(number / ratio - 1) < room), None)
     if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
         return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
     return ratio if rounded is None else rounded
 
 
-def near(wanted: np.ndarray, found: np.ndarray) -> bool:
+def near(wanted: np.ndarray, actual: np.ndarray) -> bool:
     """Return whether the gates of each token are these numbers within a hundredth, in any order."""
-    wanted, found = np.sort(wanted, axis=1), np.sort(found, axis=1)
-    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
+    wanted, actual = np.sort(wanted, axis=1), np.sort(actual, axis=1)
+    return bool(np.all(np.abs(actual - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
 
 
-def bad_gates(form: Form, scale: float, one: Answer, precision: str) -> np.ndarray:
+def bad_gates(form: Form, scale: float, answer: Answer, precision: str) -> np.ndarray:
     """Return [T, k] bool, the wrong gates."""
-    wanted = scale * form.gates(one.probe.logits, one.expert)
-    room = BOUNDS["designs.gate"].limit * designs.error_of(one.probe.logits, precision) * np.abs(wanted)
-    return ~(np.abs(one.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
+    wanted = scale * form.gates(answer.probe.logits, answer.expert)
+    room = BOUNDS["designs.gate"].limit * designs.error_of(answer.probe.logits, precision) * np.abs(wanted)
+    return ~(np.abs(answer.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
 
 
-def choice_fits(form: Form, rule, one: Answer, precision: str) -> bool | None:
+def choice_fits(form: Form, rule, answer: Answer, precision: str) -> bool | None:
     """Return whether the experts follow a rule; None if its groups hold fewer than k experts."""
-    return None if is_crowded(rule, one.probe) else not wrong_choice(form, rule, one, precision).any()
+    return None if is_crowded(rule, answer.probe) else not wrong_choice(form, rule, answer, precision).any()
 
 
 def is_crowded(rule, probe: Probe) -> bool:
@@ -134,11 +134,11 @@ def is_crowded(rule, probe: Probe) -> bool:
     return rule.taken * num_experts // rule.number < probe.k
 
 
-def wrong_choice(form: Form, rule, one: Answer, precision: str) -> np.ndarray:
+def wrong_choice(form: Form, rule, answer: Answer, precision: str) -> np.ndarray:
     """Return [T] bool, the tokens whose experts do not follow the rule (without groups: the k best)."""
-    rule = "best" if rule != "best" and one.probe.logits.shape[1] % rule.number else rule
-    scores = designs.scores_of(form, one.probe.logits)
-    key = scores if one.probe.bias is None else scores + one.probe.bias
-    margin = designs.margin_of(form, one.probe, precision)
-    wrong = designs.wrong_rows(one.expert, designs.within(rule, key), margin)
+    rule = "best" if rule != "best" and answer.probe.logits.shape[1] % rule.number else rule
+    scores = designs.scores_of(form, answer.probe.logits)
+    key = scores if answer.probe.bias is None else scores + answer.probe.bias
+    margin = designs.margin_of(form, answer.probe, precision)
+    wrong = designs.wrong_rows(answer.expert, designs.within(rule, key), margin)
     return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])

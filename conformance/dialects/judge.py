@@ -59,28 +59,30 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         in_oracle: returns whether the reference has these options; only then can the verdict be "right".
     """
     answers, faults, declined = _answers(ask)
-    plain = [one for one in answers if one.probe.kind == "plain"]
+    plain = [each for each in answers if each.probe.kind == "plain"]
     if not plain:
         if faults:
             return Finding("defect", faults[0].kind, faults[0].detail, probe=faults[0].probe)
         return Finding("not askable", detail=f"it declined every input: {declined}")
     fitted = fit(plain, precision)
     nearest = fitted[0]
-    crowded = [one for one in faults if is_crowded(nearest.rule, one.probe)]
-    faults = _one_of_each([*(one for one in faults if not is_crowded(nearest.rule, one.probe)), *_idle(plain)], plain)
-    differences = [found for one in answers if (found := difference(nearest, one, precision, answers))]
+    crowded = [each for each in faults if is_crowded(nearest.rule, each.probe)]
+    faults = _one_of_each(
+        [*(each for each in faults if not is_crowded(nearest.rule, each.probe)), *_idle(plain)], plain
+    )
+    differences = [problem for each in answers if (problem := difference(nearest, each, precision, answers))]
     differences += _beside_padding(nearest, answers, precision)
-    differences += [one for one in faults if one.kind == "dialect"]
+    differences += [each for each in faults if each.kind == "dialect"]
     if differences:
-        steady = not any(one.kind in ("not deterministic", "state") for one in faults)
+        steady = not any(each.kind in ("not deterministic", "state") for each in faults)
         differences = (_beside_others(ask, plain) if steady else []) + _in_order(differences)
-    faults = [one for one in faults if one.kind != "dialect"]
+    faults = [each for each in faults if each.kind != "dialect"]
     if not faults and not differences:
-        differences = [found for one in plain if (found := _gradient_fault(ask, nearest, one))]
-    names = list(dict.fromkeys(one.name for one in fitted if not one.misses and one.crowded == nearest.crowded))
+        differences = [problem for each in plain if (problem := _gradient_fault(ask, nearest, each))]
+    names = list(dict.fromkeys(each.name for each in fitted if not each.misses and each.crowded == nearest.crowded))
     finding = Finding(
         "right", "", "", nearest.name, len(plain), facts_of(answers, nearest, crowded), design=nearest,
-        besides=tuple(one.detail for one in [*faults, *differences][1:]),
+        besides=tuple(each.detail for each in [*faults, *differences][1:]),
     )  # fmt: skip
     if faults:
         return finding._replace(verdict="defect", kind=faults[0].kind, detail=faults[0].detail, probe=faults[0].probe)
@@ -91,8 +93,8 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     if len(names) > 1:
         words = f"the {len(plain)} inputs that it answered fit several dialects: {'; '.join(names)}"
         return finding._replace(verdict="not askable", detail=words, dialect="")
-    options = [nearest.options(one.probe.k) for one in plain]
-    if not all(one is not None and in_oracle(one) for one in options):
+    options = [nearest.options(each.probe.k) for each in plain]
+    if not all(each is not None and in_oracle(each) for each in options):
         return finding._replace(
             verdict="differs", kind="dialect", detail="the reference's top_k_router does not have this design"
         )
@@ -126,7 +128,7 @@ def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Differen
     first = {}
     for fault in faults:
         first.setdefault(fault.kind, fault)
-    raised = sum(one.kind == "raises" and one.probe.kind == "plain" for one in faults)
+    raised = sum(item.kind == "raises" and item.probe.kind == "plain" for item in faults)
     if "raises" in first and raised <= len(plain):
         first["raises"] = first["raises"]._replace(kind="dialect")
     return list(first.values())
@@ -135,16 +137,16 @@ def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Differen
 def _in_order(differences: list[Difference]) -> list[Difference]:
     """Return differences: wrong choices first, then wrong gates, one for each known reason."""
     reasons, kept = set(), []
-    for one in sorted(differences, key=lambda one: not one.about.startswith("choice")):
-        if ": " not in one.about or one.about not in reasons:
-            kept.append(one)
-        reasons.add(one.about)
+    for difference in sorted(differences, key=lambda difference: not difference.about.startswith("choice")):
+        if ": " not in difference.about or difference.about not in reasons:
+            kept.append(difference)
+        reasons.add(difference.about)
     return kept
 
 
 def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
     """Return a difference if the routing of a token depends on the other tokens, as with a capacity."""
-    among = max(plain, key=lambda one: one.probe.logits.size)
+    among = max(plain, key=lambda each: each.probe.logits.size)
     probe = among.probe._replace(logits=among.probe.logits[-1:])
     try:
         alone = Answer(probe, *ask(probe))
@@ -154,7 +156,7 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
     if same or among.gate.shape[1:] != alone.gate.shape[1:]:
         return []
     words = ", alone ".join(
-        f"gates {_numbers(one.gate[-1])} of experts {one.expert[-1].tolist()}" for one in (among, alone)
+        f"gates {_numbers(each.gate[-1])} of experts {each.expert[-1].tolist()}" for each in (among, alone)
     )
     where = f"the last of {len(among.expert)} tokens, logits {_numbers(probe.logits[0])}, k {probe.k}"
     return [Difference(f"the routing of a token changes with the other tokens: {words}; at {where}", among.probe)]
@@ -164,7 +166,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     """Return a fault if the same input gives another answer: repeated, after other inputs, or after training."""
     if not answers:
         return []
-    largest, first = max(answers, key=lambda one: one.probe.logits.size), answers[0]
+    largest, first = max(answers, key=lambda answer: answer.probe.logits.size), answers[0]
     tokens = _changed(ask, largest)
     if tokens:
         words = f"{tokens} of {len(largest.expert)} tokens change between two calls with the same input in evaluation"
@@ -182,7 +184,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
 
 def _idle(plain: list[Answer]) -> list[Difference]:
     """Return a fault if at most half of the experts ever run, although each has the largest logits of some tokens."""
-    largest = max(plain, key=lambda one: one.probe.logits.size)
+    largest = max(plain, key=lambda answer: answer.probe.logits.size)
     num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
     if 2 * len(ran) > num_experts or len(favoured) < num_experts:
@@ -191,10 +193,10 @@ def _idle(plain: list[Answer]) -> list[Difference]:
     return [Difference(f"{words}; at {told(largest.probe)}", largest.probe, "idle")]
 
 
-def _changed(ask: Callable, one: Answer) -> int:
+def _changed(ask: Callable, answer: Answer) -> int:
     """Return the number of tokens with a changed answer."""
-    expert, gate = ask(one.probe)
-    return int(((expert != one.expert) | (gate != one.gate)).any(axis=1).sum())
+    expert, gate = ask(answer.probe)
+    return int(((expert != answer.expert) | (gate != answer.gate)).any(axis=1).sum())
 
 
 def _well_formed(answer: Answer) -> None:
@@ -216,28 +218,29 @@ def _well_formed(answer: Answer) -> None:
             raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
 
 
-def difference(design: Design, one: Answer, precision: str, answers: list[Answer]) -> Difference | None:
+def difference(design: Design, answer: Answer, precision: str, answers: list[Answer]) -> Difference | None:
     """Return the difference between one of the answers and a design; None if there is none."""
-    rule, real = design.rule, np.ones(len(one.expert), bool) if one.probe.mask is None else one.probe.mask
-    if is_crowded(rule, one.probe):
+    rule, real = design.rule, np.ones(len(answer.expert), bool) if answer.probe.mask is None else answer.probe.mask
+    if is_crowded(rule, answer.probe):
         return None
-    if rule == "best" or one.probe.kind in ("plain", "bias"):
-        wrong = np.flatnonzero(wrong_choice(design.form, rule, one, precision) & real)
+    if rule == "best" or answer.probe.kind in ("plain", "bias"):
+        wrong = np.flatnonzero(wrong_choice(design.form, rule, answer, precision) & real)
         if len(wrong):
             t = wrong[0]
-            key = _key(design, one.probe)
-            wanted = np.argsort(-key[t], kind="stable")[: one.probe.k]
-            words = f"chooses experts {one.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
-            reason, token = _reason_of_choice(design, one, answers), _token(one.probe, t)
+            key = _key(design, answer.probe)
+            wanted = np.argsort(-key[t], kind="stable")[: answer.probe.k]
+            words = f"chooses experts {answer.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
+            reason, token = _reason_of_choice(design, answer, answers), _token(answer.probe, t)
             return Difference(f"{words}{reason}; at {told(token)}", token, about=f"choice{reason}")
-    bad = np.argwhere(bad_gates(design.form, design.scale, one, precision) & real[:, None])
+    bad = np.argwhere(bad_gates(design.form, design.scale, answer, precision) & real[:, None])
     if len(bad):
         t = bad[0][0]
-        wanted = design.scale * design.form.gates(one.probe.logits, one.expert)[t]
+        wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)[t]
         words = (
-            f"gates {_numbers(one.gate[t])} of experts {one.expert[t].tolist()}, the {design.name} {_numbers(wanted)}"
+            f"gates {_numbers(answer.gate[t])} of experts {answer.expert[t].tolist()}, "
+            f"the {design.name} {_numbers(wanted)}"
         )
-        reason, token = _reason(design, one, t), _token(one.probe, t)
+        reason, token = _reason(design, answer, t), _token(answer.probe, t)
         return Difference(f"{words}{reason}; at {told(token)}", token, about=reason.partition(",")[0])
     return None
 
@@ -249,9 +252,9 @@ def _key(design: Design, probe: Probe) -> np.ndarray:
     return designs.within(design.rule, key) if fills else key
 
 
-def _reason_of_choice(design: Design, one: Answer, answers: list[Answer]) -> str:
+def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> str:
     """Return another key that explains the choices of all answers with a bias."""
-    if one.probe.bias is None:
+    if answer.probe.bias is None:
         return ""
 
     def bare(probe: Probe) -> np.ndarray:
@@ -280,67 +283,71 @@ def _token(probe: Probe, t: int) -> Probe:
     return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1])
 
 
-def _reason(design: Design, one: Answer, t: int) -> str:
+def _reason(design: Design, answer: Answer, t: int) -> str:
     """Return a known explanation of wrong gates: a constant in the denominator, or the bias."""
-    logits, expert, gate = one.probe.logits[t], one.expert[t], one.gate[t] / design.scale
+    logits, expert, gate = answer.probe.logits[t], answer.expert[t], answer.gate[t] / design.scale
     if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
-        scores = designs.scores_of(design.form, one.probe.logits)[t, expert]
+        scores = designs.scores_of(design.form, answer.probe.logits)[t, expert]
         added = scores / gate - scores.sum()
         if np.ptp(added) <= 0.02 * added.mean() < 1e-4:
             total = f"{gate.sum():.1g}" if gate.sum() < 0.9 else f"1 - {1 - gate.sum():.0e}"
             return f": {added.mean():.0e} is added to the denominator, so they sum to {total} in place of 1"
-    wanted = design.form.gates(one.probe.logits, one.expert)[t]
+    wanted = design.form.gates(answer.probe.logits, answer.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
     if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
         return ": the same numbers, at other experts"
-    if one.probe.bias is not None:
-        return f": the bias {_numbers(one.probe.bias[expert])} has changed them"
+    if answer.probe.bias is not None:
+        return f": the bias {_numbers(answer.probe.bias[expert])} has changed them"
     return f": they sum to {gate.sum():.3g}" if logits.max() < -30 else ""
 
 
 def _beside_padding(design: Design, answers: list[Answer], precision: str) -> list[Difference]:
     """Return a difference if padded tokens have gates, so that they reach experts and count in loads."""
-    for one in answers:
-        if one.probe.mask is not None and np.any(one.gate[~one.probe.mask] != 0):
-            gates = one.gate[~one.probe.mask].tolist()
+    for answer in answers:
+        if answer.probe.mask is not None and np.any(answer.gate[~answer.probe.mask] != 0):
+            gates = answer.gate[~answer.probe.mask].tolist()
             return [
-                Difference(f"padded tokens have gates {gates}, 0 is needed; at {told(one.probe)}", one.probe, "padding")
+                Difference(
+                    f"padded tokens have gates {gates}, 0 is needed; at {told(answer.probe)}", answer.probe, "padding"
+                )
             ]
     return []
 
 
-def _gradient_fault(ask: Callable, design: Design, one: Answer) -> Difference | None:
+def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference | None:
     """Return a wrong derivative of the gates by the logits, for the designs that have one.
 
     `ask.gradient(probe, weights)` is the derivative [T, E] of the sum of weights times gates, in the order of `ask`.
     """
     if getattr(ask, "gradient", None) is None:
         return None
-    weights = np.cos(np.arange(one.gate.size)).reshape(one.gate.shape)
+    weights = np.cos(np.arange(answer.gate.size)).reshape(answer.gate.shape)
     wanted = derivative(
-        lambda z: float((weights * design.scale * design.form.gates(z, one.expert)).sum()), one.probe.logits
+        lambda z: float((weights * design.scale * design.form.gates(z, answer.expert)).sum()), answer.probe.logits
     )
-    return gradient_fault(ask.gradient(one.probe, weights), wanted, one.probe)
+    return gradient_fault(ask.gradient(answer.probe, weights), wanted, answer.probe)
 
 
-def gradient_fault(found: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
+def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
     """Return the error of a gradient [T, E] by the logits; small entries are compared with the largest."""
     largest = np.abs(wanted).max()
-    off = np.abs(found - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
+    off = np.abs(actual - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
     if not off.any():
         return None
     t, where = int(np.flatnonzero(off)[0]), told(probe)
-    if not found.any():
+    if not actual.any():
         return Difference(
             f"no gradient arrives at the logits, {_numbers(wanted[t])} is right; at {where}", probe, "no gradient"
         )
-    return Difference(f"gradient {_numbers(found[t])} of token {t}, {_numbers(wanted[t])} is right; at {where}", probe)
+    return Difference(f"gradient {_numbers(actual[t])} of token {t}, {_numbers(wanted[t])} is right; at {where}", probe)
 
 
 def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
     """Return the derivative of a number by each entry of an array."""
     directions = np.eye(point.size).reshape(-1, *point.shape)
-    return np.reshape([central_difference(function, point, one, 2.0**-13) for one in directions], point.shape)
+    return np.reshape(
+        [central_difference(function, point, direction, 2.0**-13) for direction in directions], point.shape
+    )
 
 
 def facts_of(
@@ -348,17 +355,17 @@ def facts_of(
 ) -> tuple[tuple[str, str], ...]:
     """Return the facts: the order within the k, the choice among equal experts, and faults of crowded groups."""
     facts = {}
-    plain = [one for one in answers if one.probe.kind == "plain" and one.probe.k > 1]
+    plain = [each for each in answers if each.probe.kind == "plain" and each.probe.k > 1]
     if plain:
-        falling = [np.diff(np.take_along_axis(one.probe.logits, one.expert, axis=1), axis=1) < 0 for one in plain]
-        facts["choice"] = "sorted" if all(one.all() for one in falling) else "unsorted"
-    alone = [one.gate for one in answers if one.probe.kind == "plain" and one.probe.k == 1]
+        falling = [np.diff(np.take_along_axis(each.probe.logits, each.expert, axis=1), axis=1) < 0 for each in plain]
+        facts["choice"] = "sorted" if all(each.all() for each in falling) else "unsorted"
+    alone = [each.gate for each in answers if each.probe.kind == "plain" and each.probe.k == 1]
     if alone and all(np.ptp(gate) == 0 and gate.flat[0] == alone[0].flat[0] for gate in alone):
         facts["k = 1"] = f"every gate is {alone[0].flat[0]:g}, so the loss of the task gives the router no gradient"
-    ties = [one for one in answers if one.probe.kind == "tie"]
+    ties = [each for each in answers if each.probe.kind == "tie"]
     if ties and design.rule == "best":
         facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(
-            _takes(one, sign) for one in ties)), "arbitrary")  # fmt: skip
+            _takes(each, sign) for each in ties)), "arbitrary")  # fmt: skip
     if crowded:
         facts["groups"] = f"{crowded[0].kind} where its groups hold fewer experts than k"
     elif design.crowded:
@@ -366,11 +373,13 @@ def facts_of(
     return tuple(facts.items())
 
 
-def _takes(one: Answer, sign: int) -> bool:
+def _takes(answer: Answer, sign: int) -> bool:
     """Return whether the set of experts has the lowest (1) or highest (-1) index among equal logits."""
-    index = np.broadcast_to(sign * np.arange(one.probe.logits.shape[1]), one.probe.logits.shape)
-    wanted = np.lexsort((index, -np.where(one.probe.logits == 0, 0, one.probe.logits)), axis=1)[:, : one.probe.k]
-    return np.array_equal(np.sort(wanted, axis=1), np.sort(one.expert, axis=1))
+    index = np.broadcast_to(sign * np.arange(answer.probe.logits.shape[1]), answer.probe.logits.shape)
+    wanted = np.lexsort((index, -np.where(answer.probe.logits == 0, 0, answer.probe.logits)), axis=1)[
+        :, : answer.probe.k
+    ]
+    return np.array_equal(np.sort(wanted, axis=1), np.sort(answer.expert, axis=1))
 
 
 def _numbers(values) -> str:

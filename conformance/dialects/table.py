@@ -139,11 +139,11 @@ def _by_lot(expert, num_experts, capacity, priority):
     return _serve(expert, num_experts, capacity, np.random.default_rng().permutation(list(np.ndindex(expert.shape))))
 
 
-def _fills_up(expert, num_experts, capacity, priority, found) -> bool:
+def _fills_up(expert, num_experts, capacity, priority, actual) -> bool:
     """Return whether every expert keeps as many tokens as it can, whichever they are."""
     wanted = np.minimum(np.bincount(expert.ravel(), minlength=num_experts), capacity)
-    kept = np.bincount(expert[found.astype(bool)], minlength=num_experts)
-    return found.shape == expert.shape and set(np.unique(found)) <= {0, 1} and bool(np.all(kept == wanted))
+    kept = np.bincount(expert[actual.astype(bool)], minlength=num_experts)
+    return actual.shape == expert.shape and set(np.unique(actual)) <= {0, 1} and bool(np.all(kept == wanted))
 
 
 DROP_ORDER = (
@@ -348,11 +348,11 @@ def _ranked(key: Callable) -> Callable:
     return top_k
 
 
-def _any_top_k(scores, k, found) -> bool:
+def _any_top_k(scores, k, actual) -> bool:
     """Return whether the choices are distinct, in descending order, and no other score is larger."""
-    if found.shape != (len(scores), k) or any(len(set(row.tolist())) < k for row in found):
+    if actual.shape != (len(scores), k) or any(len(set(row.tolist())) < k for row in actual):
         return False
-    return bool(np.all(np.take_along_axis(scores, found, axis=1) == -np.sort(-scores, axis=1)[:, :k]))
+    return bool(np.all(np.take_along_axis(scores, actual, axis=1) == -np.sort(-scores, axis=1)[:, :k]))
 
 
 TIES = (

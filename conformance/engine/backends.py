@@ -324,12 +324,12 @@ class Backend:
         """List the defaults of a function that differ from the reference's, except None; "" if none."""
         if path not in public_functions():
             return ""
-        ours = inspect.signature(public_functions()[path]).parameters
+        parameters = inspect.signature(public_functions()[path]).parameters
         try:
-            theirs = inspect.signature(self._find(path)).parameters
+            offered = inspect.signature(self._find(path)).parameters
         except (TypeError, ValueError):
             return ""
-        pairs = [(name, theirs[name].default, ours[name].default) for name in ours if name in theirs]
+        pairs = [(name, offered[name].default, parameters[name].default) for name in parameters if name in offered]
         return ", ".join(
             f"{name} {default!r}, the reference's {wanted!r}"
             for name, default, wanted in pairs
@@ -629,12 +629,12 @@ def _wide(leaf):
 
 def versions() -> dict[str, str]:
     """Return the versions for a report."""
-    others = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
+    libraries = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
     return {
         "Python": sys.version.split()[0],
         "NumPy": np.__version__,
         "JAX": jax.__version__,
-        **others,
+        **libraries,
         "Hypothesis": hypothesis.__version__,
         "pytest": pytest.__version__,
     }

@@ -28,7 +28,7 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     return result if stance is None else canonical(path, result, wanted, named, precision)
 
 
-def canonical(path: str, result, wanted, given: dict, precision: str):
+def canonical(path: str, result, wanted, arguments: dict, precision: str):
     """Return a choice in the reference's order if its set of experts is admissible.
 
     Replace tied experts by the experts of lower index, with their gates. Leave an inadmissible set unchanged, so that a
@@ -38,24 +38,24 @@ def canonical(path: str, result, wanted, given: dict, precision: str):
         path: of the function.
         result: what it returned.
         wanted: the reference's result.
-        given: the arguments by the reference's names.
+        arguments: the arguments by the reference's names.
         precision: of the result.
     """
     if path == "experts.dispatch":  # no library returns the place in the queue of a dropped token
         return result._replace(slot=np.where(np.asarray(result.kept, bool), result.slot, wanted.slot))
     if path == TIES:
-        bad = designs.wrong_rows(np.asarray(result), given["scores"], np.zeros((len(result), 1)))
+        bad = designs.wrong_rows(np.asarray(result), arguments["scores"], np.zeros((len(result), 1)))
         return np.where(bad[:, None], result, wanted).astype(result.dtype)
-    if path not in (TOP_K, SWITCH, GSHARD) or given.get("held") is not None:
+    if path not in (TOP_K, SWITCH, GSHARD) or arguments.get("held") is not None:
         return result
-    form = next(candidate for candidate in designs.FORMS if candidate.name == given.get("score", "softmax"))
-    bias, mask = given.get("bias"), given.get("mask")
-    key = designs.scores_of(form, given["logits"]) + (0 if bias is None else bias)
-    if given.get("expert_mask") is not None:
-        key = np.where(given["expert_mask"], key, -np.inf)
-    if given.get("expert_groups", 1) > 1:
-        key = designs.within(designs.Groups(*(given[name] for name in GROUP_OPTIONS)), key)
-    probe = designs.Probe("plain", given["logits"], wanted.expert.shape[1], bias)
+    form = next(candidate for candidate in designs.FORMS if candidate.name == arguments.get("score", "softmax"))
+    bias, mask = arguments.get("bias"), arguments.get("mask")
+    key = designs.scores_of(form, arguments["logits"]) + (0 if bias is None else bias)
+    if arguments.get("expert_mask") is not None:
+        key = np.where(arguments["expert_mask"], key, -np.inf)
+    if arguments.get("expert_groups", 1) > 1:
+        key = designs.within(designs.Groups(*(arguments[name] for name in GROUP_OPTIONS)), key)
+    probe = designs.Probe("plain", arguments["logits"], wanted.expert.shape[1], bias)
     bad = designs.wrong_rows(np.asarray(result.expert), key, designs.margin_of(form, probe, precision))
     return _in_order(result, wanted, bad | ~(np.ones(len(bad), bool) if mask is None else np.asarray(mask, bool)))
 

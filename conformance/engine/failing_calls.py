@@ -81,13 +81,13 @@ def _differs(call: Call) -> bool:
     """Return whether a result differs from the reference's in the first half of the digits."""
     values, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
     for name, wanted in expected_of(call).items():
-        ours = values.get(name.replace("expected", "found", 1))
-        if ours is None or ours.shape != wanted.shape:
+        actual = values.get(name.replace("expected", "found", 1))
+        if actual is None or actual.shape != wanted.shape:
             return True
         if wanted.dtype.kind == "f":
             room = BOUNDS["export.values"].limit * digits * np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
             with np.errstate(invalid="ignore"):  # equal infinities
-                near = (np.abs(ours - wanted) <= room) | (ours == wanted) | np.isnan(ours) & np.isnan(wanted)
+                near = (np.abs(actual - wanted) <= room) | (actual == wanted) | np.isnan(actual) & np.isnan(wanted)
             if not near.all():
                 return True
     return False
@@ -123,21 +123,22 @@ def call_names(call: Call) -> list[str]:
     return list(defaults_of(call.function))
 
 
-def program(namespace, backend: str, path: str, given: dict) -> str:
+def program(namespace, backend: str, path: str, arguments: dict) -> str:
     """Return a short program that repeats a call, by the namespace's `script(path, **arguments)` if it has one.
 
     Args:
         namespace: of the backend.
         backend: its name, for `backends.load`.
         path: of the function.
-        given: arguments by the reference's names: arrays, numbers and strings.
+        arguments: arguments by the reference's names: arrays, numbers and strings.
     """
     if hasattr(namespace, "script"):
-        return namespace.script(path, **given)
-    arrays = {name: np.asarray(value) for name, value in given.items() if np.ndim(value)}
+        return namespace.script(path, **arguments)
+    arrays = {name: np.asarray(value) for name, value in arguments.items() if np.ndim(value)}
     dtypes = {name: value.dtype.name for name, value in arrays.items()}
     words = [
-        f"{name}={name}" if name in arrays else f"{name}={np.asarray(value).item()!r}" for name, value in given.items()
+        f"{name}={name}" if name in arrays else f"{name}={np.asarray(value).item()!r}"
+        for name, value in arguments.items()
     ]
     return "\n".join([
         "import numpy as np", "from routelaws.conformance.engine.backends import load", "",

@@ -153,8 +153,8 @@ class Ledger:
             if "Flaky" in type(error).__name__ and not named:
                 break
             error, *others = named or error.exceptions
-            for other in () if named else others:  # Hypothesis has found several faults in one property
-                self.blame(other, backend, test, asked)
+            for further in () if named else others:  # Hypothesis has found several faults in one property
+                self.blame(further, backend, test, asked)
         self.blamed = error
         text = " ".join(str(error).split()) or type(error).__name__
         called = [path for _, path in self.recent]
@@ -194,7 +194,7 @@ class Ledger:
             for (whose, name), (checks, worst) in self.bounds.items()
             if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS
         ]
-        return tuple(sorted(bounds_used, key=lambda one: (one.share, one.bound)))
+        return tuple(sorted(bounds_used, key=lambda bound: (bound.share, bound.bound)))
 
 
 def _plain(text: str) -> str:

@@ -171,7 +171,7 @@ class Report(NamedTuple):
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
                 lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
-            lines += [f"    besides {other[:CUT]}" for other in row.besides[:FAULTS]]
+            lines += [f"    besides {fault[:CUT]}" for fault in row.besides[:FAULTS]]
             lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
             lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
@@ -304,10 +304,10 @@ def _found(row: Row, finding: dict) -> Row:
 def _blamed(row: Row, troubles: list[Trouble]) -> Row:
     """Return the row of a function that failed tests blame."""
     first, spoken = _first(troubles)
-    others = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
+    rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
     if spoken and kind == "wrong":  # a known design: report it first
-        others, first = [trouble for trouble in troubles if trouble is not spoken], spoken
+        rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
     elif spoken:
         detail = f"{detail}; apart from that {spoken.detail}"
@@ -317,7 +317,7 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
         failed=len({trouble.test for trouble in troubles}),
         detail=detail,
         test=first.test,
-        besides=_distinct(others, first.detail),
+        besides=_distinct(rest, first.detail),
         script=first.script,
         file=first.file or next((trouble.file for trouble in troubles if trouble.file), ""),
     )
@@ -330,10 +330,10 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
     """
     first = min(
         troubles,
-        key=lambda one: (
-            KINDS.index(one.kind) if one.kind in KINDS else len(KINDS),
-            "test_designs" not in one.test,
-            "test_dialects" in one.test,
+        key=lambda fault: (
+            KINDS.index(fault.kind) if fault.kind in KINDS else len(KINDS),
+            "test_designs" not in fault.test,
+            "test_dialects" in fault.test,
         ),
     )
     return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)

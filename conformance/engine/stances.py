@@ -94,10 +94,10 @@ def _as_documented(finding: Finding, documented: dict | None) -> Finding:
     if not documented or options is None:
         return finding
     standing = {name: options.get(name, (defaults_of(TOP_K)[name],)) for name in documented}
-    other = [name for name, value in documented.items() if value not in standing[name]]
-    if not other:
+    differing = [name for name, value in documented.items() if value not in standing[name]]
+    if not differing:
         return finding
-    words = ", ".join(f"{name} {documented[name]!r} and computes {standing[name][0]!r}" for name in other)
+    words = ", ".join(f"{name} {documented[name]!r} and computes {standing[name][0]!r}" for name in differing)
     return finding._replace(verdict="defect", kind="documentation", detail=f"documents {words}")
 
 
@@ -220,16 +220,19 @@ def _of_ties(backend) -> Stance:
     return Stance(Finding("right", dialect=f"ties: {facts['ties']}", inputs=inputs, facts=tuple(facts.items())), {})
 
 
-def _choice_fault(found, probe) -> Finding | None:
+def _choice_fault(experts, probe) -> Finding | None:
     (num_tokens, num_experts), where = probe.logits.shape, told(probe)
-    if found.shape != (num_tokens, probe.k) or found.dtype.kind not in "iu":
-        return Finding("defect", "form", f"returned {found.dtype} {found.shape}; at {where}", probe=probe)
-    if found.min() < 0 or found.max() >= num_experts or any(len(set(row)) < probe.k for row in found.tolist()):
-        return Finding("defect", "out of range", f"returned {found.tolist()}; at {where}", probe=probe)
-    if designs.wrong_rows(found, probe.logits, np.zeros((num_tokens, 1))).any():
+    if experts.shape != (num_tokens, probe.k) or experts.dtype.kind not in "iu":
+        return Finding("defect", "form", f"returned {experts.dtype} {experts.shape}; at {where}", probe=probe)
+    if experts.min() < 0 or experts.max() >= num_experts or any(len(set(row)) < probe.k for row in experts.tolist()):
+        return Finding("defect", "out of range", f"returned {experts.tolist()}; at {where}", probe=probe)
+    if designs.wrong_rows(experts, probe.logits, np.zeros((num_tokens, 1))).any():
         wanted = top_k_indices(probe.logits, probe.k).tolist()
         return Finding(
-            "differs", "dialect", f"returned {found.tolist()}, but the k largest are {wanted}; at {where}", probe=probe
+            "differs",
+            "dialect",
+            f"returned {experts.tolist()}, but the k largest are {wanted}; at {where}",
+            probe=probe,
         )
     return None
 
@@ -240,30 +243,30 @@ def _takes(expert, probe, sign: int) -> bool:
     return np.array_equal(np.sort(wanted, axis=1), np.sort(expert, axis=1))
 
 
-def lacking(stance: Stance | None, path: str, function, given: dict) -> tuple[list[str], dict]:
+def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tuple[list[str], dict]:
     """Return the options of a call that a function lacks, and those to report.
 
     Args:
         stance: of the function; None for the reference's defaults.
         path: its path.
         function: the backend's.
-        given: the arguments of the call by the reference's names.
+        arguments: the arguments of the call by the reference's names.
     """
     defaults, taken = defaults_of(path), keywords_of(function)
     if stance is None or stance.finding.verdict == "not askable":
         values = {}
     else:
-        values = stance.options_at(ONLY_K.get(path, int(given.get("k", 1))))
+        values = stance.options_at(ONLY_K.get(path, int(arguments.get("k", 1))))
         if stance.finding.verdict != "right" or values is None:
             return [f"all: {stance.finding.dialect or stance.finding.verdict}"], {}
     wanted, named = [], {}
     for name in options_of(path):
-        value = given.get(name, defaults[name])
+        value = arguments.get(name, defaults[name])
         if taken is not None and name not in taken:
             allowed = values.get(name, (defaults[name],))
             if name != "allow_constant_gate" or stance is None:
                 wanted += [] if any(stands_at(value, allowed_value) for allowed_value in allowed) else [name]
-        elif stance is not None and name not in given and name in values:
+        elif stance is not None and name not in arguments and name in values:
             named[name] = value
     return sorted(wanted), named
 

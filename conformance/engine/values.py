@@ -37,11 +37,13 @@ def as_numpy(value):
 
 def equal(first, second) -> bool:
     """Return whether two results are equal to the last bit."""
-    ours, theirs = arrays_of(first), arrays_of(second)
-    if not ours:
+    first_arrays, second_arrays = arrays_of(first), arrays_of(second)
+    if not first_arrays:
         return repr(first) == repr(second)
-    pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
-    return len(ours) == len(theirs) and all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+    pairs = list(zip(map(np.asarray, first_arrays), map(np.asarray, second_arrays), strict=False))
+    return len(first_arrays) == len(second_arrays) and all(
+        a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs
+    )
 
 
 def told(value) -> str:
@@ -69,20 +71,20 @@ def _kind(array: np.ndarray) -> str:
     )
 
 
-def difference(found, wanted, where: str) -> str:
+def difference(actual, wanted, where: str) -> str:
     """Return how shapes and number types of a result differ from the reference's, or ""."""
     if fields_of(wanted):
-        parts = ((f"{where}.{name}", getattr(found, name), getattr(wanted, name)) for name in fields_of(wanted))
-        return next(filter(None, (difference(ours, theirs, name) for name, ours, theirs in parts)), "")
+        parts = ((f"{where}.{name}", getattr(actual, name), getattr(wanted, name)) for name in fields_of(wanted))
+        return next(filter(None, (difference(value, expected, name) for name, value, expected in parts)), "")
     if not isinstance(wanted, np.ndarray | np.generic):
         return ""
     head = f"in {where.lstrip('.')}: " if where else ""
     try:
-        found = np.asarray(found)
+        actual = np.asarray(actual)
     except Exception as error:
-        return f"{head}{type(found).__name__} is no array ({error})"
-    if found.shape != wanted.shape:
-        return f"{head}shape {found.shape}, expected {wanted.shape}"
-    if _kind(found) != _kind(wanted):
-        return f"{head}dtype {found.dtype}, {_kind(wanted)} are needed"
+        return f"{head}{type(actual).__name__} is no array ({error})"
+    if actual.shape != wanted.shape:
+        return f"{head}shape {actual.shape}, expected {wanted.shape}"
+    if _kind(actual) != _kind(wanted):
+        return f"{head}dtype {actual.dtype}, {_kind(wanted)} are needed"
     return ""

@@ -38,9 +38,9 @@ def training_loss(params: dict, tokens: list, config, training=True, noise=None,
     ]
     cross_entropy = -mean(
         [
-            one
+            value
             for rows in zip(likelihood, hidden, real, strict=True)
-            for one, predicted, here in zip(*rows, strict=True)
+            for value, predicted, here in zip(*rows, strict=True)
             if predicted and here
         ]
     )

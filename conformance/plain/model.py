@@ -128,19 +128,19 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
             states[s] = [add(x, y) for x, y in zip(sequence, read, strict=True)]
         normed = [[norm(weights["ffn_norm"], x) for x in sequence] for sequence in states]
         if special(block, config) and config.router != "dense":
-            which = len(decisions)
+            index = len(decisions)
             change, decision = routed_ffn(
-                at(params["routed_ffn"], which),
+                at(params["routed_ffn"], index),
                 normed,
                 tokens,
                 config,
                 training,
-                None if noise is None else noise[which],
+                None if noise is None else noise[index],
                 table,
                 real,
             )
             if config.output_norm:
-                outward = at(params["routed_ffn"]["output_norm"], which)
+                outward = at(params["routed_ffn"]["output_norm"], index)
                 change = [[norm(outward, x) for x in sequence] for sequence in change]
             decisions.append(decision)
         else:

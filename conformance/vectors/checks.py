@@ -48,29 +48,29 @@ def close(output: str, value, bound: str, scale) -> dict:
     return {"output": output, "rule": "close", "value": value, "bound": coarse(BOUNDS[bound].limit, scale, value)}
 
 
-def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
+def everything(answer, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
     """Return the checks of a whole result, nested records included.
 
     Args:
-        found: the answer.
+        answer: the answer.
         bound: name of the relative bound of its floats; or a dict by field, with "" for the others.
         leave: fields that are not compared.
         path: its place in the result.
     """
-    if hasattr(found, "_fields"):
-        kept = [field for field in found._fields if field not in leave]
+    if hasattr(answer, "_fields"):
+        kept = [field for field in answer._fields if field not in leave]
         steps = {field: f"{path}.{field}" if path else field for field in kept}
-        return [check for field in kept for check in everything(getattr(found, field), bound, leave, steps[field])]
-    value = np.asarray(found)
+        return [check for field in kept for check in everything(getattr(answer, field), bound, leave, steps[field])]
+    value = np.asarray(answer)
     if value.dtype.kind != "f":
-        return [equal(path, found)]
+        return [equal(path, answer)]
     name = path.rpartition(".")[2]
     limit = bound if isinstance(bound, str) else bound.get(name, bound[""])
     size = np.abs(value)
     if name == "covariance":  # by the errors
         error = np.sqrt(np.diagonal(value, axis1=-2, axis2=-1))
         size = error[..., :, None] * error[..., None, :]
-    return [close(path, found, limit, size / PRECISIONS["float64"])]
+    return [close(path, answer, limit, size / PRECISIONS["float64"])]
 
 
 def answers(
@@ -151,16 +151,16 @@ def call(path: str, inputs: dict):
     return apply(function, parameter_names(function), {name: own(value, reference) for name, value in inputs.items()})
 
 
-def routing_checks(found, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:
+def routing_checks(answer, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:
     """Return the checks of a `Routing` whose plan follows from its choices."""
-    num_tokens, k = found.expert.shape
-    num_experts = found.load.size
+    num_tokens, k = answer.expert.shape
+    num_experts = answer.load.size
     size = spread(z) if z is not None else np.ones((num_tokens, num_experts))
-    gates = [close("gate", found.gate, gate, at(size, found.expert) * np.abs(found.gate))]
+    gates = [close("gate", answer.gate, gate, at(size, answer.expert) * np.abs(answer.gate))]
     loads = [
-        close("load", found.load, "top_k.load", num_tokens * k * found.load),
-        close("plan", found.plan, "top_k.load", found.plan),
-        close("residual", found.residual, "hash.residual", num_tokens * num_experts * found.load.max() * k + 1),
+        close("load", answer.load, "top_k.load", num_tokens * k * answer.load),
+        close("plan", answer.plan, "top_k.load", answer.plan),
+        close("residual", answer.residual, "hash.residual", num_tokens * num_experts * answer.load.max() * k + 1),
     ]
     tied = any(check.get("tie_rule") for check in selected)
     return selected + gates + (by_tie_rule(loads) if tied else loads)

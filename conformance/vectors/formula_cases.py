@@ -59,9 +59,9 @@ def of_each(laws, **given) -> list[dict]:
     return [given | dict(coefficients=law) for law in laws]
 
 
-def menu(given: dict, **options) -> list[dict]:
+def menu(common: dict, **options) -> list[dict]:
     """Return inputs without an option, and with each of its values."""
-    return [given, *(given | {name: value} for name, values in options.items() for value in values)]
+    return [common, *(common | {name: value} for name, values in options.items() for value in values)]
 
 
 BENT = tuple(ROUTED.values())

@@ -67,12 +67,12 @@ def _sinkhorn_size(z: np.ndarray) -> float:
     return 4 + 2 * np.abs(z).max() + np.log(z.size)
 
 
-def _plan_conditions(found, z, tolerance) -> list[dict]:
+def _plan_conditions(answer, z, tolerance) -> list[dict]:
     """Return the checks for every plan; `tolerance` None uses the reached residual."""
     size = _sinkhorn_size(z)
-    reached = found.residual if tolerance in (None, 0.0) else tolerance
+    reached = answer.residual if tolerance in (None, 0.0) else tolerance
     slack = coarse(BOUNDS["sinkhorn.marginals"].limit, size * (1 + reached)).item()
-    near = coarse(BOUNDS["sinkhorn.plan"].limit, size + np.abs(found.column_potential).max()).item()
+    near = coarse(BOUNDS["sinkhorn.plan"].limit, size + np.abs(answer.column_potential).max()).item()
     return [
         {"output": "plan", "rule": "marginals", "tolerance": float(coarse(1.0, reached)), "bound": slack},
         {"output": "plan", "rule": "potentials", "potentials": "column_potential", "of": "logits", "bound": near},

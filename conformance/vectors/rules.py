@@ -16,21 +16,23 @@ def _close(check, get, u, precision) -> str:
     return _compare(get(check["output"]), check["value"], allowed)
 
 
-def _compare(found, wanted, allowed) -> str:
+def _compare(actual, wanted, allowed) -> str:
     """Describe where two arrays differ by more than allowed; "" if nowhere."""
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    if found.shape != wanted.shape:
-        return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
-    if wanted.dtype.kind in "USO" or found.dtype.kind in "USO":
-        return "" if found.tolist() == wanted.tolist() else f"found {found}, expected {wanted}"
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    if actual.shape != wanted.shape:
+        return f"shape {list(actual.shape)}, expected {list(wanted.shape)}"
+    if wanted.dtype.kind in "USO" or actual.dtype.kind in "USO":
+        return "" if actual.tolist() == wanted.tolist() else f"found {actual}, expected {wanted}"
     with np.errstate(invalid="ignore"):  # inf - inf; equal infinities are equal
-        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-        error = np.where(same, 0.0, np.abs(found.astype(np.float64) - wanted))
+        same = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
+        error = np.where(same, 0.0, np.abs(actual.astype(np.float64) - wanted))
     bad = np.argwhere(~(error <= allowed))
     if not len(bad):
         return ""
     where = tuple(int(i) for i in bad[0])
-    return f"{len(bad)} of {wanted.size} entries are off, first {list(where)}: {found[where]}, expected {wanted[where]}"
+    return (
+        f"{len(bad)} of {wanted.size} entries are off, first {list(where)}: {actual[where]}, expected {wanted[where]}"
+    )
 
 
 def _one_of(check, get, u, precision) -> str:

@@ -163,8 +163,8 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
     start of its own, because a search in ln c never reaches c = 0. The other terms share the rest equally; two terms
     also share it as one to four. The shares are our choice.
     """
-    others = terms - 1 if floor else terms
-    parts = [(1, 1), (1, 4), (4, 1)] if others == 2 else [(1,) * others]
+    powers = terms - 1 if floor else terms
+    parts = [(1, 1), (1, 4), (4, 1)] if powers == 2 else [(1,) * powers]
     logs = [np.log(np.array(part) / sum(part)) + log_loss.mean() for part in parts]
     if not floor:
         return logs

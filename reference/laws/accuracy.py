@@ -166,14 +166,14 @@ def accuracy_prediction(
     return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
 
 
-def _stages(form: type, found: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:
+def _stages(form: type, fit: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:
     """Return the fit of both stages as one record; its `rmse` is the error of both stages chained."""
-    first = found.stage_1 if form is StagesRatioCoefficients else found.stage_1[:2]
-    coefficients = form(*first, *found.stage_2)
+    first = fit.stage_1 if form is StagesRatioCoefficients else fit.stage_1[:2]
+    coefficients = form(*first, *fit.stage_2)
     criterion = "mean squared differences of the accuracies at the measured losses, and of the log10 losses"
     budget = columns[0] if len(columns) == 1 else np.asarray(columns[0], float) * columns[1]  # C, or N D
     predicted = predict_stages(coefficients, *columns)
-    return _record(coefficients, found.rmse**2, found.chained_rmse, criterion, predicted, budget)
+    return _record(coefficients, fit.rmse**2, fit.chained_rmse, criterion, predicted, budget)
 
 
 def _record(

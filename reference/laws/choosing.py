@@ -203,14 +203,14 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
 def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:
     """Raise InputError unless the smallest model fits the budget; the message says which limit it breaks."""
     data, flops, memory = (float(value[0]) for value in costs(option, np.array([option.least]), budget, tokens))
-    beside = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
+    inference = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
     smallest = f"even the smallest model, {option.counted_by} = {option.least:.3g}, takes"
     if memory > budget.memory:
         raise InputError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
     if tokens is not None and flops > budget.flops:
-        raise InputError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{beside}; allowed: {budget.flops:.3g}")
+        raise InputError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{inference}; allowed: {budget.flops:.3g}")
     if data < 1:
-        raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{beside}")
+        raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{inference}")
 
 
 # What this file does not do: list the options of a table or a paper, or print them.

@@ -107,11 +107,11 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
     return move
 
 
-def _least_share(features: np.ndarray, found: Minimum) -> float:
+def _least_share(features: np.ndarray, best: Minimum) -> float:
     """Return the largest ratio, over the rows, of the smaller term to the larger term."""
-    log_terms = features @ found.parameters  # [n, 2]
-    beside = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
-    return float(beside.max(axis=0).min())
+    log_terms = features @ best.parameters  # [n, 2]
+    ratios = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
+    return float(ratios.max(axis=0).min())
 
 
 def _starts(form: type, level: float) -> np.ndarray:

@@ -189,16 +189,16 @@ def _summary(errors: np.ndarray, folds: int) -> HeldOut:
     return HeldOut(errors, rmsle, known.size, folds)
 
 
-def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[Score]:
+def _scores(names: list[str], results: list[HeldOut], groups: np.ndarray) -> list[Score]:
     """Return the score of each law, relative to the best."""
-    most = max(each.predicted for each in found)
+    most = max(each.predicted for each in results)
     if most == 0:
         return [
-            Score(name, each, math.nan, math.nan, "predicts nothing") for name, each in zip(names, found, strict=True)
+            Score(name, each, math.nan, math.nan, "predicts nothing") for name, each in zip(names, results, strict=True)
         ]
-    best = min((each for each in found if each.predicted == most), key=lambda each: each.rmsle)
+    best = min((each for each in results if each.predicted == most), key=lambda each: each.rmsle)
     scores = []
-    for name, each in zip(names, found, strict=True):
+    for name, each in zip(names, results, strict=True):
         excess, error = _paired(each.errors, best.errors, groups)
         if each is best:
             words = "best"

@@ -114,12 +114,12 @@ def jackknife_prediction(
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 
-    as_it_is = law.measured == "accuracy"  # any other number enters as log10
+    unscaled = law.measured == "accuracy"  # any other number enters as log10
 
-    def scaled(found) -> float:
+    def scaled(fold_fit) -> float:
         """Return the prediction of a fit at the point, on the scale of the jackknife; NaN without a fit."""
-        predicted = math.nan if found is None else float(law.predict(found, *point)[0])
-        return predicted if as_it_is else float(np.log10(predicted))
+        predicted = math.nan if fold_fit is None else float(law.predict(fold_fit, *point)[0])
+        return predicted if unscaled else float(np.log10(predicted))
 
     value = scaled(fit)
     low, high = jackknife_ends(value, np.array([scaled(fold) for fold in _folds(law, columns, loss)]), level)
@@ -130,7 +130,7 @@ def jackknife_prediction(
     reach = math.hypot(high - value, student_quantile(level, max(groups - 1, 1)) * math.sqrt(scatter))
     with np.errstate(over="ignore", under="ignore"):
         ends = np.array([value, low, high, value - reach, value + reach])
-        value, low, high, run_low, run_high = (ends if as_it_is else 10.0**ends).tolist()
+        value, low, high, run_low, run_high = (ends if unscaled else 10.0**ends).tolist()
     return Predicted(value, (low, high), (run_low, run_high))
 
 

@@ -79,15 +79,15 @@ def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW
         [[0, 1, 2, 3]]
     """
     flops, sizes = check_range("flops", flops, above=0.0), check_range("sizes", sizes, above=0.0)
-    left, found = np.ones(len(flops), bool), []
+    left, budgets = np.ones(len(flops), bool), []
     while left.any():
         inside = left & (flops >= flops[:, None]) & (flops <= window * flops[:, None])  # [start, run]
         best = inside[np.argmax(np.where(left, inside.sum(axis=1), 0))]
         if len(np.unique(sizes[best])) < LEAST_SIZES:
             break
-        found.append(np.flatnonzero(best))
+        budgets.append(np.flatnonzero(best))
         left &= ~best
-    return sorted(found, key=lambda runs: flops[runs].min())
+    return sorted(budgets, key=lambda runs: flops[runs].min())
 
 
 def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:

@@ -239,12 +239,12 @@ def fit_leverage(
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, covariance, activation.size, CRITERION)
 
 
-def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return the columns as float64 [n]; raise ValueError unless each is above 0 and all have the same length."""
-    columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in given.items()]
+    columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in named.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = [str(column.shape) for column in columns]
-        raise InputError(f"{', '.join(given)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+        raise InputError(f"{', '.join(named)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
     return columns
 
 

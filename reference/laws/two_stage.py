@@ -145,9 +145,9 @@ def fit_two_stage_ratio(
     return _both(LossCoefficients(*(float(v) for v in values)), (parameters, tokens), loss, accuracy, link)
 
 
-def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return parameters, tokens and loss as float64 [n]; raises ValueError as `fit_two_stage_ratio` says."""
-    columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
+    columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in named.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
         shapes = ", ".join(str(column.shape) for column in columns)
         raise InputError(

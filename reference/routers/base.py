@@ -292,8 +292,8 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
     """
     moves = {}
     for t, (value, experts) in enumerate(zip(values, holds, strict=True)):
-        others = set(range(len(value))) - experts
-        for i, j in product(experts, others):
+        outside = set(range(len(value))) - experts
+        for i, j in product(experts, outside):
             loss = value[i] - value[j]
             if (i, j) not in moves or loss < moves[i, j][0]:
                 moves[i, j] = loss, t
