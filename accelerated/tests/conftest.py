@@ -116,6 +116,49 @@ def small_fields(text_file):
     }
 
 
+GRID = """
+[base]
+corpus = ["{text}"]
+vocab_size = 300
+heads = 1
+steps = 8
+[[runs]]
+d_model = [8, 16]
+"""
+
+
+@pytest.fixture
+def grid(text_file, tmp_path):
+    """The file of a grid of two runs."""
+    (tmp_path / "grid.toml").write_text(GRID.format(text=text_file))
+    return tmp_path / "grid.toml"
+
+
+@pytest.fixture
+def sweep(grid, tmp_path):
+    """The folder of a finished sweep of this grid for which nothing was trained."""
+    import numpy as np
+
+    from routelaws.accelerated.training.runs import result_rows, run_folder
+    from routelaws.accelerated.training.sweeps.grid import read_grid
+    from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, folder_of_run
+    from routelaws.accelerated.training.window_losses import WindowLosses
+
+    folder, plan = tmp_path / "sweep", read_grid(str(grid))
+    claim_sweep_folder(folder, plan)
+    windows, table = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.array([48.0, 52.0])), []
+    for i, config in enumerate(plan.runs):
+        own = folder_of_run(folder, i, config)
+        own.mkdir()
+        run_folder.claim_folder(own, config)
+        table.append(result_rows.result_row(config, i, 8, {"validation": 3.125}, windows, 0.0, np.ones((0, 0)), 1.0))
+        result_rows.write_rows(own / "results.csv", table[-1:])
+        (own / "log.jsonl").write_text('{"kind": "train", "step": 8, "loss": 3.5}\n')
+    result_rows.write_rows(folder / "results.csv", table)
+    (folder / "sessions.json").write_text('[{"started": 1.0, "last": 2.0, "jobs": 1}]')
+    return folder
+
+
 # Approved outputs.
 
 APPROVE = "ROUTELAWS_APPROVE"

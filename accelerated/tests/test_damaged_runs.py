@@ -20,12 +20,10 @@ from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
 from routelaws.accelerated.training.runs.record import read_record, record_in, write_record
-from routelaws.accelerated.training.sweeps.grid import read_grid
-from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, collect_rows, folder_of_run
+from routelaws.accelerated.training.sweeps.sweep_folder import collect_rows
 from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import train_tokenizer
 from routelaws.accelerated.training.text.tokens import prepare_tokens
-from routelaws.accelerated.training.window_losses import WindowLosses
 
 PUT_BACK = "; restore it, or delete it and repeat the training command"
 
@@ -356,41 +354,6 @@ def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, d
 
 
 # SWEEPS
-
-GRID = """
-[base]
-corpus = ["{text}"]
-vocab_size = 300
-heads = 1
-steps = 8
-[[runs]]
-d_model = [8, 16]
-"""
-
-
-@pytest.fixture
-def grid(text_file, tmp_path) -> Path:
-    (tmp_path / "grid.toml").write_text(GRID.format(text=text_file))
-    return tmp_path / "grid.toml"
-
-
-@pytest.fixture
-def sweep(grid, tmp_path) -> Path:
-    """The folder of a finished sweep of two runs that nothing was trained for."""
-    folder, plan = tmp_path / "sweep", read_grid(str(grid))
-    claim_sweep_folder(folder, plan)
-    windows, table = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.array([48.0, 52.0])), []
-    for i, config in enumerate(plan.runs):
-        own = folder_of_run(folder, i, config)
-        own.mkdir()
-        run_folder.claim_folder(own, config)
-        table.append(result_rows.result_row(config, i, 8, {"validation": 3.125}, windows, 0.0, np.ones((0, 0)), 1.0))
-        result_rows.write_rows(own / "results.csv", table[-1:])
-        (own / "log.jsonl").write_text('{"kind": "train", "step": 8, "loss": 3.5}\n')
-    result_rows.write_rows(folder / "results.csv", table)
-    (folder / "sessions.json").write_text('[{"started": 1.0, "last": 2.0, "jobs": 1}]')
-    return folder
-
 
 FIRST, SECOND = "runs/000-dense-d8-L2-s42", "runs/001-dense-d16-L2-s42"
 
