@@ -81,8 +81,8 @@ print("the routes of the other words stay as they were")
 # ## 2. How even is it?
 #
 # All other experts wait for an expert with too many tokens, and an expert with too few tokens learns little. For a test
-# we need more than seven words. In long texts the frequency of words follows *Zipf's law*: the second word of the list
-# occurs half as often as the first, the third word a third as often, and so on.
+# we need more than seven words. In long texts, word frequencies follow *Zipf's law*. The second word of the list occurs
+# half as often as the first, the third word a third as often, and so on.
 #
 # $$\mathrm{count}(r) \approx \frac{\mathrm{count}(1)}{r}$$
 #

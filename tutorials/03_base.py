@@ -352,9 +352,9 @@ figure(
 #
 # The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
 # experts have too many tokens. Then the method repeats one step: an expert with too many tokens gives one away, and an
-# expert with too few gets one. This may take a *chain* of moves: a token of expert 0 moves to expert 1, and a token of
-# expert 1 moves to expert 2. The method takes the chain that costs the least. At the end the chains give the prices:
-# the price of expert e is minus the cost of the cheapest chain from any expert to e. The docstring of
+# expert with too few gets one. This may take a *chain* of moves: a token moves from expert 0 to expert 1, and another
+# from expert 1 to expert 2. The method takes the chain that costs the least. At the end the chains give the prices. The
+# price of expert e is minus the cost of the cheapest chain from any expert to e. The docstring of
 # [`base.py`](../reference/routers/base.py) has a proof, which you can skip.
 
 # %%
@@ -383,9 +383,8 @@ same(dual_bound(large, found.prices), found.objective)
 same(np.bincount(found.expert[:, 0]), np.full(8, 8))
 
 # %% [markdown]
-# Experts that more tokens wish for have higher prices. The prices are in units of the scores, and only their
-# differences matter: add 1 to all prices, and every token pays 1 more at every expert. The reference makes the least
-# price 0.
+# Experts that more tokens wish for have higher prices. The prices are in units of the scores. Only their differences
+# matter: if you add 1 to all prices, every token pays 1 more at every expert. The reference makes the least price 0.
 
 # %%
 same(dual_bound(s, np.array([4.0, 3.0, 1.0])), dual_bound(s, np.array([3.0, 2.0, 0.0])))
@@ -398,7 +397,7 @@ assert crowded > lonely and found.prices.min() == 0
 #
 # In training BASE routes the tokens of a group by the balanced choice. In evaluation each token gets its wish, so there
 # is no balance, and the choice for a token depends on no other token. The gate is the *sigmoid* of the score of the
-# chosen expert, a number between 0 and 1; the router of lesson 1 uses a softmax. The choice has no gradient, so the
+# chosen expert, a number between 0 and 1. (The router of lesson 1 uses a softmax.) The choice has no gradient, so the
 # scores learn only through the gate.
 #
 # $$\mathrm{gate} = \frac{1}{1 + \exp(-s_{te})}$$

@@ -99,7 +99,7 @@ same(entropy(even), np.log(T * E))
 same(entropy(hard), np.log(T))
 
 # %% [markdown]
-# S-BASE looks for the plan with the largest ⟨Π, z⟩ + H(Π): mass should go where the logits are large, and it should
+# S-BASE looks for the plan with the largest ⟨Π, z⟩ + H(Π). Mass should go where the logits are large, and it should
 # stay spread out. Why the entropy? We do not want split tokens. But with the entropy there is exactly one best plan,
 # and a short loop finds it. If the entropy has a small weight, its effect nearly vanishes (section 5).
 
@@ -157,9 +157,9 @@ assert solved.converged and solved.sweeps == sweeps
 # %% [markdown]
 # ## 4. Is this the best plan?
 #
-# Take two tokens and two experts, and move a little mass around the four entries: more in two of them and less in the
-# other two, so that every row and column keeps its sum. Such moves reach all balanced plans. If every move makes score
-# plus entropy smaller, no plan is better. Here are a thousand moves.
+# Take two tokens and two experts, and move a little mass around the four entries. Two entries get more and two get
+# less, so that every row and column keeps its sum. Such moves reach all balanced plans. If every move makes score plus
+# entropy smaller, no plan is better. Here are a thousand moves.
 
 
 # %%
@@ -331,7 +331,7 @@ for factor in (1, 10, 100, 500):
 # ## 7. The router, in training and in evaluation
 #
 # In training a token goes to the expert with the largest entry in its row of the plan. In *evaluation*, when the model
-# is used or tested, there is no plan: a token goes to the expert with its largest logit, as in lesson 1. In both cases
+# is used or tested, there is no plan. A token goes to the expert with its largest logit, as in lesson 1. In both cases
 # the layer multiplies the output of the expert by a *gate*, the softmax probability of that expert. The plan has no
 # gradient; the router learns through the gate. (The softmax for the gate and the evaluation by the logits are also our
 # choices.)

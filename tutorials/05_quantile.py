@@ -304,8 +304,8 @@ same(np.bincount(expert.ravel()), np.full(4, 16))
 # %% [markdown]
 # ## 6. Bias balancing: the same dual, in small steps
 #
-# Another router of this family is older (Wang et al. 2024). It *adds* a bias b to the scores. Its rule has one line: if
-# an expert got more tokens than the mean, its bias falls by u; if it got fewer, its bias rises by u.
+# Another router of this family is older (Wang et al. 2024). It *adds* a bias b to the scores. Its rule has one line. If
+# an expert got more tokens than the mean, its bias falls by u. If it got fewer, its bias rises by u.
 #
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
 #

@@ -105,7 +105,7 @@ assert np.abs(by_sum - by_softmax).max() > 0.01
 #
 # The choice of an expert changes in jumps: if you move a logit a little, nothing happens, until another expert wins. A
 # jump has no slope to learn from. So a router learns through its gates. `slopes` measures the *derivative* of a
-# function by each of its numbers: it moves the number a little up and down, and compares four values of the function.
+# function by each of its numbers. It moves the number a little up and down, and compares four values of the function.
 
 
 # %%
@@ -207,8 +207,8 @@ same(auxiliary_loss(z, even).loss, 1.0)
 # %% [markdown]
 # The shares are counts. Counts change in jumps, so they have no slope, and we hold them fixed. The slope comes from the
 # probabilities. We measure it with an offset for each expert, added to the logits of all tokens. There is also a
-# formula. When the logit of expert e grows, the probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much, and
-# each other $p_{tj}$ shrinks by $p_{tj} p_{te}$ times as much. So the slope of the loss by the offset of expert e is
+# formula. When the logit of expert e grows, the probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much. Each
+# other $p_{tj}$ shrinks by $p_{tj} p_{te}$ times as much. So the slope of the loss by the offset of expert e is
 #
 # $$\frac{E}{T} \sum_t p_{te} (\mathrm{share}_e - m_t), \qquad m_t = \sum_j p_{tj} \mathrm{share}_j$$
 #
@@ -298,7 +298,7 @@ print("the probabilities are the same")
 #
 # A balance loss changes the same weights as the loss of the task. Wang et al. 2024 use no balance loss. Each expert has
 # a *bias* that is added to its score, but only for the choice. After each batch the bias goes up by a fixed step $u$ if
-# the expert got fewer tokens than the mean, and down if it got more:
+# the expert got fewer tokens than the mean. It goes down if the expert got more:
 #
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\mathrm{mean\ count} - \mathrm{count}_e)$$
 #

@@ -3,7 +3,7 @@
 #
 # **You will** meet a law for the loss of a routed model, given its size and its number of experts. You will fit its six
 # numbers by going downhill, slowly and then quickly. Then you will find them on a map of two numbers, which shows that
-# no other place is lower. At the end you refit the table of the paper.
+# no other point is lower. At the end you refit the table of the paper.
 #
 # **You need** Python, NumPy and lesson 1; logarithms, and what least squares is. Pictures need matplotlib. Section 7
 # reads the table that the authors of the paper released. `routelaws` downloads it once, or finds it in the folder that
@@ -19,20 +19,22 @@
 # token, the loss is minus the logarithm of the probability that the model gave to it. The recorded loss is the mean
 # over a new text. Lower is better.
 #
-# We begin with a table that we make up. It follows a law with known numbers, the ones that the paper prints for S-BASE,
-# plus a little noise. So we know the truth, and can check whether the fit finds it. (The helper `same` stops the lesson
-# unless two results agree up to rounding; `figure` shows a picture.)
+# We begin with a table that we make up. It follows a law with known numbers, which the paper prints for S-BASE, plus a
+# little noise. So we know the truth, and can check whether the fit finds it. (The helper `same` stops the lesson unless
+# two results agree up to rounding; `figure` shows a picture.)
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
-truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
-sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
-N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
+four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
+truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)
+sizes = [size.dense_parameters for size in SIZES.values()]
+counts = [2**i for i in range(10)]
+N, E = np.array([(size, count) for size in sizes for count in counts], float).T
 noise = np.random.default_rng(0).normal(0, 0.003, N.size)
 loss = predict_loss(N, E, truth) * 10**noise
 print(f"{N.size} rows; losses with 1, 16 and 512 experts:")
@@ -46,7 +48,8 @@ def draw_by_experts(axes, N, E, loss, curve=None):
     for i, (name, size) in enumerate(zip(SIZES, sizes, strict=True)):
         mine, look = size == N, {"color": COLOURS[0], "alpha": 0.4 + 0.6 * i / 5}
         axes.plot(E[mine], loss[mine], "o" if curve else "o-", markersize=4, **look)
-        axes.annotate(name, (1, loss[mine].max()), xytext=(-36, -4), textcoords="offset points", fontsize=9)
+        offset = {"xytext": (-36, -4), "textcoords": "offset points", "fontsize": 9}
+        axes.annotate(name, (1, loss[mine].max()), **offset)
         if curve:
             axes.plot(counts, curve(size, counts), **look)
     axes.set_xscale("log", base=2)
@@ -58,8 +61,8 @@ def draw_by_experts(axes, N, E, loss, curve=None):
 def draw_table(by_experts, by_size, N, E, loss, curve=None):
     draw_by_experts(by_experts, N, E, loss, curve)
     for count, colour in zip((1, 8, 64, 512), COLOURS[1:], strict=False):
-        mine = count == E
-        by_size.plot(N[mine], loss[mine], "o" if curve else "o-", markersize=4, color=colour, label=f"E = {count}")
+        mine, look = count == E, {"color": colour, "label": f"E = {count}"}
+        by_size.plot(N[mine], loss[mine], "o" if curve else "o-", markersize=4, **look)
         if curve:
             by_size.plot(sizes, curve(np.array(sizes), count), color=colour)
     by_size.set(xlabel="dense parameters N", xscale="log")
@@ -73,8 +76,8 @@ def draw_table(by_experts, by_size, N, E, loss, curve=None):
 # %% tags=["picture"]
 figure(
     lambda *axes: draw_table(*axes, N, E, loss),
-    "More experts and more parameters lower the loss. Lines of larger models are less steep (left), and lines of more "
-    "experts too (right).",
+    "More experts and more parameters lower the loss. Lines of larger models (left) "
+    "and of more experts (right) are less steep.",
     panels=2,
     height=3.2,
 )
@@ -87,10 +90,14 @@ figure(
 # [`fitted_runs`](lesson.py) picks these rows. (Without the released table this picture is skipped.)
 
 # %% tags=["released"]
-path = released()
-tables = {router: fitted_runs(path, router) for router in ("S-Base", "RL-R", "Hash")} if path else {}
+path, routers = released(), ("S-Base", "RL-R", "Hash")
+tables = {router: fitted_runs(path, router) for router in routers if path}
 for router, (_, experts, losses) in tables.items():
-    print(f"{router:7} {losses.size} runs, {len(set(experts))} numbers of experts, lowest loss {losses.min():.3f}")
+    print(
+        f"{router:7} {losses.size} runs, {len(set(experts))} numbers of experts",
+        end=", ",
+    )
+    print(f"lowest loss {losses.min():.3f}")
     assert set(experts) == set(counts)
 
 # %% tags=["released", "picture"]
@@ -106,8 +113,8 @@ if tables:
 # Both pictures show three things, and each is a term of the law. Logarithms are to base 10.
 #
 # - Along N the logarithm of the loss is nearly a straight line: a term $a \log N$.
-# - Along E it is nearly straight too, in the middle: a term $b \log \hat{E}$. The *effective* number of experts
-#   $\hat{E}$ is E, bent at both ends: $\hat{E}$ is $E_{start}$ at one expert, and it never exceeds $E_{max}$.
+# - Along E it is also nearly straight in the middle: a term $b \log \hat{E}$. The *effective* number of experts
+#   $\hat{E}$ is close to E in the middle. At one expert it is $E_{start}$, and it never exceeds $E_{max}$.
 # - The lines of larger models are less steep: a term $c \log N \log \hat{E}$.
 #
 # In the lab you can [move each number of the law](../docs/site/lab/law.md?table=S-Base) and see what it does.
@@ -140,8 +147,8 @@ same(predict_loss(N, E, truth), 10**predicted)
 # %% [markdown]
 # ## 3. How good is a set of numbers?
 #
-# Take the difference of the two logarithms in each row, square it, and take the mean. Its square root, the *RMSLE*, is
-# the size of a typical error, as a power of ten.
+# In each row, take the difference of the predicted and the measured logarithm, and square it. Take the mean over the
+# rows. Its square root, the *RMSLE*, is the size of a typical error, as a power of ten.
 
 # %%
 target = np.log10(loss)
@@ -154,7 +161,8 @@ def rmsle(*numbers):
     return np.sqrt(total / N.size)
 
 
-print(f"RMSLE of the truth: {rmsle(*truth):.5f}, that is, {10 ** rmsle(*truth) - 1:.1%} of a loss")
+typical = 10 ** rmsle(*truth) - 1
+print(f"RMSLE of the truth: {rmsle(*truth):.5f}, that is, {typical:.1%} of a loss")
 same(rmsle(*truth), np.sqrt(np.mean(noise**2)))
 
 # %% [markdown]
@@ -171,29 +179,33 @@ def of(point):
 
 
 def derivatives(point, step=1e-6):
-    return np.stack([(of(point + e) - of(point - e)) / (2 * step) for e in step * np.eye(6)], axis=1)  # [rows, 6]
+    moves = step * np.eye(6)
+    columns = [(of(point + e) - of(point - e)) / (2 * step) for e in moves]
+    return np.stack(columns, axis=1)  # [rows, 6]
 
 
 point = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
 print(" steps    RMSLE   E_start   E_max")
 for step in range(1, 3001):
     slopes, error = derivatives(point), of(point) - target
-    # The length of a step: as far as one can go in the steepest direction without climbing the other wall.
+    # The longest step that does not climb the other wall in the steepest direction.
     point -= slopes.T @ error / np.linalg.norm(slopes.T @ slopes, 2)
     if step in (1, 10, 100, 1000, 3000):
-        print(f"{step:6} {rmsle(*point[:4], *2 ** point[4:]):8.5f} {2 ** point[4]:9.3f} {2 ** point[5]:7.1f}")
+        height, (start, end) = rmsle(*point[:4], *2 ** point[4:]), 2 ** point[4:]
+        print(f"{step:6} {height:8.5f} {start:9.3f} {end:7.1f}")
 assert rmsle(*point[:4], *2 ** point[4:]) > 2 * rmsle(*truth)
 
 # %% [markdown]
 # After thousands of steps, the RMSLE is still more than twice the RMSLE of the truth. $E_{start}$ and $E_{max}$ have
-# hardly moved. Why? Look at the *Jacobian*, the table of all derivatives. Its *singular values* tell how much the
+# hardly moved. Why? Look at the *Jacobian*, the table of all derivatives. Its *singular values* show how much the
 # predictions change when the six numbers move by one unit. The first is for the direction of most change, the last for
 # the direction of least change.
 
 # %%
 lengths = np.linalg.svd(derivatives(np.array([*truth[:4], *np.log2(truth[4:])])))[1]
 print("changes:", " ".join(f"{length:.3g}" for length in lengths))
-print(f"the mean square bends {(lengths[0] / lengths[-1]) ** 2:.0e} times as much across the valley as along it")
+ratio = (lengths[0] / lengths[-1]) ** 2
+print(f"the mean square bends {ratio:.0e} times as much across the valley as along it")
 assert lengths[0] > 1e4 * lengths[-1]
 
 # %% [markdown]
@@ -201,8 +213,8 @@ assert lengths[0] > 1e4 * lengths[-1]
 # step hardly moves along the floor.
 #
 # Other methods are faster. The method of Levenberg and Marquardt is made for sums of squares and uses the whole
-# Jacobian. It computes the step that would be best if the law were linear. As long as that step fails, it tries a
-# shorter one.
+# Jacobian. It computes the step that would be best if the law were linear. If this step does not lower the mean square,
+# the method tries shorter steps.
 
 
 # %%
@@ -212,7 +224,8 @@ def damped(point, most=200):
         steps += 1
         slopes = derivatives(point)
         bends = slopes.T @ slopes
-        moved = point - np.linalg.solve(bends + damping * np.diag(np.diag(bends)), slopes.T @ error)
+        damped_bends = bends + damping * np.diag(np.diag(bends))
+        moved = point - np.linalg.solve(damped_bends, slopes.T @ error)
         trial = of(moved) - target
         fall = 1 - trial @ trial / (error @ error)
         damping *= 0.1 if fall > 0 else 10
@@ -225,13 +238,14 @@ def damped(point, most=200):
 
 # %%
 arrived, error, steps = damped(np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0]))
-print(f"after {steps} steps: RMSLE {error:.7f}, E_start {2 ** arrived[4]:.3f}, E_max {2 ** arrived[5]:.1f}")
+start, end = 2 ** arrived[4:]
+print(f"after {steps} steps: RMSLE {error:.7f}, E_start {start:.3f}, E_max {end:.1f}")
 assert error < rmsle(*truth) and steps < 20
 
 # %% [markdown]
-# It needs a few steps from the same start. So why go on? Because nothing here shows that this is the *global minimum*,
-# the lowest place of all. The method stops where the ground is flat, and from another start it can stop elsewhere. The
-# next sections find an answer that does not depend on a start.
+# From the same start it needs only a few steps. So why go on? Nothing here shows that this is the *global minimum*, the
+# lowest point of all. The method stops where the ground is flat, and from another start it can stop elsewhere. The next
+# sections find an answer that does not depend on a start.
 
 # %% [markdown]
 # ## 5. Four of the six are easy
@@ -243,61 +257,72 @@ assert error < rmsle(*truth) and steps < 20
 
 # %%
 def best_four(E_start, E_max):
-    log_N, log_E = np.log10(N), -np.log10(1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max)
-    columns = np.stack([log_N, log_E, log_N * log_E, np.ones(N.size)], axis=1)  # [rows, 4]
+    log_N = np.log10(N)
+    log_E = -np.log10(1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max)
+    columns = np.array([log_N, log_E, log_N * log_E, np.ones(N.size)]).T  # [rows, 4]
     four = np.linalg.lstsq(columns, target, rcond=None)[0]
     return four, np.sqrt(np.mean((columns @ four - target) ** 2))
 
 
-four, error = best_four(truth.E_start, truth.E_max)
-print("best a, b, c, d where the true E_start and E_max are given:", four.round(4), f" RMSLE {error:.5f}")
-same(error, rmsle(*four, truth.E_start, truth.E_max))
+two = truth.E_start, truth.E_max
+four, error = best_four(*two)
+print(f"best a, b, c, d for the true E_start and E_max: {four.round(4)}")
+print(f"RMSLE {error:.5f}")
+same(error, rmsle(*four, *two))
 assert error < rmsle(*truth)
 for i in range(4):
     for change in (0.999, 1.001):
-        assert rmsle(*four * np.where(np.arange(4) == i, change, 1), truth.E_start, truth.E_max) > error
+        moved = four * np.where(np.arange(4) == i, change, 1)
+        assert rmsle(*moved, *two) > error
 
 # %% [markdown]
 # ## 6. A map of the other two
 #
 # Two unknowns are left, and you can draw a function of two numbers as a map. You need no start: look everywhere, and
-# take the lowest place. A map also *shows* that no other place is as low. A search downhill cannot show that.
+# take the lowest point. A map also *shows* that no other point is as low. A search downhill cannot show that.
 
 # %%
 starts, ends = np.geomspace(1, 8, 41), np.geomspace(40, 4000, 41)
 heights = np.array([[best_four(start, end)[1] for end in ends] for start in starts])
 i, j = np.unravel_index(heights.argmin(), heights.shape)
-print(f"lowest of {heights.size} places: E_start {starts[i]:.3f}, E_max {ends[j]:.1f}, RMSLE {heights[i, j]:.6f}")
+print(f"lowest of {heights.size} points: E_start {starts[i]:.3f}", end=", ")
+print(f"E_max {ends[j]:.1f}, RMSLE {heights[i, j]:.6f}")
 assert heights[i, j] < rmsle(*truth) and 0 < i < 40 and 0 < j < 40
 
 # %% [markdown]
-# Now draw finer and finer maps around the lowest place.
+# Now draw finer and finer maps around the lowest point.
 
 # %%
 start, end, ratio = starts[i], ends[j], 1.3
 for _ in range(12):
-    nearby = [(start * u, end * v) for u in ratio ** np.linspace(-1, 1, 9) for v in ratio ** np.linspace(-1, 1, 9)]
-    start, end = min(nearby, key=lambda place: best_four(*place)[1])
+    factors = ratio ** np.linspace(-1, 1, 9)
+    nearby = [(start * u, end * v) for u in factors for v in factors]
+    start, end = min(nearby, key=lambda point: best_four(*point)[1])
     ratio = ratio**0.5
 four, error = best_four(start, end)
 print(f"E_start {start:.3f}, E_max {end:.1f}, RMSLE {error:.7f}")
 assert error <= heights.min()
 
 # %% tags=["check"]
-same(error, damped(np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0]))[1], "laws.fitting.quick", scale=error)
+downhill = damped(np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0]))[1]
+same(error, downhill, "laws.fitting.quick", scale=error)
 
 
 # %% tags=["picture"]
 def draw_map(axes):
     excess = 100 * (heights**2 / error**2 - 1)
-    levels, shades = [1, 5, 20, 50, 100, 200], ["#9ecae1", "#b5d4e9", "#cbdef0", "#dfecf7", "#edf4fb", "#f7fbff"]
+    levels = [1, 5, 20, 50, 100, 200]
+    shades = ["#9ecae1", "#b5d4e9", "#cbdef0", "#dfecf7", "#edf4fb", "#f7fbff"]
     axes.contourf(ends, starts, excess, levels=[0, *levels], colors=shades)
-    lines = axes.contour(ends, starts, excess, levels=levels, colors="#4a4a4a", linewidths=0.7)
+    look = {"levels": levels, "colors": "#4a4a4a", "linewidths": 0.7}
+    lines = axes.contour(ends, starts, excess, **look)
     axes.clabel(lines, fmt="%g %%", fontsize=9)
-    axes.plot(end, start, "*", markersize=14, color=COLOURS[1], label="lowest place")
+    axes.plot(end, start, "*", markersize=14, color=COLOURS[1], label="lowest point")
     axes.plot(truth.E_max, truth.E_start, "s", color=COLOURS[2], label="truth")
-    axes.set(xscale="log", yscale="log", xlabel="E_max", ylabel="E_start", xlim=(40, 4000), ylim=(1, 8))
-    axes.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1000", "2000"])
+    axes.set(xscale="log", yscale="log", xlabel="E_max", ylabel="E_start")
+    axes.set(xlim=(40, 4000), ylim=(1, 8))
+    ticks = [50, 100, 200, 500, 1000, 2000]
+    axes.set_xticks(ticks, [str(each) for each in ticks])
     axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.minorticks_off()
 
@@ -305,7 +330,8 @@ def draw_map(axes):
 # %% tags=["picture"]
 figure(
     lambda axes: (draw_map(axes), axes.legend(loc="upper right", frameon=True)),
-    "How far the mean square is above its lowest value, for each pair. The valley is long and slanted.",
+    "How far the mean square is above its lowest value, for each pair. The valley is "
+    "long and slanted.",
     height=4.2,
 )
 
@@ -318,10 +344,11 @@ from routelaws.reference.laws.fitting import fit_routed
 
 fit = fit_routed(N, E, loss)
 print(f"status: {fit.status}; RMSLE {fit.rmsle:.7f}")
-for name, found, true in zip(fit.coefficients._fields, fit.coefficients, truth, strict=True):
+names = fit.coefficients._fields
+for name, found, true in zip(names, fit.coefficients, truth, strict=True):
     print(f"{name:8} found {found:9.4g}   truth {true:9.4g}")
-off = [abs(found / true - 1) for found, true in zip(fit.coefficients, truth, strict=True)]
-assert fit.coefficients._fields[np.argmax(off)] == "E_max"
+off = np.abs(np.array(fit.coefficients) / np.array(truth) - 1)
+assert names[off.argmax()] == "E_max"
 
 # %% tags=["check"]
 same(error**2, fit.objective, "laws.fitting.quick", scale=fit.objective)
@@ -347,17 +374,20 @@ printed = {
 def show(router, who, law):
     size, experts, losses = tables[router]
     off = np.sqrt(np.mean(np.log10(predict_loss(size, experts, law) / losses) ** 2))
-    print(f"{router:7} {who:9}", "".join(f"{number:8.3f}" for number in law[:5]), f"{law.E_max:8.1f} {off:8.5f}")
+    numbers = "".join(f"{number:8.3f}" for number in law[:5])
+    print(f"{router:7} {who:9} {numbers} {law.E_max:8.1f} {off:8.5f}")
     return off
 
 
 fits = {router: fit_routed(*table) for router, table in tables.items()}
 if fits:
-    print("                          a       b       c       d  E_start    E_max    RMSLE")
+    print(f"{'':25} a       b       c       d  E_start    E_max    RMSLE")
 for router in fits:
-    before, after = show(router, "printed", printed[router]), show(router, "refitted", fits[router].coefficients)
+    before = show(router, "printed", printed[router])
+    after = show(router, "refitted", fits[router].coefficients)
     assert after < before and fits[router].status == "interior"
-    same(after, fits[router].rmsle, scale=2.0**-53)  # the rounding of log10 losses, which are below 1
+    # the rounding of log10 losses, which are below 1
+    same(after, fits[router].rmsle, scale=2.0**-53)
 
 
 # %% tags=["released", "picture"]
@@ -367,24 +397,27 @@ def refit(N, E):
 
 if tables:
     size, experts, losses = tables["S-Base"]
-    assert (refit(size, experts) > losses)[size == SIZES["130M"].dense_parameters].all()
+    at_130M = size == SIZES["130M"].dense_parameters
+    assert (refit(size, experts) > losses)[at_130M].all()
     figure(
         lambda *axes: draw_table(*axes, size, experts, losses, refit),
-        "The runs of the paper with S-BASE (points), and the refitted law (lines). Losses flatten at few and at many "
-        "experts. One law of six numbers follows all sizes, though at 130M it is too high.",
+        "The runs of the paper with S-BASE (points), and the refitted law (lines). "
+        "Losses flatten at few and at many experts. One law of six numbers follows all "
+        "sizes, though at 130M it is too high.",
         panels=2,
         height=3.2,
     )
 
 # %% [markdown]
-# For each router the refitted numbers are near the printed ones, and fit the runs better: the RMSLE is smaller. The
+# For each router the refitted numbers are near the printed numbers, and fit the runs better: the RMSLE is smaller. The
 # difference can have two causes. The printed numbers are rounded to three decimals, and the authors' search may have
-# ended elsewhere. Rounding alone matters: $\log N$ is large, so even half a unit in the third decimal of $a$ shifts the
-# predictions by more than the RMSLE.
+# ended elsewhere. Rounding alone has an effect: $\log N$ is large, so even half a unit in the third decimal of $a$
+# shifts the predictions by more than the RMSLE.
 
 # %%
 shift = 0.0005 * np.log10(N).mean()
-print(f"mean log N {np.log10(N).mean():.2f}; half a unit in the third decimal of a: {shift:.5f}")
+print(f"mean log N {np.log10(N).mean():.2f}", end="; ")
+print(f"half a unit in the third decimal of a: {shift:.5f}")
 assert shift > fit.rmsle
 
 # %% [markdown]
@@ -404,11 +437,12 @@ def mean_square(point):
     s = 1 / (1 / E_start - 1 / E_max)
     effective, part = 1 / (1 / (E - 1 + s) + 1 / E_max), (s / (E - 1 + s)) ** 2
     log_N, log_E = np.log10(N), np.log10(effective)
-    bend = np.log10(2) * effective * (point[1] + point[2] * log_N)  # one more power of two in E_start or E_max
+    # for one more power of two in E_start or E_max
+    bend = np.log10(2) * effective * (point[1] + point[2] * log_N)
     last_two = [bend * part / E_start, bend * (1 - part) / E_max]
-    columns = np.array([log_N, log_E, log_N * log_E, np.ones(N.size), *last_two])  # [6, rows]
+    columns = np.array([log_N, log_E, log_N * log_E, np.ones(N.size), *last_two])
     error = point[:4] @ columns[:4] - target
-    return np.mean(error**2), 2 * columns @ error / N.size
+    return np.mean(error**2), 2 * columns @ error / N.size  # columns: [6, rows]
 
 
 # %%
@@ -426,32 +460,38 @@ same(slopes, by_differences, "laws.fitting.quick", scale=np.abs(slopes))
 
 # %% tags=["volatile"]
 draws, tries = np.random.default_rng(1), []
+on = {"jac": True, "method": "L-BFGS-B"}
 with np.errstate(all="ignore"):
     for _ in range(500):
-        tries.append(minimize(mean_square, fixed * draws.normal(size=6), jac=True, method="L-BFGS-B"))
+        tries.append(minimize(mean_square, fixed * draws.normal(size=6), **on))
 tries = sorted((end for end in tries if np.isfinite(end.fun)), key=lambda end: end.fun)
 excess = np.array([end.fun for end in tries]) / fit.objective - 1
-print(f"{len(tries)} of 500 tries end somewhere. Their mean squares are above the lowest one:")
-print(f"the best by {excess[0]:.2%}, the tenth by {excess[9]:.0%}, the median by {np.median(excess):.0%}")
-print(f"the best ends at E_start {2 ** tries[0].x[4]:.3f}, E_max {2 ** tries[0].x[5]:.0f}")
+print(f"{len(tries)} of 500 tries end somewhere.", end=" ")
+print("Their mean squares are above the lowest one:")
+print(f"the best by {excess[0]:.2%}, the tenth by {excess[9]:.0%}", end=", ")
+print(f"the median by {np.median(excess):.0%}")
+first = 2 ** tries[0].x[4:]
+print(f"the best ends at E_start {first[0]:.3f}, E_max {first[1]:.0f}")
 assert (excess > 1e-4).all()
 
 # %% [markdown]
 # None of them reaches the global minimum. The cause is the stopping rule, not the search downhill or the six
-# dimensions. By default SciPy's method stops as soon as a step lowers the mean square by less than one limit, or all
-# slopes are below another. These limits suit functions with values near 1. Our mean square is much smaller, so even a
-# useful step is below the limit. We remove both limits, and let the ten best tries continue from where they stopped.
+# dimensions. SciPy's method has two limits. By default it stops if a step lowers the mean square by less than the first
+# limit, or if all slopes are below the second. These limits suit functions with values near 1. Our mean square is much
+# smaller, so even a useful step is below the limit. We remove both limits, and let the ten best tries continue.
 
 # %% tags=["volatile"]
 limit = 2.2e-9  # SciPy's, for a fall of the mean square in one step
-print(f"least mean square {fit.objective:.2e}; the limit is {limit / fit.objective:.2%} of it")
-on = {"jac": True, "method": "L-BFGS-B", "options": {"ftol": 0, "gtol": 0}}
+print(f"least mean square {fit.objective:.2e}", end="; ")
+print(f"the limit is {limit / fit.objective:.2%} of it")
+on["options"] = {"ftol": 0, "gtol": 0}
 with np.errstate(all="ignore"):
     further = [minimize(mean_square, end.x, **on) for end in tries[:10]]
 for one in further:
     same(one.fun, fit.objective, "laws.fitting.objective", scale=fit.objective)
 before, after = (sorted(end.nfev for end in each)[5] for each in (tries[:10], further))
-print(f"ten of ten reach the lowest place now, after {after} more looks at the table; {before} before")
+print(f"ten of ten reach the lowest point now, after {after} more looks at", end=" ")
+print(f"the table; {before} before")
 
 # %% [markdown]
 # SciPy also has a method like the one in section 4. We run it from the fixed point, and from a hundred of the starts.
@@ -459,12 +499,13 @@ print(f"ten of ten reach the lowest place now, after {after} more looks at the t
 
 # %% tags=["volatile"]
 def ends_above(point):
-    end = least_squares(lambda point: of(point) - target, point, jac=derivatives, method="lm")
+    on = {"jac": derivatives, "method": "lm"}
+    end = least_squares(lambda point: of(point) - target, point, **on)
     return np.mean(end.fun**2) / fit.objective - 1, end.nfev
 
 
 above, looks = ends_above(fixed)
-print(f"from the fixed point: at the lowest place after {looks} looks at the table")
+print(f"from the fixed point: at the lowest point after {looks} looks at the table")
 assert above < 1e-9
 draws, there = np.random.default_rng(1), 0
 for _ in range(100):
@@ -473,33 +514,34 @@ for _ in range(100):
             there += bool(ends_above(fixed * draws.normal(size=6))[0] < 1e-9)
         except ValueError:  # no law at the start
             pass
-print(f"from 100 random starts: {there} arrive at the lowest place")
+print(f"from 100 random starts: {there} arrive at the lowest point")
 assert 30 < there < 100
 
 
 # %% tags=["volatile", "picture"]
 def draw(axes):
     draw_map(axes)
-    for place, marker, colour, label in (
-        (tries, "o", COLOURS[3], "where 500 tries end"),
-        (further, "x", "black", "where the ten best end without limits"),
-    ):
-        axes.plot(*2 ** np.array([end.x[:3:-1] for end in place]).T, marker, markersize=4, color=colour, label=label)
+    many, ten = (
+        2 ** np.array([end.x[:3:-1] for end in ends]).T for ends in (tries, further)
+    )
+    axes.plot(*many, "o", markersize=4, color=COLOURS[3], label="where 500 tries end")
+    label = "where the ten best end without limits"
+    axes.plot(*ten, "x", markersize=4, color="black", label=label)
     axes.legend(loc="upper right", frameon=True, fontsize=9)
 
 
 figure(
     draw,
-    "Where the tries end, as far as that is on the map: along the floor of the valley, and elsewhere. Without limits "
-    "the ten best of them go on to the lowest place.",
+    "Where the tries end, if that is on the map: along the floor of the valley, and "
+    "elsewhere. Without limits the ten best tries go on to the lowest point.",
     height=4.2,
 )
 
 # %% [markdown]
 # So a good method finds the global minimum from many starts, and misses it from many others. The end points alone do
-# not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers every
-# place, edges included, and the four easy numbers are exact at each place. So it shows the global minimum. A fit needs
-# no start, so you can repeat it on thousands of tables. And the map itself tells how sure the two numbers are (lesson
+# not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers the
+# whole plane, edges included, and the four easy numbers are exact at each point. So it shows the global minimum. A fit
+# needs no start, so you can repeat it on thousands of tables. The map also shows how sure the two numbers are (lesson
 # 12). The released table gives the same picture. The docstring of [`fitting.py`](../reference/laws/fitting.py) lists
 # the results of the 500 starts of the authors' notebook on that table. We do not know where the authors' own search
 # ended.
@@ -515,14 +557,17 @@ from routelaws.accelerated.laws import fitting as fast
 
 quick = fast.fit_routed(N, E, loss)
 same(quick.objective, fit.objective, "laws.fitting.objective", scale=fit.objective)
-print(f"twin: {quick.status}, RMSLE {quick.rmsle:.7f}, E_start {quick.coefficients.E_start:.3f}")
+law = quick.coefficients
+print(f"twin: {quick.status}, RMSLE {quick.rmsle:.7f}, E_start {law.E_start:.3f}")
 
 # %% tags=["volatile"]
-slow, short = best_time(fit_routed, N, E, loss, repeats=1), best_time(fast.fit_routed, N, E, loss)
-print(f"one fit: reference {slow:.2f} s, twin {short * 1e3:.2f} ms, {slow / short:.0f} times")
+slow = best_time(fit_routed, N, E, loss, repeats=1)
+short = best_time(fast.fit_routed, N, E, loss)
+print(f"one fit: reference {slow:.2f} s", end=", ")
+print(f"twin {short * 1e3:.2f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
-# A fit this fast can run thousands of times, on tables that differ a little. Lesson 12 uses this to find how sure the
+# Such a fast fit can run thousands of times, on tables that differ a little. Lesson 12 uses this to find how sure the
 # numbers are.
 #
 # ## What to remember
@@ -536,7 +581,7 @@ print(f"one fit: reference {slow:.2f} s, twin {short * 1e3:.2f} ms, {slow / shor
 #
 # Answers, with the code that checks them: [`answers/11_fitting_the_law.py`](answers/11_fitting_the_law.py).
 #
-# 1. At which size N do more experts stop helping, by the law? Compute it for the printed S-BASE numbers, and again with
+# 1. By the law, at which size N do more experts stop helping? Compute it for the printed S-BASE numbers, and again with
 #    c larger by 0.0005, which rounding can hide. What do you conclude?
 # 2. Leave out the rows with more than 64 experts and fit again. What happens to $E_{max}$?
 # 3. Make the table without noise. Does the fit find the truth?

@@ -187,7 +187,7 @@ print(f"routed over dense {routed[1] / dense[1]:25.1f} {routed[2] / dense[2]:26.
 assert routed[1] > 4 * dense[1] and routed[2] < dense[2] / 3
 
 # %% [markdown]
-# The routed model does less than a third of the work, and needs several times the memory. That is the trade-off: a
+# The routed model does less than a third of the work, and needs several times the memory. This is the trade-off. A
 # parameter of an expert is worth much less than a parameter of a dense model, but it costs almost no work.
 
 # %%

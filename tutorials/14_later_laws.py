@@ -217,8 +217,8 @@ same(joint.at_experts(32, law)[:4], powers[32])
 assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
 
 # %% [markdown]
-# With more experts, the power of N moves towards 0 and the power of D moves away from 0: tokens matter more, and size
-# matters less. So a routed model should be smaller and see more tokens. Are more experts always better?
+# With more experts, the power of N moves towards 0 and the power of D moves away from 0. So tokens matter more, and
+# size matters less. A routed model should be smaller and see more tokens. Are more experts always better?
 
 # %%
 from routelaws.reference.laws.planning import Budget, joint_optimum

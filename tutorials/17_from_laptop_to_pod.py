@@ -255,7 +255,7 @@ assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 # This order is always the same. A choice that is balanced within each group is also balanced over all groups. So the
 # larger group has at least the same choices. Small groups fit less well; large groups need more messages. How many?
 # Sinkhorn's algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$,
-# makes each row add up to 1 over the number of tokens: it is a softmax of $z + g$, divided by that number. A device can
+# makes each row add up to 1 over the number of tokens. It is a softmax of $z + g$, divided by that number. A device can
 # do this for its own tokens. The column step, for $g_e$, needs the mass that each expert gets from *all* devices. Let
 # $\mathrm{mass}_{ie}$ be the mass from device $i$:
 #
@@ -314,7 +314,7 @@ together, targets = a.reshape(-1, 4), q.ravel()  # the whole batch on one device
 same(psum(shares)[1], 2 * (together @ v - targets) @ together / len(targets))
 
 # %% [markdown]
-# The optimizer here is *Adam*. It keeps two numbers for each weight from step to step, the *moments*: a running mean
+# The optimizer here is *Adam*. For each weight it keeps two numbers from step to step, the *moments*: a running mean
 # $m$ of the gradients, and a running mean $s$ of their squares. With $\beta_1$ and $\beta_2$ near 1, these means change
 # slowly. At step $k$:
 #
