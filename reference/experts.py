@@ -6,14 +6,14 @@
     all three                                                                          `routed_ffn`
 
 Capacity: with a capacity factor c an expert has C = ceil(c k T / E) slots, at most T. A token without a slot gets 0
-from that expert: the block's residual connection passes it on unchanged. An infinite factor drops nothing. When more
-tokens choose an expert than it has slots, the drop order decides (`DROP_ORDERS`):
+from that expert: the block's residual connection passes it on unchanged. An infinite factor drops nothing. The drop
+order (`DROP_ORDERS`) decides which assignments get the slots:
 
-    order         who goes first                                         what a token gets depends on
-    "choice"      all first choices before any second; earlier tokens    earlier tokens; at k > 1 later ones too
+    order         first in the queue                                     a token's slots depend on
+    "choice"      all first choices before any second; earlier tokens    earlier tokens; at k > 1 later tokens too
     "token"       earlier tokens; the choices of a token in turn         earlier tokens
-    "priority"    the largest priority, such as the gate; of equals      later tokens too
-                  the one that is earlier in the order "choice"
+    "priority"    the largest priority, such as the gate; ties as in     later tokens too
+                  the order "choice"
 
 So "priority", and "choice" at k > 1, leak later tokens into training when there is a capacity and one sequence has
 several tokens in the group. Evaluation has no capacity and drops nothing, so it is causal if the router is.

@@ -31,9 +31,9 @@ Our choices. Norms are LayerNorm, before attention and before the FFN. The optio
 comes before the residual connection; a token without an expert gets its offset. The default activation is GELU in its
 tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation 1/√fan_in,
 truncated at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`). Weights of output projections are also
-divided by √(2L), and weights of routers multiplied by `router_scale`. If a block adds the outputs of narrow experts
-without a gate (HASH and RL-R with G > 1), the fan-in of their second matrices is the fan-in of the whole expert. A wide
-FFN has no router, although the table counts one (as it does for HASH).
+divided by √(2L), and weights of routers multiplied by `router_scale`. HASH and RL-R with G > 1 add the outputs of
+narrow experts without a gate; the fan-in of their second matrices is that of the whole expert. A wide FFN has no
+router, although the table counts one (as it does for HASH).
 """
 
 import math

@@ -7,8 +7,8 @@
 `--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` builds that backend. docs/wild/README.md shows ten
 lines with `blocks` for another library.
 
-An adapter converts weight layouts, argument orders and records, and fixes no bugs. If a library lacks an option, the
-adapter raises NotImplementedError with the reason; the suite counts those calls.
+An adapter converts weight layouts, argument orders and records, and fixes no bugs. The adapter raises
+NotImplementedError with the reason if the library lacks an option; the suite counts these calls.
 """
 
 import importlib

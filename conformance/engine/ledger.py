@@ -68,7 +68,7 @@ class Slack(NamedTuple):
 class Ledger:
     """The records of one process: calls, shares of bounds and faults.
 
-    If `keeps` is true, it stores the calls of the current example for `failing_calls.export`.
+    With `keeps`, it stores the calls of the current example for `failing_calls.export`.
     """
 
     def __init__(self):
@@ -188,7 +188,7 @@ class Ledger:
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
-        """Return the bounds of which a backend used only a small share, the loosest first; unused bounds separately."""
+        """Return a backend's loose bounds (small used shares), the loosest first, and its unused bounds."""
         bounds_used = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()
@@ -200,7 +200,7 @@ class Ledger:
 def _plain(text: str) -> str:
     """Return the message of a failed assertion in one line, with function names instead of addresses.
 
-    If the test explains the fault, keep only the comparison of numbers from pytest's message.
+    Keep only the comparison of numbers from pytest's message if the test explains the fault.
     """
     words, _, account = text.partition("\nassert ")
     compared = account.partition("\n")[0]

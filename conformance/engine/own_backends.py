@@ -27,7 +27,7 @@ import numpy as np
 from routelaws.accelerated.kernels import assignment
 
 _HOST = ("accounting", "laws")
-"""Rooms whose functions run on the host, in float64."""
+"""Folders with functions that run on the host, in float64."""
 
 _MODEL = ("configuration", "routed_block", "transformer")
 

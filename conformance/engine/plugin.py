@@ -116,7 +116,7 @@ class Suite:
         ]
 
     def slack(self, name: str, module: str) -> tuple[Slack, ...]:
-        """Return the loose bounds, after enough examples, and only for our twin, on which they were measured."""
+        """Return the loose bounds of our own twin, after enough examples; none for other backends."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 

@@ -252,7 +252,7 @@ def build(
 
 
 def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
-    """Return the facts of a backend, each once; where functions differ, with their names."""
+    """Return the facts of a backend, each once, with the names of functions if they differ."""
     facts = {}
     for (name, path), finding in ledger.findings.items():
         for fact, value in finding["facts"].items() if name == backend else ():

@@ -53,7 +53,7 @@ def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
     """Return the weights of the routed blocks: E G experts, each a G-th of a dense FFN, and the router.
 
-    If narrow experts are summed without a gate, G of them replace one wide FFN, so they use its fan-in.
+    Narrow experts without a gate use the fan-in of the wide FFN, because G of them replace it.
     """
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity

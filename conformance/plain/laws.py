@@ -128,8 +128,7 @@ def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
 def quiet_interval(
     law: Callable, quantity: Callable, truth: np.ndarray, log_loss: np.ndarray, level: float, more: float = 0.0
 ) -> tuple[float, float, float]:
-    """Return the value and the interval of a law's quantity, for rows whose errors are so small that everything is
-    linear.
+    """Return the value and the interval of a law's quantity for rows with errors so small that everything is linear.
 
     Args:
         law: coefficients [p] to log10 losses [n].

@@ -2,13 +2,11 @@
 
 All inputs are exact in bfloat16, so both twins compute from the same numbers.
 
-    raised     routers, policies, losses    logits in bfloat16 give what the same logits in float32 give: choices, ties,
-                                            and gates, plans and losses within the bounds of float32, in float32
-    16 bits    experts, attention           results within bounds in units of 2⁻⁸, which are narrower than those of the
-                                            other precisions where few roundings are made
-    between    norm                         computed in float32, rounded once at its end
-               routed blocks                scores, gates, loads, drops and losses as those of float32 from the same x
-    exact      indices, placement           to the last bit, as everywhere
+    float32    routers, policies, losses    logits in bfloat16 give the results of the same logits in float32
+    16 bits    experts, attention           results within bounds in units of 2⁻⁸
+    both       norm                         computed in float32, rounded once at the end
+               routed blocks                scores, gates, loads, drops and losses in float32
+    exact      indices, placement           equal to the last bit
 
 Routed blocks get 301 tokens, nearly all for one expert; bfloat16 cannot represent 301.
 

@@ -178,7 +178,7 @@ def test_the_intervals_of_slope_and_gain_agree(backend, kind):
 @settings(phases=NO_SHRINKING)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_allowed_law_lies_outside(backend, runs, seed):
-    """At random shapes, no random law and no extreme law on the edge of the allowed set is outside the interval."""
+    """At random shapes, the interval contains every random and every extreme law of the allowed set."""
     random = np.random.default_rng(seed)
     place = (float(runs.dense_parameters.min()), 24.0)
     module, allowed = backend.laws.uncertainty, Allowed(backend, runs)

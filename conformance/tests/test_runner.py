@@ -518,7 +518,7 @@ class TestBackend:
         assert asked == ["laws.dense.fit_dense"]
 
     def test_arrays_of_its_own(self):
-        """`from_numpy` converts them, in the precision of the test, and `to_numpy` converts them back."""
+        """`from_numpy` converts arrays to the precision of the test, and `to_numpy` converts results back."""
 
         class Own:
             def __init__(self, array):

@@ -8,8 +8,8 @@ writes them again and compares. docs/vectors.md explains the format for readers 
     read_vectors(folder) the functions of all files, with arrays for arrays check_vectors(folder, namespace) the
     failures of a backend; empty if all is right
 
-A check applies a rule of `rules.py`. If several answers are right (equal scores, equally good assignments), the check
-lists them or states a condition. A second, marked check applies the reference's tie rule, so a library with another
+A check applies a rule of `rules.py`. The check lists all answers or states a condition if several are right (equal
+scores, equally good assignments). A second, marked check applies the reference's tie rule, so a library with another
 rule fails only that one.
 
 The cases themselves are in `cases.py`.

@@ -91,8 +91,8 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
 def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
     """Return the residual sum of one shape, and the best value, the low end and the high end of its allowed values.
 
-    Values are in the units of the quantity, except for `_POWERS`. If the shape is rejected (a residual sum above the
-    limit), both ends are the best value.
+    Values are in the units of the quantity, except for `_POWERS`. Both ends are the best value if the shape is rejected
+    (a residual sum above the limit).
     """
     solved = _solve(rows, limit, rise, bend)
     if quantity.name in ("E_start", "E_max"):
@@ -260,10 +260,10 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
 
     The sum rises with n only if the interaction is above 0; then n is -gain/interaction. Draw a law as a point of a
     plane, with the interaction to the right and -gain upwards. Then n is the slope of the line from the origin to a
-    point on the right, and the search finds the ends as angles. Straight up n is ∞. If straight up is allowed, laws
-    further to the left are allowed too. They never rise to 0, so there is no high end. Straight down n is -∞; if it is
-    allowed, there is no end on either side. If no point on the right is allowed, no law rises to 0, and both ends are
-    infinite.
+    point on the right, and the search finds the ends as angles. Straight up n is ∞. There is no high end if straight up
+    is allowed, because laws further to the left never rise to 0. Straight down n is -∞. There is no end on either side
+    if straight down is allowed. Both ends are infinite if no point on the right is allowed, because then no law rises
+    to 0.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))

@@ -21,8 +21,8 @@ approximation of ln L̂ its solution is
 
 The damping (Marquardt 1963) shortens the step where the linear approximation is inaccurate. It depends on the gain, the
 decrease of S divided by the decrease of the parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain
-of 1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. If a step does not lower S,
-the search rejects it and multiplies the damping by 2, then by 4, then by 8.
+of 1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. The search rejects a step that
+does not lower S, and multiplies the damping by 2, then by 4, then by 8.
 
 These steps are safe far from the minimum. They are slow near it, because h has no curvature beyond δ and the parabola
 has. So the second half of the search gives rows beyond δ a thousandth of their weight, and reaches the minimum to the

@@ -1,7 +1,7 @@
 """Intervals of the linear laws: dense, per-size, separable and bilinear.
 
 Each law is log10 L = X β, fitted by least squares. The data determine the columns X (`dense_design` and the other
-designs, [n, p]). If errors are independent and normal with one variance, textbook statistics is exact. Let β̂ be the
+designs, [n, p]). Textbook statistics is exact if errors are independent and normal with one variance. Let β̂ be the
 solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom.
 
 1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point

@@ -61,7 +61,7 @@ class Bootstrap(NamedTuple):
     """Percentile intervals and a summary of the resamples.
 
     Attributes:
-        intervals: value: from the whole table; low and high: percentiles, NaN if no resample has a value
+        intervals: with the value of the whole table and the percentiles, which are NaN if no resample has a value
         undefined: for each quantity, the number of resamples that determine the law but give no value
         statuses: number of resamples with each status of `fit_routed`
         undetermined: number of resamples whose rows do not determine the law
@@ -77,7 +77,7 @@ class Jackknife(NamedTuple):
     """Intervals from leaving one group out at a time.
 
     Attributes:
-        intervals: value: from the whole table; low and high: NaN if a fold has no value
+        intervals: with the value of the whole table; low and high are NaN if a fold has no value
         missing: for each quantity, the left-out groups whose folds give no finite value
     """
 

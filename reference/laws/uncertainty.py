@@ -15,10 +15,9 @@ The interval (all kinds)
    the least lower end and the greatest upper end.
 
 Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
-and limits of the domain. An infinite end means that the data allow arbitrarily large values. If the data allow the
-linear limit (`fitting.py`), E_start and E_max can be any value above 1, and slopes and the other coefficients are
-unbounded. A slope can then have one finite end (if the rows determine the sign of the gain), and so can c (sign of the
-interaction).
+and limits of the domain. An infinite end means that the data allow arbitrarily large values. E_start and E_max can be
+any value above 1 if the data allow the linear limit (`fitting.py`). Slopes and the other coefficients are then
+unbounded, except for one end of a slope or of c if the rows determine its sign.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """

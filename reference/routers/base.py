@@ -3,11 +3,9 @@
 Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (arXiv 2103.16716).
 
     1. SCORE    sₜₑ = hₜ · wₑ                                                            (the caller)
-    2. SELECT   training:   of all balanced assignments the one with the largest sum of   `balanced_assignment`
-                            scores
+    2. SELECT   training:   the balanced assignment with the largest sum of scores        `balanced_assignment`
                 evaluation: the expert with the largest sₜₑ; no balance, nothing dropped  `base_router`
-    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, the only way of a gradient into wₑ; what gates do to the
-                size of the output: see `sinkhorn`
+    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, the only path of a gradient to wₑ
 
 **The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
 expert has T/E tokens.
@@ -17,7 +15,7 @@ have too many tokens and others too few. Moving token t from expert i to expert 
 experts there is a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the cheapest one of
 j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not change. While
 an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain
-the assignment is still the best one for its loads. When all loads are T/E, it is the best balanced assignment.
+the assignment is still the best one for its loads. It is the best balanced assignment once all loads are T/E.
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
 expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` tries each lower expert for a token,

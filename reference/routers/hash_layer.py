@@ -253,8 +253,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     - for each choice, the numbers of vocabulary tokens of two experts differ by at most one;
     - if ids are sorted by frequency, the loads of all k choices together are at least as even as the loads at k = 1.
 
-    The first step separates the most frequent tokens: the k experts of a token are about E / k apart. If k < E, no two
-    of the E tokens in the first run have the same set of experts.
+    The first step separates the most frequent tokens: the k experts of a token are about E / k apart. No two of the E
+    tokens in the first run have the same set of experts if k < E.
 
     Limits: the k experts of the most frequent token get its whole share. Only the numbers of token ids are even if the
     vocabulary is not sorted by frequency. There are at most E (E − 1) / 2 different sets of experts; random tables have
@@ -312,9 +312,9 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     """Return [V, k] from the most frequent token on: each goes to the emptiest expert and k − 1 nearly empty ones.
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
-    are fuller than the emptiest by less than the token's count. If fewer than k are near enough, it takes the k
-    emptiest. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
-    experts would stay equally full and always serve the same tokens, as if each group were one expert.)
+    are fuller than the emptiest by less than the token's count, or the k emptiest if these are fewer than k. The step
+    changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of experts would stay
+    equally full and always serve the same tokens, as if each group were one expert.)
 
     Ties: of equally frequent tokens the lower id goes first. Among equally full experts, the one with fewer tokens in
     its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.

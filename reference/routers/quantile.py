@@ -6,8 +6,7 @@ bound is the dual problem.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
-    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β; what gates do to the size of the output:
-                see `sinkhorn`
+    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β
     4. LOSS     none; after a training batch β takes one step                             `quantile_bias`
 
 **The program.** Choose k experts for each token so that Σ s is largest, with ⌊T k / E⌋ or ⌈T k / E⌉ tokens for each
@@ -33,8 +32,8 @@ The bound never rises, and for any β no balanced choice exceeds it. Steps to th
 every case (the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does not
 change at k = E, where there is no choice.
 
-Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
-average the biases of the parts. This average balances each part by itself, not the whole batch. A constant added to β
+Take one step per batch, and keep the bias from batch to batch. Average the biases of the parts if a batch comes in
+parts (micro-batches or devices). This average balances each part by itself, not the whole batch. A constant added to β
 changes no choice. The function returns β with mean 0 (our choice), so that β cannot drift.
 
 A training step leaks nothing from its own batch: the bias comes from earlier batches, and the new bias is for the next

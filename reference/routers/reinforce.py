@@ -22,8 +22,8 @@ advantage aₜ = rₜ − value(xₜ),
     balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
 
 Credit assignment. In the usual reading of the paper, each choice gets the reward of its own token. This gives the true
-gradient if no choice affects other tokens. If attention follows the routed layer, a choice also changes the rewards of
-later tokens, so the gradient is biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
+gradient if no choice affects other tokens. A choice also changes the rewards of later tokens if attention follows the
+routed layer; the gradient is then biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
 unbiased in both cases, but has more variance.
 
 For several experts per token the program draws without replacement, in order: the k largest of log π + Gumbel noise are

@@ -30,9 +30,9 @@ The program returns the better of the two plans, with its `residual` and `conver
 The plan depends on every token of the group, later ones included: a training step leaks the future into the choice of
 experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
 
-**The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. If all
-logits of a token are equal, each softmax gate is 1/E, and k gates sum to k/E; each sigmoid gate is 1/2, and k gates sum
-to k/2. Output size of a routed FFN at initialisation, relative to a dense FFN:
+**The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. For a token
+with equal logits, each softmax gate is 1/E and k gates sum to k/E; each sigmoid gate is 1/2 and k gates sum to k/2.
+Output size of a routed FFN at initialisation, relative to a dense FFN:
 
     gate             E = 4    E = 16    E = 64    E = 256
     softmax, k = 1    0.5      0.23      0.1       0.04
