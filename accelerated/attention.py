@@ -35,8 +35,7 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
         relative: [D, H c], the keys of the D distances of `attend`; None without this term.
         heads: H.
-        causal: see `attend`.
-        mask: see `attend`.
+        causal, mask: see `attend`.
         by: a function with the arguments and results of `attend`; None uses `attend`.
     """
     b, length, columns = projected.shape

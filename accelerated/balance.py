@@ -217,8 +217,7 @@ def sequence_loss(
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
         sequence_length: S, which divides T.
-        dialect: see `auxiliary_loss`.
-        score: see `auxiliary_loss`.
+        dialect, score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all. A sequence without a real token is left out of the mean.
         expert_mask: [E] bool, the experts that may be chosen; None for all.

@@ -475,19 +475,14 @@ def loss(
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
             [b, S]; hidden tokens are targets, the others are inputs.
         config: the model.
-        training: see `apply`.
-        noise: see `apply`.
-        table: see `apply`.
-        held: see `apply`.
+        training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
         hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
-        compute_dtype: see `apply`.
-        base_method: see `apply`.
+        compute_dtype, base_method: see `apply`.
         spread: see `apply`. The loss then covers the tokens of one device; the loss of the batch is the mean over the
             devices.
-        rematerialise: see `apply`.
-        attention: see `apply`.
+        rematerialise, attention: see `apply`.
 
     Returns:
         `Loss`, in nats per token.

@@ -218,10 +218,7 @@ def decide(
         group: [T, d].
         tokens: [b, S], the token ids, with b S = T.
         config: the model.
-        training: see `routed_block`.
-        noise: see `routed_block`.
-        table: see `routed_block`.
-        held: see `routed_block`.
+        training, noise, table, held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
         expert_mask: see `routed_block`.
 

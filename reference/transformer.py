@@ -453,10 +453,7 @@ def loss(
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
             [b, S]; hidden tokens are targets, the others are inputs.
         config: the model.
-        training: see `apply`.
-        noise: see `apply`.
-        table: see `apply`.
-        held: see `apply`.
+        training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
         hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.

@@ -194,8 +194,7 @@ def base_router(
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
-        method: see `balanced_assignment`.
-        epsilon: see `balanced_assignment`.
+        method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load
             cover all members; each member returns its own rows.

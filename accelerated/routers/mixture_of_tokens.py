@@ -97,13 +97,11 @@ def emit_weights(
     """Return the share of each expert's output that each token gets.
 
     Args:
-        logits: see `mixing_weights`.
-        temperature: see `mixing_weights`.
+        logits, temperature: see `mixing_weights`.
         emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
         one_hot: use the one-hot weights of the mixing, for any `emit`.
-        mask: see `mixing_weights`.
-        expert_mask: see `mixing_weights`.
+        mask, expert_mask: see `mixing_weights`.
 
     Returns:
         [g, E]; each column sums to 1, or each row of a real token for "experts".
@@ -188,8 +186,7 @@ def mixture_of_tokens(
     Args:
         params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [g, d], one group.
-        temperature: see `mixing_weights`.
-        one_hot: see `mixing_weights`.
+        temperature, one_hot: see `mixing_weights`.
         activation: one of `accounting.ACTIVATIONS`.
         emit: see `emit_weights`.
         emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.

@@ -264,8 +264,7 @@ def policy_entropy(
     Args:
         logits: [T, E], finite.
         k: experts per token; the nucleus has at least k experts.
-        nucleus: see `log_policy`.
-        expert_mask: see `log_policy`.
+        nucleus, expert_mask: see `log_policy`.
 
     Returns:
         [T], between 0 and log E.
