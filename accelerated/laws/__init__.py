@@ -1,6 +1,6 @@
 """The laws of `routelaws.reference.laws`, with compiled fits and intervals.
 
-A name that only one file defines is available here too: `from routelaws.accelerated.laws import fit_routed`.
+A name that only one file defines can be imported from here, too: `from routelaws.accelerated.laws import fit_routed`.
 """
 
 from routelaws.reference._lazy import lazy

@@ -1,6 +1,6 @@
 """Routers, jitted. See `routelaws.reference.routers`.
 
-You can import a name that is unique among the files from here: `from routelaws.accelerated.routers import
+A name that only one file defines can be imported from here, too: `from routelaws.accelerated.routers import
 sinkhorn_router`.
 """
 

@@ -1,6 +1,6 @@
-"""The laws of the loss, of accuracy and of leverage: how they are fitted, how sure they are, and what to do with them.
+"""The laws of loss, accuracy and leverage: fits, intervals and planning.
 
-A name that only one file defines is available here too: `from routelaws.reference.laws import fit_routed`.
+A name that only one file defines can be imported from here, too: `from routelaws.reference.laws import fit_routed`.
 """
 
 from .._lazy import lazy

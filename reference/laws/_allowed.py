@@ -11,9 +11,9 @@ allowed if some law with this value has a residual sum of squares of at most `li
        RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h)                                                       (`least_sum`)
 
    An observation is a new run: one more row with its own error, so add 1 to the denominator.
-3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. With
-   ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)) (the decades of Ê from E = 1 to the largest E of the table)
-   and K = log10(E_start/Ê₀)/span (Ê₀ = 1 unless the quantity names another), each quantity has this h:
+3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. Let ψ₀ = ψ(E -
+   1). Let span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table. Let
+   K = log10(E_start/Ê₀)/span, with Ê₀ = 1 unless the quantity names another. Each quantity has this h:
 
        prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span; b is the slope at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span

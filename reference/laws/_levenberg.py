@@ -1,9 +1,9 @@
 """Fit a nonlinear law from several starts by the Levenberg-Marquardt method.
 
 Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix [n, p]
-of the derivatives of these predictions. The fit minimises the sum over the rows of a term of the residual r = target -
-prediction: r²/2 (least squares), or the Huber term (`_huber.py`), which is r²/2 up to delta and a straight line beyond.
-Near θ the law is nearly linear, prediction(θ + step) = prediction(θ) + J step. The best step for a linear law solves
+of the derivatives of these predictions. The fit minimises a sum over the rows. A row with the residual r = target -
+prediction adds r²/2 (least squares) or its Huber term (`_huber.py`). Near θ the law is nearly linear, prediction(θ +
+step) = prediction(θ) + J step. The best step for a linear law solves
 
     (JᵀWJ + damping · diagonal of JᵀWJ) step = JᵀW r,       W = diagonal of min(1, delta/|r|)
 

@@ -104,7 +104,7 @@ class Published(NamedTuple):
     Attributes:
         coefficients: a law's own NamedTuple
         source: the place in the paper
-        attested: which text of the source we checked
+        attested: the text of the source that we checked
     """
 
     coefficients: tuple

@@ -13,8 +13,8 @@ variance with n - 2 degrees of freedom, and q the quantile of Student's t,
 
 The data determine the floor poorly. Any floor from 1.3 to 1.7 fits the six runs below to within 0.005 nats, root mean
 square, and 1.45 fits best (the example of `fit_compute`). At 1e23 FLOPs the losses predicted with these floors differ
-by 0.07. A speed-up does not depend on the budget. Take two recipes with the same floor and α and with losses L_worse
-and L_better at one budget: their compute differs by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
+by 0.07. A speed-up does not depend on the budget. Let two recipes have the same floor and α, and losses L_worse and
+L_better at one budget. Their compute then differs by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
 (`speedup`).
 
 The registered prediction is from the repository of Marin, 2026: L = 1.6 + 95.18 C^-0.0941, from the best runs at six

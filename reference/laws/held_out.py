@@ -52,7 +52,7 @@ class Score(NamedTuple):
     Attributes:
         name: of the law
         held_out: its errors
-        excess: mean of (squared error of this law - of the best law) over rows that both predict; 0 for the best
+        excess: mean over rows that both predict of the law's squared error minus the best law's; 0 for the best
         standard_error: of `excess`; NaN with fewer than two groups
         verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
     """

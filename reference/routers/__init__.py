@@ -1,6 +1,6 @@
 """Routers: functions that assign experts to tokens. One file per router, and `records` with the facts about each.
 
-You can import a name that is unique among the files from here: `from routelaws.reference.routers import
+A name that only one file defines can be imported from here, too: `from routelaws.reference.routers import
 sinkhorn_router`.
 """
 
